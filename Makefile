@@ -1,0 +1,72 @@
+# make run     set everything up and run the demo
+# make test    set everything up and run every check and test
+# make install the set-up alone; make bench the figures; make lock new pins
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCK := $(BIN)/pip-compile --quiet --upgrade --no-header --generate-hashes --strip-extras \
+	--allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev run test lint format bench lock clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "EbbMQ needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: requirements/run.lock pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --require-hashes -r requirements/run.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.lock $(VENV)/run.stamp
+	$(PIP) install --require-hashes -r requirements/dev.lock
+	@touch $@
+
+# Fault injection (strace) and power-cut tests (mkfs.ext4) skip with a reason where these are missing.
+$(VENV)/system.stamp: | $(VENV)/bin/python
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& ! { command -v strace && command -v mkfs.ext4; } >/dev/null; then \
+		apt-get install -y -qq strace e2fsprogs >/dev/null 2>&1 \
+			|| { apt-get update -qq && apt-get install -y -qq strace e2fsprogs; } >/dev/null 2>&1 \
+			|| echo "strace or e2fsprogs could not be installed: some crash tests will be skipped"; \
+	fi
+	@touch $@
+
+install: $(VENV)/run.stamp
+
+dev: $(VENV)/dev.stamp
+
+run: install
+	$(BIN)/ebbmq demo
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint $(VENV)/system.stamp
+	$(BIN)/pytest
+
+bench: dev
+	$(BIN)/python -m ebbmq.bench
+
+lock: dev
+	$(LOCK) --extra demo -o requirements/run.lock pyproject.toml requirements/build.in
+	$(LOCK) -c requirements/run.lock --extra demo --extra bench --extra test --extra dev \
+		-o requirements/dev.lock pyproject.toml requirements/build.in
+
+clean:
+	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""The 64 bytes the index keeps for each message, in RAM, in checkpoints and in the journal alike.
+
+    0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
+    1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE
+    2  u8   importance       1..10, as published
+    3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
+    4  u32  rate             decay rate in billionths, the adaptive factor included
+    8  u64  enqueued_at_ms   48 bits; above them 16 bits: failures
+    16 u64  dead_deadline_ms 48 bits, 0 = none; above them 16 bits: order class
+    24 u64  due_ms           48 bits: lease deadline (LEASED), due instant (SCHEDULED), else 0;
+                             above them 16 bits: length of the headers block
+    32 u64  place            48 bits: position inside a band; above them 16 bits: boot epoch of the lease
+    40 u32  segment          where headers + body start: segment number of the node's log ..
+    44 u32  offset           .. and byte offset in it
+    48 u32  length           bytes of headers block + body
+    52 u32  crc              CRC32C of headers block + body
+    56 u32  generation       leases granted so far; a token of an older one is refused
+    60 u32  nonce            drawn at each grant, part of the token
+
+Changing it: raise journal.record.VERSION, teach `core.facts` to read the old layout, add a data
+directory of the old version to tests/upgrade, redraw docs/format.md.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+FREE: Final = 0
+SCHEDULED: Final = 1
+REPLICATING: Final = 2
+READY: Final = 3
+LEASED: Final = 4
+DYING: Final = 5
+
+DURABLE: Final = 1
+DISPLACED: Final = 2
+RELOCATED: Final = 4
+FAILED_BEFORE: Final = 8
+
+LOW48: Final = (1 << 48) - 1
+HIGH: Final = 48
+
+ROW: Final = Struct("<BBBBIQQQQIIIIII")
+DTYPE: Final = np.dtype(
+    [
+        ("state", "u1"),
+        ("flags", "u1"),
+        ("importance", "u1"),
+        ("reason", "u1"),
+        ("rate", "<u4"),
+        ("enqueued", "<u8"),
+        ("dead", "<u8"),
+        ("due", "<u8"),
+        ("place", "<u8"),
+        ("segment", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("crc", "<u4"),
+        ("generation", "<u4"),
+        ("nonce", "<u4"),
+    ]
+)
+assert ROW.size == DTYPE.itemsize == 64
+
+#: Byte offsets of the fields that are written one at a time.
+AT_FLAGS: Final = 1
+AT_REASON: Final = 3
+AT_ENQUEUED: Final = 8
+AT_DEAD: Final = 16
+AT_DUE: Final = 24
+AT_PLACE: Final = 32
+AT_SEGMENT: Final = 40
+AT_GENERATION: Final = 56
+
+RATE_UNIT: Final = 1_000_000_000

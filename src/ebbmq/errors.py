@@ -1,0 +1,109 @@
+"""Every error a user of EbbMQ can see: what happened, to what, and what to do about it.
+
+    EbbError
+      ClientError          the caller's call is refused, everything else goes on
+        UnknownQueue InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
+      StorageFailed        the node stops taking messages; what is confirmed stays confirmed
+        DamagedRecord      one record or body cannot be read; the others can
+      DirectoryInUse       the broker does not start
+      ClosedBroker         the broker was closed, or this process is a fork of its owner
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class EbbError(Exception):
+    """Root of every error: `code` is for programs, `detail` and `action` are for people."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, detail: str, action: str = "", *, code: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.action = action
+        if code is not None:
+            self.code = code  # type: ignore[misc]  # an instance may narrow its class's code
+
+    def __str__(self) -> str:
+        text = f"{self.code}; {self.detail}"
+        return f"{text} ({self.action})" if self.action else text
+
+
+class ClientError(EbbError):
+    """The call is refused because of what was asked; the broker is fine."""
+
+    code = "client_error"
+
+
+class UnknownQueue(ClientError):
+    """No queue or topic of that name is declared."""
+
+    code = "unknown_queue"
+
+
+class InvalidMessage(ClientError):
+    """A message, or an argument of a message verb, is outside its limits."""
+
+    code = "invalid_message"
+
+
+class InvalidSpec(ClientError):
+    """A queue, topic or configuration value is outside its limits."""
+
+    code = "invalid_spec"
+
+
+class LeaseLost(ClientError):
+    """Some tokens no longer hold a lease; the other tokens of the call were applied."""
+
+    code = "lease_lost"
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens = list(tokens)
+        super().__init__(
+            f"{len(self.tokens)} token(s) hold no lease: {', '.join(self.tokens[:3])}"
+            + (", .." if len(self.tokens) > 3 else ""),
+            "the lease expired, was settled before, or the token is not ours; "
+            "the message is or will be delivered again unless it was acked",
+        )
+
+
+class Overloaded(ClientError):
+    """The broker refuses new work because a bound is reached."""
+
+    code = "overloaded"
+
+
+class QueueFull(ClientError):
+    """The queue's max_messages or max_bytes is reached and its overflow policy is reject."""
+
+    code = "queue_full"
+
+
+class StorageFailed(EbbError):
+    """The journal cannot be trusted with more; intake stops until the broker is reopened."""
+
+    code = "storage_failed"
+
+
+class DamagedRecord(StorageFailed):
+    """One stored record or body does not match its checksum; it is never delivered."""
+
+    code = "damaged_record"
+
+
+class DirectoryInUse(EbbError):
+    """Another process has this data directory open."""
+
+    code = "directory_in_use"
+
+
+class ClosedBroker(EbbError):
+    """The broker was closed, or belongs to the parent of this forked process."""
+
+    code = "closed_broker"

@@ -1,0 +1,52 @@
+"""Every bound in one place. These are not knobs: a queue or configuration may only go below them."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+DAY_MS: Final = 86_400_000
+
+IMPORTANCE_MIN: Final = 1
+IMPORTANCE_MAX: Final = 10
+
+BODY_BYTES_MAX: Final = 64 * MIB
+#: Encoded headers, producer's id, key and type of one message; 16 bits in its row.
+HEADERS_BYTES_MAX: Final = 60 * KIB
+NAME_CHARS_MAX: Final = 255
+BATCH_MESSAGES_MAX: Final = 100_000
+LEASE_COUNT_MAX: Final = 100_000
+#: Instants and durations are 48 bits in a row; ten thousand days are more than enough.
+DURATION_MS_MAX: Final = 10_000 * DAY_MS
+PARTITIONS_MAX: Final = 256
+REPLICAS_MAX: Final = 16
+FAILURES_MAX: Final = 65_535
+HISTORY_ENTRIES_MAX: Final = 8
+
+PAGE_ROWS: Final = 4_096
+ROW_BYTES: Final = 64
+CLASSES_MAX: Final = 4_096
+
+SEGMENT_BYTES: Final = 64 * MIB
+#: A record never holds more rows than this, so that one bad sector costs at most these.
+RECORD_ROWS_MAX: Final = 1_024
+RECORD_BYTES_MAX: Final = 4 * MIB
+#: Preallocated journal space kept per live message, so that its ack cannot fail for want of disk.
+RESERVE_BYTES_PER_MESSAGE: Final = 48
+UNSYNCED_FLUSH_MS: Final = 100
+UNSYNCED_FLUSH_MESSAGES: Final = 1_000
+PENDING_BYTES_MAX: Final = 64 * MIB
+
+CHECKPOINT_EVERY_FACTS: Final = 250_000
+TICK_ROWS: Final = 16_384
+CLOCK_AHEAD_MS_MAX: Final = 7 * DAY_MS
+
+QUEUE_CACHE_BYTES: Final = 128 * MIB
+NODE_CACHE_BYTES: Final = 2 * GIB
+CACHE_ENTRY_OVERHEAD_BYTES: Final = 160
+CACHE_HIGH_WATER: Final = 0.90
+CACHE_LOW_WATER: Final = 0.80
+
+DEDUP_WINDOW_MS: Final = 300_000
+DEDUP_IDS_MAX: Final = 1_000_000
+REMOVALS_BYTES_MAX: Final = 256 * MIB

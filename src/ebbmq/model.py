@@ -1,0 +1,414 @@
+"""The nouns of EbbMQ: what a user publishes, declares and gets back. Values only, no behaviour."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ebbmq import limits
+from ebbmq.errors import InvalidMessage, InvalidSpec
+
+Level = Literal["memory", "written", "synced"]
+LEVELS: Final = ("memory", "written", "synced")
+OnStale = Literal["drop", "dead_letter"]
+OnFaded = Literal["archive", "remove", "dead_letter"]
+Overflow = Literal["reject", "drop_lowest", "dead_letter"]
+Requeue = Literal["tail", "original"]
+Headers = Mapping[str, str]
+
+NO_HEADERS: Final[Headers] = MappingProxyType({})
+
+
+class Reason(enum.IntEnum):
+    """Why a message left its queue other than by ack."""
+
+    STALE = 1
+    EXPIRED = 2
+    RETENTION = 3
+    MAX_ATTEMPTS = 4
+    OVERFLOW = 5
+    PURGED = 6
+    DELETED = 7
+    DAMAGED = 8
+    REDRIVEN = 9
+    LOST = 10
+
+
+REASON_TEXT: Final = {
+    Reason.STALE: "stale",
+    Reason.EXPIRED: "expired",
+    Reason.RETENTION: "retention",
+    Reason.MAX_ATTEMPTS: "max_attempts",
+    Reason.OVERFLOW: "overflow",
+    Reason.PURGED: "purged",
+    Reason.DELETED: "deleted",
+    Reason.DAMAGED: "damaged",
+    Reason.REDRIVEN: "redriven",
+    Reason.LOST: "lost",
+}
+
+
+def _is_int(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_share(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and 0 <= value <= 1
+    )
+
+
+class _Body(msgspec.Struct, frozen=True):
+    body: bytes
+
+
+class Message(_Body, frozen=True, kw_only=True):
+    """What a publisher hands over; a field left at None takes the queue's default.
+
+    Checked when it is made, so a `Message` that exists can be published.
+
+    Raises:
+        InvalidMessage: a field is outside its limits; the detail names the field and the limits.
+    """
+
+    importance: int | None = None
+    ttl_ms: int | None = None
+    decay_rate: float | None = None
+    delay_ms: int = 0
+    headers: Headers | None = None
+    id: str | None = None
+    key: str | None = None
+    replicas: int | None = None
+    store: str | None = None
+    durable: bool = True
+    type: str = "BYTE"
+
+    def __post_init__(self) -> None:
+        if type(self.body) is not bytes:
+            raise InvalidMessage(
+                f"body is {type(self.body).__name__}, not bytes", "encode it, for text: .encode()"
+            )
+        if len(self.body) > limits.BODY_BYTES_MAX:
+            raise InvalidMessage(
+                f"body has {len(self.body)} bytes, the limit is {limits.BODY_BYTES_MAX}",
+                "store the payload elsewhere and publish a reference to it",
+            )
+        importance = self.importance
+        if importance is not None and not _is_int(
+            importance, limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX
+        ):
+            raise InvalidMessage(
+                f"importance is {importance!r}", "use a whole number from 1 (least) to 10 (most)"
+            )
+        if self.ttl_ms is not None and not _is_int(self.ttl_ms, 1, limits.DURATION_MS_MAX):
+            raise InvalidMessage(
+                f"ttl_ms is {self.ttl_ms!r}",
+                f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None for no TTL",
+            )
+        if self.decay_rate is not None and not _is_share(self.decay_rate):
+            raise InvalidMessage(
+                f"decay_rate is {self.decay_rate!r}",
+                "use 0.0 (no decay) to 1.0 (worth nothing at the end of its TTL)",
+            )
+        if not _is_int(self.delay_ms, 0, limits.DURATION_MS_MAX):
+            raise InvalidMessage(
+                f"delay_ms is {self.delay_ms!r}",
+                f"use whole milliseconds from 0 to {limits.DURATION_MS_MAX}",
+            )
+        if self.replicas is not None and not _is_int(self.replicas, 1, limits.REPLICAS_MAX):
+            raise InvalidMessage(
+                f"replicas is {self.replicas!r}", f"use 1 to {limits.REPLICAS_MAX}"
+            )
+        if self.headers is not None:
+            _check_headers(self.headers)
+        for name in ("id", "key", "store"):
+            _check_text(name, getattr(self, name))
+        _check_text("type", self.type)
+        if not isinstance(self.durable, bool):
+            raise InvalidMessage(f"durable is {self.durable!r}", "use True or False")
+
+
+def _check_headers(headers: object) -> None:
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage("headers is not a mapping", "use a dict of str to str")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(
+                f"header {name!r} is {type(value).__name__}",
+                "header names and values are strings; encode other values",
+            )
+
+
+def _check_text(field: str, value: object) -> None:
+    if value is None and field != "type":
+        return
+    if not isinstance(value, str) or not 0 < len(value) <= limits.NAME_CHARS_MAX:
+        raise InvalidMessage(
+            f"{field} is {value!r}"[:200], f"use a string of 1 to {limits.NAME_CHARS_MAX} characters"
+        )
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What a publisher gets back per message once its confirm level holds."""
+
+    id: str
+    duplicate: bool = False
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One processing of a message: where, which attempt, how long, how it ended."""
+
+    node: str
+    attempt: int
+    duration_ms: int
+    outcome: str
+
+
+class Peeked(msgspec.Struct, frozen=True, gc=False):
+    """A message as `peek` shows it: nothing changes by looking."""
+
+    id: str
+    body: bytes
+    headers: Headers
+    state: str
+    attempt: int
+    failures: int
+    importance: int
+    current_importance: float
+    band: int
+    ttl_ms: int | None
+    decay_rate: float
+    enqueued_at_ms: int
+    deadline_ms: int | None
+    latency_history: tuple[Timing, ...]
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """A message handed to one consumer until `deadline_ms`; the token settles it."""
+
+    id: str
+    body: bytes
+    headers: Headers
+    token: str
+    attempt: int
+    failures: int
+    importance: int
+    current_importance: float
+    band: int
+    ttl_ms: int | None
+    decay_rate: float
+    enqueued_at_ms: int
+    deadline_ms: int
+    latency_history: tuple[Timing, ...]
+
+
+class Removal(msgspec.Struct, frozen=True, gc=False):
+    """The record of a message that left its queue other than by ack."""
+
+    id: str
+    queue: str
+    reason: str
+    at_ms: int
+    importance: int
+    current_importance: float
+    enqueued_at_ms: int
+    failures: int
+    attempts: int
+    bytes: int
+    moved_to: str | None = None
+
+
+class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the rates of newly published messages rise and fall (seconds spent per message)."""
+
+    raise_above_ms: float = 1_000.0
+    lower_below_ms: float = 500.0
+    step: float = 1.25
+    dwell_ms: int = 10_000
+    factor_min: float = 1.0
+    factor_max: float = 8.0
+    window: int = 256
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower_below_ms < self.raise_above_ms:
+            raise InvalidSpec(
+                "adapt.lower_below_ms must be below adapt.raise_above_ms",
+                "keep the two thresholds apart so that the factor does not flap",
+            )
+        if not (self.step > 1 and 0 < self.factor_min <= 1 <= self.factor_max):
+            raise InvalidSpec(
+                "adapt needs step > 1 and factor_min <= 1 <= factor_max", "see docs/decay.md"
+            )
+        if self.dwell_ms < 0 or self.window < 1:
+            raise InvalidSpec("adapt needs dwell_ms >= 0 and window >= 1", "see docs/decay.md")
+
+
+class _Name(msgspec.Struct, frozen=True):
+    name: str
+
+
+class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a queue promises. A plain `QueueSpec("q")` is a durable FIFO.
+
+    Raises:
+        InvalidSpec: a field is outside its limits; the detail names it.
+    """
+
+    partitions: int = 1
+    default_importance: int = 5
+    decay_rate: float = 0.0
+    decay_unit_ms: int = 3_600_000
+    default_ttl_ms: int | None = None
+    band_width: float = 1.0
+    stale_threshold: float = 1.0
+    on_stale: OnStale = "drop"
+    fair_share: int = 0
+    lease_timeout_ms: int = 30_000
+    max_attempts: int = 16
+    retry_delay_ms: int = 1_000
+    failure_penalty: int = 0
+    requeue: Requeue = "tail"
+    dead_queue: str | None = None
+    retention_ms: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    overflow: Overflow = "reject"
+    cache_bytes: int = limits.QUEUE_CACHE_BYTES
+    cache_enabled: bool = True
+    page_to_disk: bool = True
+    adapt: AdaptSpec | None = None
+    score_base: float = 0.0
+    score_per_day: float = 0.0
+    score_access_bonus: float = 0.0
+    score_medium: float = 50.0
+    score_high: float = 100.0
+    on_faded: OnFaded = "archive"
+    min_copies: int = 1
+    max_replicas: int | None = None
+    tiers: tuple[str, ...] = ()
+
+    @classmethod
+    def fifo(cls, name: str, **changes: Any) -> QueueSpec:
+        """First in, first out, kept until consumed: what a plain queue is elsewhere."""
+        return _preset(cls, name, {}, changes)
+
+    @classmethod
+    def fresh_first(cls, name: str, **changes: Any) -> QueueSpec:
+        """Newest and most important first; what nobody took within the hour goes stale."""
+        return _preset(cls, name, {"decay_rate": 1.0, "band_width": 0.0}, changes)
+
+    @classmethod
+    def deadline(cls, name: str, *, ttl_ms: int, **changes: Any) -> QueueSpec:
+        """Worth its full importance at first and nothing at the end of its TTL."""
+        return _preset(cls, name, {"decay_rate": 1.0, "default_ttl_ms": ttl_ms}, changes)
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.name)
+        problem = _spec_problem(self)
+        if problem is not None:
+            field, action = problem
+            raise InvalidSpec(f"queue {self.name!r}: {field} is {getattr(self, field)!r}", action)
+
+
+def _preset(
+    cls: type[QueueSpec], name: str, preset: dict[str, Any], changes: dict[str, Any]
+) -> QueueSpec:
+    return cls(name, **{**preset, **changes})
+
+
+_WHOLE: Final = {
+    "partitions": (1, limits.PARTITIONS_MAX),
+    "default_importance": (limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX),
+    "decay_unit_ms": (1, limits.DURATION_MS_MAX),
+    "fair_share": (0, 1_000_000),
+    "lease_timeout_ms": (1, limits.DURATION_MS_MAX),
+    "max_attempts": (0, limits.FAILURES_MAX),
+    "retry_delay_ms": (0, limits.DURATION_MS_MAX),
+    "failure_penalty": (0, limits.IMPORTANCE_MAX),
+    "cache_bytes": (0, 1 << 62),
+    "min_copies": (1, limits.REPLICAS_MAX),
+}
+_WHOLE_OR_NONE: Final = {
+    "default_ttl_ms": (1, limits.DURATION_MS_MAX),
+    "retention_ms": (1, limits.DURATION_MS_MAX),
+    "max_messages": (1, 1 << 48),
+    "max_bytes": (1, 1 << 62),
+    "max_replicas": (1, limits.REPLICAS_MAX),
+}
+_CHOICES: Final = {
+    "on_stale": ("drop", "dead_letter"),
+    "overflow": ("reject", "drop_lowest", "dead_letter"),
+    "requeue": ("tail", "original"),
+    "on_faded": ("archive", "remove", "dead_letter"),
+    "cache_enabled": (True, False),
+    "page_to_disk": (True, False),
+}
+_FLOATS: Final = {
+    "band_width": (0.0, 10.0),
+    "stale_threshold": (0.0, 10.0),
+    "decay_rate": (0.0, 1.0),
+    "score_base": (-1e9, 1e9),
+    "score_per_day": (-1e9, 1e9),
+    "score_access_bonus": (-1e9, 1e9),
+    "score_medium": (-1e9, 1e9),
+    "score_high": (-1e9, 1e9),
+}
+
+
+def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
+    for field, (low, high) in {**_WHOLE, **_WHOLE_OR_NONE}.items():
+        value = getattr(spec, field)
+        if value is None and field in _WHOLE_OR_NONE:
+            continue
+        if not _is_int(value, low, high):
+            return field, f"use a whole number from {low} to {high}"
+    for field, (least, most) in _FLOATS.items():
+        value = getattr(spec, field)
+        if not isinstance(value, int | float) or not least <= value <= most:
+            return field, f"use a number from {least:g} to {most:g}"
+    for field, choices in _CHOICES.items():
+        if getattr(spec, field) not in choices:
+            return field, f"use one of {', '.join(map(str, choices))}"
+    if spec.dead_queue is not None:
+        check_name("dead queue", spec.dead_queue)
+        if spec.dead_queue == spec.name:
+            return "dead_queue", "name another queue, a queue cannot be its own dead queue"
+    return None
+
+
+class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name that publishes to every queue subscribed to it, sharing one stored body."""
+
+    max_age_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("topic", self.name)
+        if self.max_age_ms is not None and not _is_int(
+            self.max_age_ms, 1, limits.DURATION_MS_MAX
+        ):
+            raise InvalidSpec(
+                f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
+                f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",
+            )
+
+
+def check_name(kind: str, name: object) -> None:
+    """Refuse a queue or topic name that cannot be shown, typed or stored."""
+    if not isinstance(name, str) or not 0 < len(name) <= limits.NAME_CHARS_MAX:
+        raise InvalidSpec(
+            f"{kind} name {name!r:.80} is not usable",
+            f"use a string of 1 to {limits.NAME_CHARS_MAX} characters",
+        )
+    if not name.isprintable() or name != name.strip():
+        raise InvalidSpec(
+            f"{kind} name {name!r:.80} is not usable",
+            "use printable characters without space at either end",
+        )

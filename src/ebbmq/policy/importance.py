@@ -2,9 +2,9 @@
 
 `decayed` is the one formula, in + - * / only, so that it takes floats, arrays and Spark columns
 alike. Everything else here is for floats. The formula never rises with age, also not by rounding,
-because each of its operations is monotonic; hence every threshold has one first millisecond at which
-it is reached, and the ages below are exact: they agree with the formula at that millisecond and at
-the one before.
+because each of its operations is monotonic; hence every threshold has one first millisecond at
+which it is reached, and the ages below are exact: they agree with the formula at that millisecond
+and at the one before.
 """
 
 from __future__ import annotations

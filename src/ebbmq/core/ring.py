@@ -1,0 +1,254 @@
+"""A first-in-first-out line of row numbers at four bytes an entry.
+
+Row numbers are 64 bits and mostly increase, so each chunk keeps 32-bit offsets from a base of its
+own. The base lies on a grid of 2**31, one step below the chunk's first row number: numbers up to
+2**31 before or after that one share the chunk, and up to 2**32 the base is 0 (an offset is the row
+number, there is nothing to add). A chunk that is used up is freed at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+CHUNK_ROWS: Final = 4_096
+_OFFSET_END: Final = 1 << 32
+#: Below this many rows a list is faster than numpy.
+_FEW_ROWS: Final = 24
+
+
+def _base_for(seq: int) -> int:
+    return max(0, (seq >> 31) - 1) << 31
+
+
+class Ring:
+    """Row numbers in order of arrival, taken from the head or from the tail.
+
+    Invariants: (1) no chunk is empty except a sole one; (2) `_at` counts the entries taken from the
+    first chunk and is below its length, or the ring is empty and it is 0.
+    """
+
+    __slots__ = ("_at", "_bases", "_chunks", "_count", "_tail", "_tail_base")
+
+    def __init__(self) -> None:
+        self._tail: array[int] = array("I")
+        self._tail_base = 0
+        self._chunks = [self._tail]
+        self._bases = [0]
+        self._at = 0
+        self._count = 0
+
+    @classmethod
+    def from_numpy(cls, seqs: npt.NDArray[np.uint64]) -> Ring:
+        """Return a ring of these rows, the first one at the head."""
+        ring = cls()
+        ring.extend_array(seqs)
+        return ring
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, seq: int) -> None:
+        """Add one row at the tail."""
+        offset = seq - self._tail_base
+        if not 0 <= offset < _OFFSET_END or len(self._tail) >= CHUNK_ROWS:
+            self._start_chunk(seq)
+            offset = seq - self._tail_base
+        self._tail.append(offset)
+        self._count += 1
+
+    def extend(self, seqs: Sequence[int]) -> None:
+        """Add rows at the tail, in this order."""
+        if isinstance(seqs, range) and seqs.step == 1:
+            self.extend_range(seqs.start, len(seqs))
+            return
+        at = 0
+        while at < len(seqs):
+            self._make_room(seqs[at])
+            room = CHUNK_ROWS - len(self._tail)
+            part = seqs if at == 0 and len(seqs) <= room else seqs[at : at + room]
+            base = self._tail_base
+            try:
+                # Made apart from the chunk: a number that does not fit leaves the chunk as it was.
+                offsets = array("I", [seq - base for seq in part] if base else part)
+            except OverflowError:
+                for seq in part:
+                    self.push(seq)
+            else:
+                self._tail.extend(offsets)
+                self._count += len(offsets)
+            at += len(part)
+
+    def extend_range(self, first: int, count: int) -> None:
+        """Add `count` consecutive rows at the tail."""
+        while count > 0:
+            self._make_room(first)
+            offset = first - self._tail_base
+            part = min(count, CHUNK_ROWS - len(self._tail), _OFFSET_END - offset)
+            if part < _FEW_ROWS:
+                self._tail.extend(range(offset, offset + part))
+            else:
+                self._tail.frombytes(np.arange(offset, offset + part, dtype=np.uint32).tobytes())
+            self._count += part
+            first += part
+            count -= part
+
+    def extend_array(self, seqs: npt.NDArray[np.uint64]) -> None:
+        """Add rows at the tail, in this order."""
+        at = 0
+        while at < len(seqs):
+            first = int(seqs[at])
+            self._make_room(first)
+            part = seqs[at : at + CHUNK_ROWS - len(self._tail)]
+            base = self._tail_base
+            if len(part) < _FEW_ROWS or not self._all_fit(part):
+                self.extend(part.tolist())
+            else:
+                self._tail.frombytes((part - np.uint64(base)).astype(np.uint32).tobytes())
+                self._count += len(part)
+            at += len(part)
+
+    def head(self) -> int:
+        """Return the row delivered next, or -1."""
+        return self._bases[0] + self._chunks[0][self._at] if self._count else -1
+
+    def newest(self) -> int:
+        """Return the row at the tail, or -1."""
+        return self._tail_base + self._tail[-1] if self._count else -1
+
+    def pop(self) -> int:
+        """Take the row at the head.
+
+        Raises:
+            IndexError: the ring is empty.
+        """
+        chunk = self._chunks[0]
+        at = self._at
+        seq = self._bases[0] + chunk[at]
+        self._count -= 1
+        self._at = at = at + 1
+        if at == len(chunk):
+            self._free_head()
+        return seq
+
+    def pop_many(self, n: int) -> list[int]:
+        """Take up to n rows from the head."""
+        taken = self.peek(n)
+        self._drop(len(taken))
+        return taken
+
+    def pop_array(self, n: int) -> npt.NDArray[np.uint64]:
+        """Take up to n rows from the head."""
+        parts = []
+        while n > 0 and self._count:
+            part = self._head_array(n)
+            parts.append(part)
+            n -= len(part)
+            self._drop(len(part))
+        return _joined(parts)
+
+    def take_while_below(self, limit_seq: int, n: int) -> list[int]:
+        """Take rows from the head, at most n, up to the first that is not below the limit."""
+        taken = self.peek(n)
+        if taken and max(taken) >= limit_seq:
+            stop = next(i for i, seq in enumerate(taken) if seq >= limit_seq)
+            del taken[stop:]
+        self._drop(len(taken))
+        return taken
+
+    def pop_newest(self) -> int:
+        """Take the row at the tail.
+
+        Raises:
+            IndexError: the ring is empty.
+        """
+        if not self._count:
+            raise IndexError("pop from an empty ring")
+        seq = self._tail_base + self._tail.pop()
+        self._count -= 1
+        if not self._count:
+            self._free_head()
+        elif not self._tail:
+            self._chunks.pop()
+            self._bases.pop()
+            self._tail = self._chunks[-1]
+            self._tail_base = self._bases[-1]
+        return seq
+
+    def peek(self, n: int, start: int = 0) -> list[int]:
+        """Return up to n rows as they would be taken, leaving out the first `start`."""
+        seen: list[int] = []
+        at = self._at + start
+        for base, chunk in zip(self._bases, self._chunks, strict=True):
+            if n <= 0:
+                break
+            if at >= len(chunk):
+                at -= len(chunk)
+                continue
+            part = chunk[at : at + n].tolist()
+            seen += [base + offset for offset in part] if base else part
+            n -= len(part)
+            at = 0
+        return seen
+
+    def to_numpy(self) -> npt.NDArray[np.uint64]:
+        """Return all rows, the head first."""
+        parts = [self._head_array(CHUNK_ROWS)]
+        for base, chunk in zip(self._bases[1:], self._chunks[1:], strict=True):
+            parts.append(np.array(chunk, dtype=np.uint64) + np.uint64(base))
+        return _joined(parts)
+
+    def _head_array(self, n: int) -> npt.NDArray[np.uint64]:
+        at = self._at
+        return np.array(self._chunks[0][at : at + n], dtype=np.uint64) + np.uint64(self._bases[0])
+
+    def _all_fit(self, seqs: npt.NDArray[np.uint64]) -> bool:
+        base = self._tail_base
+        return int(seqs.min()) >= base and int(seqs.max()) - base < _OFFSET_END
+
+    def _make_room(self, seq: int) -> None:
+        if not 0 <= seq - self._tail_base < _OFFSET_END or len(self._tail) >= CHUNK_ROWS:
+            self._start_chunk(seq)
+
+    def _start_chunk(self, seq: int) -> None:
+        base = _base_for(seq)
+        if self._count:
+            # An array grows in strides; what it has in hand is not needed any more.
+            self._chunks[-1] = self._tail[:]
+            self._tail = array("I")
+            self._chunks.append(self._tail)
+            self._bases.append(base)
+        else:
+            self._bases[0] = base
+        self._tail_base = base
+
+    def _drop(self, n: int) -> None:
+        self._count -= n
+        while n:
+            left = len(self._chunks[0]) - self._at
+            if n < left:
+                self._at += n
+                return
+            n -= left
+            self._free_head()
+
+    def _free_head(self) -> None:
+        self._at = 0
+        if len(self._chunks) == 1:
+            del self._tail[:]
+        else:
+            del self._chunks[0]
+            del self._bases[0]
+
+
+def _joined(parts: list[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)

@@ -1,0 +1,87 @@
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ebbmq.core.ring import Ring
+
+counts = st.one_of(st.integers(0, 50), st.integers(4_000, 4_200))
+seqs = st.one_of(
+    st.integers(0, 10_000),
+    st.integers((1 << 32) - 5_000, (1 << 32) + 5_000),
+    st.integers(0, (1 << 64) - 10_000),
+)
+
+
+class RingAgainstList(RuleBasedStateMachine):
+    """A ring behaves as a list whose first element is the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.ring = Ring()
+        self.rows = []
+
+    @rule(seq=seqs)
+    def push(self, seq):
+        self.ring.push(seq)
+        self.rows.append(seq)
+
+    @rule(batch=st.lists(seqs, max_size=60))
+    def extend(self, batch):
+        self.ring.extend(batch)
+        self.rows.extend(batch)
+
+    @rule(batch=st.lists(seqs, max_size=60))
+    def extend_array(self, batch):
+        self.ring.extend_array(np.array(batch, dtype=np.uint64))
+        self.rows.extend(batch)
+
+    @rule(first=seqs, count=counts, as_list=st.booleans())
+    def extend_range(self, first, count, as_list):
+        batch = range(first, first + count)
+        self.ring.extend(list(batch) if as_list else batch)
+        self.rows.extend(batch)
+
+    @rule(n=counts)
+    def pop_many(self, n):
+        assert self.ring.pop_many(n) == self.rows[:n]
+        del self.rows[:n]
+
+    @rule(n=counts)
+    def pop_array(self, n):
+        assert self.ring.pop_array(n).tolist() == self.rows[:n]
+        del self.rows[:n]
+
+    @rule(limit=seqs, n=counts)
+    def take_while_below(self, limit, n):
+        stop = next((i for i, seq in enumerate(self.rows[:n]) if seq >= limit), n)
+        assert self.ring.take_while_below(limit, n) == self.rows[:stop]
+        del self.rows[:stop]
+
+    @rule()
+    def pop_either_end(self):
+        if self.rows:
+            assert self.ring.pop() == self.rows.pop(0)
+        if self.rows:
+            assert self.ring.pop_newest() == self.rows.pop()
+
+    @rule(n=counts, start=counts)
+    def peek(self, n, start):
+        assert self.ring.peek(n, start) == self.rows[start : start + n]
+
+    @rule()
+    def copy(self):
+        rows = self.ring.to_numpy()
+        assert rows.dtype == np.uint64
+        assert rows.tolist() == self.rows
+        self.ring = Ring.from_numpy(rows)
+
+    @invariant()
+    def ends_agree(self):
+        assert len(self.ring) == len(self.rows)
+        assert self.ring.head() == (self.rows[0] if self.rows else -1)
+        assert self.ring.newest() == (self.rows[-1] if self.rows else -1)
+
+
+TestRing = RingAgainstList.TestCase
+TestRing.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

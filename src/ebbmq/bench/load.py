@@ -1,0 +1,113 @@
+"""Messages to measure with, and the loops that several questions time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import Broker, Message, QueueSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebbmq.bench.run import Run
+
+KIB: Final = 1024
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+BATCH: Final = 100
+FILL_BATCH: Final = 1_000
+QUEUE: Final = "q"
+
+
+def fifo_spec() -> QueueSpec:
+    """A durable FIFO whose leases outlast the measurement."""
+    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS)
+
+
+def banded_spec() -> QueueSpec:
+    """Bands of width 1 over decaying importance."""
+    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS, decay_rate=0.5)
+
+
+def fifo_messages(count: int, body_bytes: int) -> list[Message]:
+    """Messages of one class, bodies all different."""
+    return [Message(_body(number, body_bytes)) for number in range(count)]
+
+
+def classed_messages(count: int, body_bytes: int) -> list[Message]:
+    """Messages of 100 classes in turn: ten importances, ten TTLs from 10 days."""
+    return [
+        Message(
+            _body(number, body_bytes),
+            importance=1 + number % 10,
+            ttl_ms=round(10 * DAY_MS * 1.2 ** (number // 10 % 10)),
+            decay_rate=0.5,
+        )
+        for number in range(count)
+    ]
+
+
+def _body(number: int, size: int) -> bytes:
+    return number.to_bytes(8, "big")[-size:].ljust(size, b".")
+
+
+def open_with(directory: Path, spec: QueueSpec) -> Broker:
+    """A broker on the directory with the queue declared."""
+    broker = Broker.open(directory)
+    broker.declare(spec)
+    return broker
+
+
+def fill(run: Run, broker: Broker, messages: list[Message], total: int) -> None:
+    """Publish the messages over and over until there are `total`, not waiting for the disk."""
+    label = f"filling {total:,}"
+    for size in run.steps(label, total, len(messages)):
+        broker.publish(QUEUE, messages[:size], confirm="memory")
+
+
+def drain(run: Run, broker: Broker, total: int, batch: int = FILL_BATCH) -> None:
+    """Lease and ack everything that is there."""
+    label = f"draining {total:,}"
+    for size in run.steps(label, total, batch):
+        leases = broker.lease(QUEUE, count=size)
+        assert len(leases) == size
+        broker.ack(QUEUE, [lease.token for lease in leases], confirm="memory")
+
+
+def publish_us(broker: Broker, batches: list[list[Message]], confirm: str) -> list[float]:
+    """Microseconds per message of each batch."""
+    times = []
+    for batch in batches:
+        started = time.perf_counter_ns()
+        broker.publish(QUEUE, batch, confirm=confirm)
+        times.append((time.perf_counter_ns() - started) / 1_000 / len(batch))
+    return times
+
+
+def lease_and_ack_us(broker: Broker, batch: int, rounds: int) -> list[float]:
+    """Microseconds per message of each round of one lease and one ack call."""
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter_ns()
+        leases = broker.lease(QUEUE, count=batch)
+        broker.ack(QUEUE, [lease.token for lease in leases], confirm="written")
+        times.append((time.perf_counter_ns() - started) / 1_000 / batch)
+        assert len(leases) == batch
+    return times
+
+
+def median_lease_us(
+    broker: Broker, messages: list[Message], batch: int, rounds: int, repeats: int = 5
+) -> float:
+    """Median over repeats of the mean per message, the backlog made up again in between."""
+    means = []
+    for _ in range(repeats):
+        times = lease_and_ack_us(broker, batch, rounds)
+        means.append(statistics.fmean(times))
+        taken = batch * rounds
+        while taken > 0:
+            broker.publish(QUEUE, messages[:taken], confirm="written")
+            taken -= len(messages)
+    return statistics.median(means)

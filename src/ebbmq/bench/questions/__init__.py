@@ -1,0 +1,1 @@
+"""One module per question; each has `measure(run) -> list[Row]`."""

@@ -1,0 +1,61 @@
+from bisect import insort
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ebbmq.core.displaced import Displaced
+
+counts = st.one_of(st.integers(0, 40), st.integers(1_000, 1_100))
+places = st.one_of(st.integers(0, 5_000), st.integers(0, (1 << 48) - 1))
+
+
+class DisplacedAgainstSortedList(RuleBasedStateMachine):
+    """A set of displaced rows behaves as a sorted list of pairs."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = Displaced()
+        self.pairs = []
+        self.seq = 0
+
+    @rule(place=places)
+    def push(self, place):
+        self.seq += 1
+        self.rows.push(place, self.seq)
+        insort(self.pairs, (place, self.seq))
+
+    @rule(first=places, stride=st.sampled_from([-1, 0, 1, 3]), count=counts, as_array=st.booleans())
+    def extend(self, first, stride, count, as_array):
+        new_places = [max(0, first + stride * i) for i in range(count)]
+        new_seqs = list(range(self.seq + 1, self.seq + 1 + count))
+        self.seq += count
+        self.pairs = sorted([*self.pairs, *zip(new_places, new_seqs, strict=True)])
+        if as_array:
+            new_places, new_seqs = np.array(new_places, np.uint64), np.array(new_seqs, np.uint64)
+        self.rows.extend(new_places, new_seqs)
+
+    @rule(n=counts)
+    def pop_many(self, n):
+        assert self.rows.pop_many(n) == self.pairs[:n]
+        del self.pairs[:n]
+
+    @rule(n=st.integers(1, 5))
+    def pop_from_both_ends(self, n):
+        for _ in range(min(n, len(self.pairs) // 2)):
+            assert self.rows.pop() == self.pairs.pop(0)
+            assert self.rows.pop_last() == self.pairs.pop()
+
+    @rule(n=counts)
+    def peek(self, n):
+        assert self.rows.peek(n) == self.pairs[:n]
+
+    @invariant()
+    def heads_agree(self):
+        assert len(self.rows) == len(self.pairs)
+        assert self.rows.head() == (self.pairs[0] if self.pairs else None)
+
+
+TestDisplaced = DisplacedAgainstSortedList.TestCase
+TestDisplaced.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

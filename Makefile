@@ -60,7 +60,7 @@ test: lint $(VENV)/system.stamp
 	$(BIN)/pytest
 
 bench: dev
-	$(BIN)/python -m ebbmq.bench
+	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json
 
 lock: dev
 	$(LOCK) --extra demo -o requirements/run.lock pyproject.toml requirements/build.in

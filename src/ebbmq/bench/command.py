@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ebbmq.bench import report, suite
 
@@ -71,8 +71,8 @@ def _ask_all(names: tuple[str, ...], *, quick: bool, scratch: Path | None) -> li
         for name in names:
             task = progress.add_task(suite.QUESTIONS[name], total=None, step="")
 
-            def tell(label: str, done: int, total: int, task: object = task) -> None:
-                progress.update(task, completed=done, total=total, step=label)  # type: ignore[arg-type]  # TaskID
+            def tell(label: str, done: int, total: int, task: TaskID = task) -> None:
+                progress.update(task, completed=done, total=total, step=label)
 
             try:
                 rows += suite.ask(name, quick=quick, data=scratch, tell=tell)

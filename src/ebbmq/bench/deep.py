@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.bench.load import BATCH, FILL_BATCH, QUEUE, fill, median_lease_us, open_with
 from ebbmq.bench.row import Row, at_most, stated
-from ebbmq.bench.run import rss_bytes
+from ebbmq.bench.run import median_us, rss_bytes
 
 if TYPE_CHECKING:
     from ebbmq import Broker, Message, QueueSpec
     from ebbmq.bench.run import Run
+    from ebbmq.testing import ManualClock
 
 BODY_BYTES: Final = 8
 SHALLOW: Final = 10_000
@@ -63,7 +64,7 @@ def warm_up(broker: Broker, order: Order) -> None:
 
 
 def fill_and_measure(
-    run: Run, broker: Broker, order: Order, shallow: tuple[float, float]
+    run: Run, broker: Broker, order: Order, clock: ManualClock, shallow: tuple[float, float]
 ) -> list[Row]:
     """Fill to the full depth and measure bytes, lease + ack and an idle tick there."""
     before = rss_bytes()
@@ -74,6 +75,7 @@ def fill_and_measure(
     count = ready(broker)
     settings = {"backlog": count, "body": BODY_BYTES}
     single, batched = _lease_us(broker, order)
+    tick_us = median_us(lambda: clock.advance(1), ROUNDS)
     return [
         at_most(
             f"row + order, {order.name}, per message",
@@ -100,4 +102,5 @@ def fill_and_measure(
             SLOWDOWN,
             **settings,
         ),
+        at_most(f"tick with nothing due, {order.name}", tick_us, "us", TICK_US, **settings),
     ]

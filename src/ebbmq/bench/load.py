@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.bench.run import Run
+    from ebbmq.testing import ManualClock
 
 KIB: Final = 1024
 HOUR_MS: Final = 3_600_000
@@ -53,9 +54,9 @@ def _body(number: int, size: int) -> bytes:
     return number.to_bytes(8, "big")[-size:].ljust(size, b".")
 
 
-def open_with(directory: Path, spec: QueueSpec) -> Broker:
+def open_with(directory: Path, spec: QueueSpec, clock: ManualClock | None = None) -> Broker:
     """A broker on the directory with the queue declared."""
-    broker = Broker.open(directory)
+    broker = Broker.open(directory, clock=clock)
     broker.declare(spec)
     return broker
 

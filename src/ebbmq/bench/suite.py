@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import shutil
 import subprocess
@@ -95,7 +96,7 @@ def machine(names: Sequence[str], *, quick: bool) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
-        "cpus": len(Path("/proc/cpuinfo").read_text().split("processor\t")) - 1,
+        "cpus": os.cpu_count(),
         "calibration_us": round(calibrate_us(), 2),
         "questions": list(names),
         "quick": quick,

@@ -9,6 +9,7 @@ from ebbmq.bench.load import FILL_BATCH, drain, fifo_messages, fifo_spec, open_w
 from ebbmq.bench.row import Row, at_most
 from ebbmq.bench.run import MIB, disk_bytes, rss_bytes, wait_until
 from ebbmq.limits import SEGMENT_BYTES
+from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from ebbmq.bench.run import Run
@@ -20,11 +21,12 @@ def measure(run: Run) -> list[Row]:
     """Bytes per message, lease + ack, a tick; then drain and look at RSS and disk."""
     order = deep.Order("FIFO", fifo_spec(), fifo_messages(FILL_BATCH, deep.BODY_BYTES))
     shallow = deep.shallow_us(run, order)
+    clock = ManualClock()
     directory = run.fresh("deep")
-    with open_with(directory, order.spec) as broker:
+    with open_with(directory, order.spec, clock) as broker:
         deep.warm_up(broker, order)
         rss_before, disk_before = rss_bytes(), disk_bytes(directory)
-        rows = deep.fill_and_measure(run, broker, order, shallow)
+        rows = deep.fill_and_measure(run, broker, order, clock, shallow)
         drain(run, broker, deep.ready(broker))
         limit = disk_before + 2 * SEGMENT_BYTES
         wait_until(lambda: disk_bytes(directory) <= limit, timeout_s=30)

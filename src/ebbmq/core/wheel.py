@@ -90,8 +90,8 @@ class Wheel:
     def due(self, now_ms: int, budget: int, deadline_of: DeadlineOf) -> Rows:
         """Take rows whose deadline has come, looking at no more than `budget` rows.
 
-        No row comes out before its deadline. While `next_deadline_ms() <= now_ms` there is more to do,
-        even if no row came out; once it is later, every row due at `now_ms` has come out.
+        No row comes out before its deadline. While `next_deadline_ms() <= now_ms` there is more to
+        do, even if no row came out; once it is later, every row due at `now_ms` has come out.
 
         Args:
             now_ms: rows with a deadline up to this one, included, are due.

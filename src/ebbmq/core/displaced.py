@@ -78,15 +78,15 @@ class Displaced:
 
     def extend(self, places: Numbers, seqs: Numbers) -> None:
         """Add rows, in any order."""
+        self._count += len(seqs)
         if len(seqs) > BUFFER_ROWS:
             self._add_runs(np.asarray(places, dtype=np.uint64), np.asarray(seqs, dtype=np.uint64))
-        else:
-            pairs = zip(_integers(places), _integers(seqs), strict=True)
-            self._buffer.extend(pairs)
-            self._buffer.sort()
-            if len(self._buffer) > BUFFER_ROWS:
-                self._flush()
-        self._count += len(seqs)
+            self._merge_short_runs()
+            return
+        self._buffer.extend(zip(_integers(places), _integers(seqs), strict=True))
+        self._buffer.sort()
+        if len(self._buffer) > BUFFER_ROWS:
+            self._flush()
 
     def head(self) -> tuple[int, int] | None:
         """Return the row with the smallest place."""
@@ -199,8 +199,7 @@ class Displaced:
         places, seqs = zip(*self._buffer, strict=True)
         self._buffer.clear()
         self._add_run(array("Q", places), array("Q", seqs))
-        if len(self._runs) > _RUNS_MIN + self._count // _RUN_ROWS_SHORT:
-            self._merge_short_runs()
+        self._merge_short_runs()
 
     def _add_runs(self, places: npt.NDArray[np.uint64], seqs: npt.NDArray[np.uint64]) -> None:
         order = np.lexsort((seqs, places))
@@ -214,6 +213,8 @@ class Displaced:
         heappush(self._heads, (places[0], seqs[0], self._last_run))
 
     def _merge_short_runs(self) -> None:
+        if len(self._runs) <= _RUNS_MIN + self._count // _RUN_ROWS_SHORT:
+            return
         short = nsmallest(_MERGE_RUNS, self._runs, key=lambda number: len(self._runs[number]))
         runs = [self._runs.pop(number) for number in short]
         self._heads = [head for head in self._heads if head[2] in self._runs]

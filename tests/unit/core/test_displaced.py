@@ -75,9 +75,9 @@ def test_the_last_row_is_found_in_the_buffer_and_in_runs():
 def test_a_large_set_costs_less_than_twenty_bytes_a_row():
     tracemalloc.start()
     rows = Displaced()
-    for start in range(0, 200_000, 100):
-        rows.extend(range(start, start + 100), range(start, start + 100))
-    rows.pop_many(75_000)
+    for start in range(0, 100_000, 1_000):
+        rows.extend(range(start, start + 1_000), range(start, start + 1_000))
+    rows.pop_many(35_000)
     gc.collect()
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -88,13 +88,15 @@ def test_stragglers_of_many_runs_do_not_keep_the_runs():
     tracemalloc.start()
     rows = Displaced()
     far = 1 << 40
-    for turn in range(300):
-        rows.extend(range(BUFFER_ROWS), range(BUFFER_ROWS))
-        rows.push(far + turn, turn)
-        rows.pop_many(BUFFER_ROWS)
+    for turn in range(80):
+        rows.extend([*range(BUFFER_ROWS - 1), far, far + 1], [turn] * (BUFFER_ROWS + 1))
+        rows.pop_many(BUFFER_ROWS - 1)
     gc.collect()
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert len(rows) == 300
-    assert used < 400_000
-    assert rows.pop_many(300) == [(far + turn, turn) for turn in range(300)]
+    assert used < 300_000
+    assert rows.pop_last() == (far + 1, 79)
+    assert rows.pop_many(200) == [
+        *((far, turn) for turn in range(80)),
+        *((far + 1, turn) for turn in range(79)),
+    ]

@@ -11,8 +11,8 @@ from ebbmq.bench.run import median_us, rss_bytes
 
 if TYPE_CHECKING:
     from ebbmq import Broker, Message, QueueSpec
+    from ebbmq.bench.clock import JumpingClock
     from ebbmq.bench.run import Run
-    from ebbmq.testing import ManualClock
 
 BODY_BYTES: Final = 8
 SHALLOW: Final = 10_000
@@ -64,7 +64,7 @@ def warm_up(broker: Broker, order: Order) -> None:
 
 
 def fill_and_measure(
-    run: Run, broker: Broker, order: Order, clock: ManualClock, shallow: tuple[float, float]
+    run: Run, broker: Broker, order: Order, clock: JumpingClock, shallow: tuple[float, float]
 ) -> list[Row]:
     """Fill to the full depth and measure bytes, lease + ack and an idle tick there."""
     before = rss_bytes()
@@ -75,7 +75,7 @@ def fill_and_measure(
     count = ready(broker)
     settings = {"backlog": count, "body": BODY_BYTES}
     single, batched = _lease_us(broker, order)
-    tick_us = median_us(lambda: clock.advance(1), ROUNDS)
+    tick_us = median_us(clock.tick, ROUNDS)
     return [
         at_most(
             f"row + order, {order.name}, per message",

@@ -11,8 +11,8 @@ from ebbmq import Broker, Message, QueueSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ebbmq.bench.clock import JumpingClock
     from ebbmq.bench.run import Run
-    from ebbmq.testing import ManualClock
 
 KIB: Final = 1024
 HOUR_MS: Final = 3_600_000
@@ -54,7 +54,7 @@ def _body(number: int, size: int) -> bytes:
     return number.to_bytes(8, "big")[-size:].ljust(size, b".")
 
 
-def open_with(directory: Path, spec: QueueSpec, clock: ManualClock | None = None) -> Broker:
+def open_with(directory: Path, spec: QueueSpec, clock: JumpingClock | None = None) -> Broker:
     """A broker on the directory with the queue declared."""
     broker = Broker.open(directory, clock=clock)
     broker.declare(spec)

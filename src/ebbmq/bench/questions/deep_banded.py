@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
+from ebbmq.bench.clock import JumpingClock
 from ebbmq.bench.load import FILL_BATCH, banded_spec, classed_messages, open_with
-from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from ebbmq.bench.row import Row
@@ -18,7 +18,7 @@ def measure(run: Run) -> list[Row]:
     messages = classed_messages(FILL_BATCH, deep.BODY_BYTES)
     order = deep.Order("banded, 100 classes", banded_spec(), messages)
     shallow = deep.shallow_us(run, order)
-    clock = ManualClock()
+    clock = JumpingClock()
     with open_with(run.fresh("deep"), order.spec, clock) as broker:
         deep.warm_up(broker, order)
         return deep.fill_and_measure(run, broker, order, clock, shallow)

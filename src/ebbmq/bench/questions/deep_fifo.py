@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
+from ebbmq.bench.clock import JumpingClock
 from ebbmq.bench.load import FILL_BATCH, drain, fifo_messages, fifo_spec, open_with
 from ebbmq.bench.row import Row, at_most
 from ebbmq.bench.run import MIB, disk_bytes, rss_bytes, wait_until
 from ebbmq.limits import SEGMENT_BYTES
-from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from ebbmq.bench.run import Run
@@ -21,7 +21,7 @@ def measure(run: Run) -> list[Row]:
     """Bytes per message, lease + ack, a tick; then drain and look at RSS and disk."""
     order = deep.Order("FIFO", fifo_spec(), fifo_messages(FILL_BATCH, deep.BODY_BYTES))
     shallow = deep.shallow_us(run, order)
-    clock = ManualClock()
+    clock = JumpingClock()
     directory = run.fresh("deep")
     with open_with(directory, order.spec, clock) as broker:
         deep.warm_up(broker, order)

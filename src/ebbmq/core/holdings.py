@@ -79,14 +79,14 @@ class Holdings:
     def share(self, body: int, count: int) -> None:
         """Say that `count` messages need this body, whatever was said before."""
         assert count >= 1
-        self._bodies.set(body, self.of(body)._replace(needs=count))
+        self._bodies.set(body, Holding(count, *self.of(body)[1:]))
 
     def let_go(self, body: int) -> bool:
         """One message less needs this body; True if it was the last, for which `remove` follows."""
         holding = self.of(body)
         if holding.needs == 1:
             return True
-        self._bodies.set(body, holding._replace(needs=holding.needs - 1))
+        self._bodies.set(body, Holding(holding.needs - 1, *holding[1:]))
         return False
 
     def relocate(self, body: int, to: int) -> Step:

@@ -60,24 +60,29 @@ class Located:
             return 0
         return segment.numbers[at]
 
-    def set(self, location: int, number: int) -> None:
-        """Give a location a number; 0 removes it."""
+    def set(self, location: int, number: int) -> int:
+        """Give a location a number, 0 removes it; return the number it had."""
         segment = self._segments.get(location >> 32)
         if segment is None:
-            if not number:
-                return
             segment = self._segments[location >> 32] = _Segment()
-        offset = location & _OFFSET
-        at = bisect_left(segment.offsets, offset)
-        if at < len(segment.offsets) and segment.offsets[at] == offset:
-            segment.live += bool(number) - bool(segment.numbers[at])
-            segment.numbers[at] = number
-        elif number:
-            segment.offsets.insert(at, offset)
-            segment.numbers.insert(at, number)
+        offsets, offset = segment.offsets, location & _OFFSET
+        before = 0
+        if not offsets or offset > offsets[-1]:
+            at = len(offsets)
+        else:
+            at = bisect_left(offsets, offset)
+            if offsets[at] == offset:
+                before = segment.numbers[at]
+                segment.numbers[at] = number
+                segment.live -= before != 0
+        if number:
+            if at == len(offsets) or offsets[at] != offset:
+                offsets.insert(at, offset)
+                segment.numbers.insert(at, number)
             segment.live += 1
-        if not number:
+        else:
             self._maybe_squeeze(location >> 32, segment)
+        return before
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Every (location, number), segment by segment in ascending order."""
@@ -115,13 +120,10 @@ class SharedValues(Generic[V]):
 
     def set(self, location: int, value: V) -> None:
         """Give a location a value; the normal one takes no space."""
-        before = self._rows.get(location)
         number = self._numbers.get(value)
         if number is None:
             number = self._add(value)
-        if number == before:
-            return
-        self._rows.set(location, number)
+        before = self._rows.set(location, number)
         self._uses[number] += 1
         self._uses[before] -= 1
         if before != _NORMAL and not self._uses[before]:

@@ -12,6 +12,9 @@ and publishes pass it by; once one of an importance was passed by, the later one
 until read-ahead or delivery has caught up with them. That keeps the resident part of a FIFO one
 piece beginning at its head, so that counting it tells how far ahead it reaches.
 
+A body whose record is not written yet is pinned in the log's own pending bytes, which a read hands
+to the kernel first. So any body may be evicted at any time.
+
 The node's bound has two marks. The sum of all partitions may rise to high water (90 %). An
 admission that would cross it makes the node page out: from then on every admission pays twice its
 own size out of the largest partition, until the sum is at low water (80 %). No sweep, no stall.

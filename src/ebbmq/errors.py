@@ -1,12 +1,12 @@
 """Every error a user of EbbMQ can see: what happened, to what, and what to do about it.
 
-    EbbError
-      ClientError          the caller's call is refused, everything else goes on
-        UnknownQueue InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
-      StorageFailed        the node stops taking messages; what is confirmed stays confirmed
-        DamagedRecord      one record or body cannot be read; the others can
-      DirectoryInUse       the broker does not start
-      ClosedBroker         the broker was closed, or this process is a fork of its owner
+EbbError
+  ClientError          the caller's call is refused, everything else goes on
+    UnknownQueue InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
+  StorageFailed        the node stops taking messages; what is confirmed stays confirmed
+    DamagedRecord      one record or body cannot be read; the others can
+  DirectoryInUse       the broker does not start
+  ClosedBroker         the broker was closed, or this process is a fork of its owner
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ def _check_text(field: str, value: object) -> None:
         return
     if not isinstance(value, str) or not 0 < len(value) <= limits.NAME_CHARS_MAX:
         raise InvalidMessage(
-            f"{field} is {value!r}"[:200], f"use a string of 1 to {limits.NAME_CHARS_MAX} characters"
+            f"{field} is {value!r}"[:200],
+            f"use a string of 1 to {limits.NAME_CHARS_MAX} characters",
         )
 
 
@@ -227,7 +228,7 @@ class Removal(msgspec.Struct, frozen=True, gc=False):
 
 
 class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the rates of newly published messages rise and fall (seconds spent per message)."""
+    """When the rates of newly published messages rise and fall , by the milliseconds consumers take."""
 
     raise_above_ms: float = 1_000.0
     lower_below_ms: float = 500.0
@@ -391,9 +392,7 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_name("topic", self.name)
-        if self.max_age_ms is not None and not _is_int(
-            self.max_age_ms, 1, limits.DURATION_MS_MAX
-        ):
+        if self.max_age_ms is not None and not _is_int(self.max_age_ms, 1, limits.DURATION_MS_MAX):
             raise InvalidSpec(
                 f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
                 f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",

@@ -1,7 +1,7 @@
 """The 64 bytes the index keeps for each message, in RAM, in checkpoints and in the journal alike.
 
     0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
-    1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE
+    1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (body shared by queues)
     2  u8   importance       1..10, as published
     3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
     4  u32  rate             decay rate in billionths, the adaptive factor included
@@ -39,6 +39,7 @@ DURABLE: Final = 1
 DISPLACED: Final = 2
 RELOCATED: Final = 4
 FAILED_BEFORE: Final = 8
+SHARED: Final = 16
 
 LOW48: Final = (1 << 48) - 1
 HIGH: Final = 48

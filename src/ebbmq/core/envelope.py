@@ -1,0 +1,79 @@
+"""The headers block stored in front of a body: what a message carries that its row has no room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ebbmq import limits
+from ebbmq.errors import InvalidMessage
+from ebbmq.model import NO_HEADERS, Headers, Timing
+
+if TYPE_CHECKING:
+    from ebbmq.model import Message
+
+
+class Envelope(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
+    """Headers, producer's id, key, store, replicas, type and the latency history so far."""
+
+    headers: dict[str, str] | None = None
+    id: str | None = None
+    key: str | None = None
+    store: str | None = None
+    replicas: int | None = None
+    type: str = "BYTE"
+    history: tuple[Timing, ...] = ()
+
+
+EMPTY = Envelope()
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Envelope).decode
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a message needs no headers block."""
+    return (
+        message.headers is None
+        and message.id is None
+        and message.key is None
+        and message.type == "BYTE"
+        and message.store is None
+        and message.replicas is None
+    )
+
+
+def pack(message: Message, history: tuple[Timing, ...] = ()) -> bytes:
+    """The headers block of a message.
+
+    Raises:
+        InvalidMessage: it is larger than limits.HEADERS_BYTES_MAX.
+    """
+    headers = dict(message.headers) if message.headers else None
+    block = _encode(
+        Envelope(
+            headers,
+            message.id,
+            message.key,
+            message.store,
+            message.replicas,
+            message.type,
+            history,
+        )
+    )
+    if len(block) > limits.HEADERS_BYTES_MAX:
+        raise InvalidMessage(
+            f"headers take {len(block)} bytes, the limit is {limits.HEADERS_BYTES_MAX}",
+            "move large values into the body",
+        )
+    return block
+
+
+def unpack(block: bytes | memoryview) -> Envelope:
+    """Read a headers block."""
+    return _decode(block)
+
+
+def headers_of(envelope: Envelope) -> Headers:
+    """The headers as a consumer sees them."""
+    return envelope.headers or NO_HEADERS

@@ -1,0 +1,226 @@
+"""What the journal holds: facts, packed. A fact says what is, not what was asked, and may be restored twice.
+
+    PUBLISH   [u32 crc of rows][u32 0][row 64]*count [headers + body]*count; first = first seq
+    GRANT     [u64 deadline_ms][u32 nonce][u32 epoch][u64 at_ms][u16 name bytes][u16 0][u32 runs]
+              [u64 first seq, u32 rows, u32 generation]*runs [name]
+    ACK       [u64 first seq, u32 rows, u32 0]*runs; also obituaries written when a segment goes
+    STATE     [u64 seq][row 64] each; then per row that failed [u16 bytes][latency history]
+    REMOVE    [removal 56]*count
+    GROUP     [u32 facts][u32 0][u32 kind, u32 pid, u32 count, u32 bytes, u64 first]*facts, payloads
+    RELOCATE  [u64 as_of][u32 crc of rows][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
+    META      msgpack of what was declared, deleted, subscribed, paused, set
+    CLOCK     [u64 queue time ms][u64 wall time ms]
+
+Changing one: add a kind, keep reading the old one, add a data directory of the old kind to the tests.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import crc32c
+import numpy as np
+
+from ebbmq.core import row as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+META: Final = 1
+PUBLISH: Final = 2
+GRANT: Final = 3
+ACK: Final = 4
+STATE: Final = 5
+REMOVE: Final = 6
+GROUP: Final = 7
+RELOCATE: Final = 8
+CLOCK: Final = 9
+
+ROWS_HEAD: Final = Struct("<II")
+GRANT_HEAD: Final = Struct("<QIIQHHI")
+GRANT_RUN: Final = Struct("<QII")
+ACK_RUN: Final = Struct("<QII")
+GROUP_HEAD: Final = Struct("<II")
+GROUP_PART: Final = Struct("<IIIIQ")
+RELOCATE_HEAD: Final = Struct("<QII")
+CLOCK_FACT: Final = Struct("<QQ")
+SEQ: Final = Struct("<Q")
+
+#: pid, seq, at_ms, enqueued_at_ms, attempts, bytes, current importance, failures, importance, reason,
+#: and where it was moved to (0 = nowhere).
+REMOVAL: Final = Struct("<IIQQQIIfHBBQ")
+REMOVAL_DTYPE: Final = np.dtype(
+    [
+        ("pid", "<u4"),
+        ("moved_pid", "<u4"),
+        ("seq", "<u8"),
+        ("at_ms", "<u8"),
+        ("enqueued_at_ms", "<u8"),
+        ("attempts", "<u4"),
+        ("bytes", "<u4"),
+        ("current", "<f4"),
+        ("failures", "<u2"),
+        ("importance", "u1"),
+        ("reason", "u1"),
+        ("moved_seq", "<u8"),
+    ]
+)
+assert REMOVAL.size == REMOVAL_DTYPE.itemsize
+
+
+class Fact(NamedTuple):
+    """One record for the journal; `parts` are joined to its payload."""
+
+    kind: int
+    pid: int
+    count: int
+    first: int
+    parts: list[bytes]
+
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return sum(map(len, self.parts))
+
+
+def publish_bytes(count: int, body_bytes: int) -> int:
+    """The payload size of a PUBLISH fact."""
+    return ROWS_HEAD.size + count * rows.ROW.size + body_bytes
+
+
+def publish(pid: int, first: int, count: int, row_block: bytes, bodies: Sequence[bytes]) -> Fact:
+    """Messages `first` .. `first + count - 1` came in."""
+    head = ROWS_HEAD.pack(crc32c.crc32c(row_block), 0)
+    return Fact(PUBLISH, pid, count, first, [head, row_block, *bodies])
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Consecutive numbers as (first, count); the numbers come in any order."""
+    out: list[tuple[int, int]] = []
+    first = last = -2
+    for seq in sorted(seqs):
+        if seq == last + 1:
+            last = seq
+            continue
+        if first >= 0:
+            out.append((first, last - first + 1))
+        first = last = seq
+    if first >= 0:
+        out.append((first, last - first + 1))
+    return out
+
+
+def ack(pid: int, seqs: Sequence[int]) -> Fact:
+    """These messages are gone for good."""
+    if len(seqs) == 1:
+        return Fact(ACK, pid, 1, seqs[0], [ACK_RUN.pack(seqs[0], 1, 0)])
+    runs = runs_of(seqs)
+    packed = b"".join([ACK_RUN.pack(first, count, 0) for first, count in runs])
+    return Fact(ACK, pid, len(seqs), runs[0][0], [packed])
+
+
+def acked(payload: bytes | memoryview) -> list[tuple[int, int]]:
+    """The (first, count) runs of an ACK fact."""
+    return [(first, count) for first, count, _ in ACK_RUN.iter_unpack(payload)]
+
+
+class Grant(NamedTuple):
+    """A decoded GRANT fact."""
+
+    deadline_ms: int
+    nonce: int
+    epoch: int
+    at_ms: int
+    name: str
+    runs: list[tuple[int, int, int]]
+
+
+def grant(pid: int, grant_: Grant, count: int) -> Fact:
+    """These messages were leased; runs are (first seq, rows, generation)."""
+    name = grant_.name.encode()
+    runs = grant_.runs
+    head = GRANT_HEAD.pack(
+        grant_.deadline_ms, grant_.nonce, grant_.epoch, grant_.at_ms, len(name), 0, len(runs)
+    )
+    packed = b"".join([GRANT_RUN.pack(*run) for run in runs])
+    return Fact(GRANT, pid, count, runs[0][0], [head, packed, name])
+
+
+def granted(payload: bytes | memoryview) -> Grant:
+    """Decode a GRANT fact."""
+    deadline_ms, nonce, epoch, at_ms, name_bytes, _, run_count = GRANT_HEAD.unpack_from(payload)
+    end = GRANT_HEAD.size + run_count * GRANT_RUN.size
+    runs = list(GRANT_RUN.iter_unpack(payload[GRANT_HEAD.size : end]))
+    name = bytes(payload[end : end + name_bytes]).decode()
+    return Grant(deadline_ms, nonce, epoch, at_ms, name, runs)
+
+
+def state(pid: int, entries: Sequence[tuple[int, bytes, bytes]]) -> Fact:
+    """These rows are now as given: (seq, row, packed latency history)."""
+    parts = [part for seq, row, _ in entries for part in (SEQ.pack(seq), row)]
+    for _, row, history in entries:
+        if row[rows.AT_FLAGS] & rows.FAILED_BEFORE:
+            parts += [len(history).to_bytes(2, "little"), history]
+    return Fact(STATE, pid, len(entries), entries[0][0], [b"".join(parts)])
+
+
+def states(payload: bytes | memoryview, count: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """The (seq, row, history) entries of a STATE fact."""
+    step = SEQ.size + rows.ROW.size
+    at = count * step
+    for start in range(0, count * step, step):
+        row = bytes(payload[start + SEQ.size : start + step])
+        history = b""
+        if row[rows.AT_FLAGS] & rows.FAILED_BEFORE:
+            size = int.from_bytes(payload[at : at + 2], "little")
+            history = bytes(payload[at + 2 : at + 2 + size])
+            at += 2 + size
+        yield SEQ.unpack_from(payload, start)[0], row, history
+
+
+def remove(pid: int, removals: npt.NDArray[np.void] | bytes, count: int, first: int) -> Fact:
+    """These messages left other than by ack; the records go to the removals log as they are."""
+    return Fact(REMOVE, pid, count, first, [bytes(removals)])
+
+
+def group(facts: Sequence[Fact], payload_sizes: Sequence[int]) -> Fact:
+    """Several facts that hold together or not at all."""
+    parts = [GROUP_HEAD.pack(len(facts), 0)]
+    for fact, size in zip(facts, payload_sizes, strict=True):
+        parts.append(GROUP_PART.pack(fact.kind, fact.pid, fact.count, size, fact.first))
+    for fact in facts:
+        parts += fact.parts
+    return Fact(GROUP, facts[0].pid, facts[0].count, facts[0].first, parts)
+
+
+def group_head_bytes(count: int) -> int:
+    """Bytes of a GROUP payload before the first payload inside it."""
+    return GROUP_HEAD.size + count * GROUP_PART.size
+
+
+def grouped(payload: memoryview) -> Iterator[tuple[int, int, int, int, int, memoryview]]:
+    """(kind, pid, count, first, payload start, payload) of each fact of a GROUP."""
+    number, _ = GROUP_HEAD.unpack_from(payload)
+    at = group_head_bytes(number)
+    for i in range(number):
+        kind, pid, count, size, first = GROUP_PART.unpack_from(
+            payload, GROUP_HEAD.size + i * GROUP_PART.size
+        )
+        yield kind, pid, count, first, at, payload[at : at + size]
+        at += size
+
+
+def relocate(
+    pid: int, as_of: int, seqs: Sequence[int], row_block: bytes, bodies: Iterable[bytes]
+) -> Fact:
+    """Messages copied to an old-generation segment with all that was known at `as_of`."""
+    packed = np.array(seqs, dtype="<u8").tobytes()
+    head = RELOCATE_HEAD.pack(as_of, crc32c.crc32c(row_block, crc32c.crc32c(packed)), 0)
+    return Fact(RELOCATE, pid, len(seqs), seqs[0], [head, packed, row_block, *bodies])
+
+
+def relocate_bodies_at(count: int) -> int:
+    """Where in a RELOCATE payload the bodies start."""
+    return RELOCATE_HEAD.size + count * (SEQ.size + rows.ROW.size)

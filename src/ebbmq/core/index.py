@@ -1,0 +1,218 @@
+"""The index: one packed row per live message, found by its number without any per-message object.
+
+Theory of operation. Messages of a partition are numbered 1, 2, 3, ..; row `seq` lives in page
+`seq >> 12` at slot `seq & 4095`. A page is one anonymous mapping of 4,096 rows, with a numpy view
+over the same bytes for work on many rows at once; it is given back to the system as a whole when its
+last row is freed. A full page with few rows left is thinned: its live rows move to a small buffer
+and `thin` maps slot offsets to offsets there, so that a straggler costs bytes and not 256 KiB.
+
+Invariants:
+1. A row that is not alive is FREE in its first byte, or its page does not exist.
+2. A number is never used twice.
+3. `page.live` is the number of rows of the page that are not FREE.
+4. A page changed after the last checkpoint of it is `dirty`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import row as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+PAGE_BITS: Final = 12
+SLOT_MASK: Final = limits.PAGE_ROWS - 1
+PAGE_BYTES: Final = limits.PAGE_ROWS * limits.ROW_BYTES
+THIN_BELOW: Final = limits.PAGE_ROWS // 16
+_U64: Final = Struct("<Q")
+
+
+class Page:
+    """4,096 rows, or the few that are left of them."""
+
+    __slots__ = ("buffer", "dirty", "live", "number", "position", "thin", "view")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.buffer: mmap.mmap | bytearray = mmap.mmap(
+            -1, PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        self.view = np.frombuffer(self.buffer, dtype=rows.DTYPE)
+        self.live = 0
+        self.dirty = True
+        self.thin: dict[int, int] | None = None
+        #: Facts before this journal position are in the rows; recovery skips them.
+        self.position = 0
+
+    def offset_of(self, slot_offset: int) -> int:
+        """The byte offset of a slot in `buffer`, -1 if a thinned page has dropped it."""
+        return slot_offset if self.thin is None else self.thin.get(slot_offset, -1)
+
+    def make_thin(self) -> None:
+        """Keep only the live rows in memory."""
+        live = np.flatnonzero(self.view["state"])
+        kept = bytearray(self.view[live].tobytes())
+        self.thin = {int(slot) * rows.ROW.size: i * rows.ROW.size for i, slot in enumerate(live)}
+        self.buffer = kept
+        self.view = np.frombuffer(kept, dtype=rows.DTYPE)
+
+    def image(self) -> bytes:
+        """The whole page as it goes into a checkpoint."""
+        if self.thin is None:
+            return bytes(self.buffer)
+        whole = bytearray(PAGE_BYTES)
+        for slot_offset, offset in self.thin.items():
+            whole[slot_offset : slot_offset + 64] = self.buffer[offset : offset + 64]
+        return bytes(whole)
+
+    def live_slots(self) -> npt.NDArray[np.int64]:
+        """Slot numbers of the live rows, in order."""
+        if self.thin is None:
+            return np.flatnonzero(self.view["state"])
+        return np.array(
+            sorted(s >> 6 for s, at in self.thin.items() if self.buffer[at] != rows.FREE),
+            dtype=np.int64,
+        )
+
+
+class Index:
+    """The pages of one partition."""
+
+    __slots__ = ("next_seq", "pages")
+
+    def __init__(self) -> None:
+        self.pages: dict[int, Page] = {}
+        self.next_seq = 1
+
+    def page_for(self, seq: int) -> Page:
+        """The page that holds `seq`, made if need be."""
+        number = seq >> PAGE_BITS
+        page = self.pages.get(number)
+        if page is None:
+            page = self.pages[number] = Page(number)
+        return page
+
+    def locate(self, seq: int) -> tuple[Page, int] | None:
+        """Page and byte offset of a live row; None if the message is gone."""
+        page = self.pages.get(seq >> PAGE_BITS)
+        if page is None:
+            return None
+        offset = (seq & SLOT_MASK) << 6
+        if page.thin is not None:
+            offset = page.thin.get(offset, -1)
+            if offset < 0:
+                return None
+        return (page, offset) if page.buffer[offset] else None
+
+    def state_of(self, seq: int) -> int:
+        """The state byte of a row; FREE if it is gone."""
+        found = self.locate(seq)
+        return rows.FREE if found is None else found[0].buffer[found[1]]
+
+    def read(self, seq: int) -> tuple[int, ...] | None:
+        """All fields of a live row."""
+        found = self.locate(seq)
+        return None if found is None else rows.ROW.unpack_from(found[0].buffer, found[1])
+
+    def row_bytes(self, seq: int) -> bytes:
+        """The 64 bytes of a live row."""
+        found = self.locate(seq)
+        assert found is not None
+        page, offset = found
+        return bytes(page.buffer[offset : offset + 64])
+
+    def write(self, seq: int, row: bytes) -> None:
+        """Put a whole row in place, alive or FREE."""
+        page = self.page_for(seq)
+        offset = (seq & SLOT_MASK) << 6
+        if page.thin is not None:
+            offset = page.thin.get(offset, -1)
+            assert offset >= 0, "a freed row of a thinned page never comes back"
+        page.live += (row[0] != rows.FREE) - (page.buffer[offset] != rows.FREE)
+        page.buffer[offset : offset + 64] = row
+        page.dirty = True
+        if seq >= self.next_seq:
+            self.next_seq = seq + 1
+
+    def free(self, page: Page, offset: int) -> None:
+        """Let go of one row; the page goes with its last one."""
+        page.buffer[offset] = rows.FREE
+        page.live -= 1
+        page.dirty = True
+        if page.live <= THIN_BELOW:
+            self.tidy(page)
+
+    def tidy(self, page: Page) -> None:
+        """Thin or drop a page that has few or no rows left and takes no more."""
+        if (page.number + 1) << PAGE_BITS > self.next_seq:
+            return
+        if page.live == 0:
+            self.pages.pop(page.number, None)
+        elif page.thin is None and page.live <= THIN_BELOW:
+            page.make_thin()
+
+    def enqueued_at(self, seq: int) -> int:
+        """When a message that has, or had, a row here was published; 0 if the row is gone."""
+        page = self.pages.get(seq >> PAGE_BITS)
+        if page is None:
+            return 0
+        offset = page.offset_of((seq & SLOT_MASK) << 6)
+        if offset < 0:
+            return 0
+        value: int = _U64.unpack_from(page.buffer, offset + rows.AT_ENQUEUED)[0]
+        return value & rows.LOW48
+
+    def column(self, seqs: npt.NDArray[np.uint64], name: str) -> npt.NDArray[np.uint64]:
+        """One field of many rows (0 where the row is gone), as u64, in the order of `seqs`."""
+        out = np.zeros(len(seqs), dtype=np.uint64)
+        for number, where in self.by_page(seqs):
+            page = self.pages.get(number)
+            if page is None:
+                continue
+            slots = (seqs[where] & np.uint64(SLOT_MASK)).astype(np.int64)
+            if page.thin is None:
+                out[where] = page.view[name][slots]
+            else:
+                at = [page.thin.get(int(slot) << 6, -1) for slot in slots]
+                out[where] = [int(page.view[name][a >> 6]) if a >= 0 else 0 for a in at]
+        return out
+
+    @staticmethod
+    def by_page(
+        seqs: npt.NDArray[np.uint64],
+    ) -> Iterator[tuple[int, slice | npt.NDArray[np.int64]]]:
+        """Split row numbers by page: (page number, where those numbers stand in `seqs`)."""
+        numbers = seqs >> np.uint64(PAGE_BITS)
+        if len(numbers) and bool((numbers[1:] >= numbers[:-1]).all()):
+            cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+            starts = [0, *cuts.tolist()]
+            for start, end in zip(starts, [*cuts.tolist(), len(seqs)], strict=True):
+                yield int(numbers[start]), slice(start, end)
+            return
+        for number in np.unique(numbers):
+            yield int(number), np.flatnonzero(numbers == number)
+
+    def live_seqs(self) -> Iterator[tuple[Page, npt.NDArray[np.int64]]]:
+        """Every page with the slots of its live rows, in order."""
+        for number in sorted(self.pages):
+            page = self.pages[number]
+            if page.live:
+                yield page, page.live_slots()
+
+    def load_page(self, number: int, image: bytes | memoryview, position: int) -> None:
+        """Put back a page from a checkpoint."""
+        page = Page(number)
+        page.buffer[:] = bytes(image)
+        page.live = int(np.count_nonzero(page.view["state"]))
+        page.position = position
+        page.dirty = False
+        self.pages[number] = page

@@ -1,0 +1,830 @@
+"""One partition of a queue as a deterministic state machine: commands and the time in, facts out.
+
+Theory of operation. A partition owns the index rows of its messages, their order, and two timing
+wheels: `due_wheel` (lease deadlines, scheduled instants) and `end_wheel` (TTL, stale, retention).
+Verbs change the rows at once and leave what must be written in `facts`, to be appended in that order
+before anybody is told; `moves` are messages that must go to the dead queue. It knows nothing of
+disks, threads or the wall clock, so the same class runs in the broker, in recovery, under a
+simulator, and wherever a policy is tried on recorded traffic.
+
+A published message is held back until the level of its publish call holds (`hold`, `open_held`);
+held batches open in the order they came, so a ring is always sorted by place.
+
+Invariants:
+1. A row is in the order if and only if it is READY and not held, or it is a ghost: a number whose
+   row is gone, skipped when it surfaces.
+2. A message is LEASED under one (generation, epoch, nonce) at a time; each grant raises the
+   generation by one.
+3. `depth` counts rows by state; held rows are counted as replicating.
+4. Every LEASED, SCHEDULED or DYING row has an entry in `due_wheel` not later than its `due_ms`;
+   every row that can end by age has one in `end_wheel` until that instant is processed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.core import row as rows
+from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
+from ebbmq.core.dedup import Dedup
+from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK, Index
+from ebbmq.core.order import BandedOrder, ExactOrder, Order
+from ebbmq.core.row import (
+    AT_DUE,
+    AT_FLAGS,
+    AT_GENERATION,
+    DISPLACED,
+    DURABLE,
+    DYING,
+    FAILED_BEFORE,
+    FREE,
+    HIGH,
+    LEASED,
+    LOW48,
+    READY,
+    REPLICATING,
+    ROW,
+    SCHEDULED,
+    SHARED,
+)
+from ebbmq.core.wheel import Wheel
+from ebbmq.model import REASON_TEXT, AdaptSpec, Reason, Timing
+from ebbmq.policy import importance as policy
+from ebbmq.policy.adapt import AdaptiveDecay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ebbmq.model import Message, QueueSpec
+
+RETRY_DELAY_MS_MAX: Final = 300_000
+_DUE_PLACE: Final = Struct("<QQ")
+_GENERATION_NONCE: Final = Struct("<II")
+_HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
+_HISTORIES: Final = msgspec.msgpack.Decoder(dict[int, tuple[Timing, ...]])
+
+Token = tuple[int, int, int, int, int]
+Row = tuple[int, ...]
+
+
+class Batch(NamedTuple):
+    """Messages of one publish call as they go to one partition: parallel lists."""
+
+    messages: Sequence[Message]
+    payloads: list[bytes]
+    header_sizes: list[int]
+    crcs: list[int]
+    body_bytes: int
+
+
+class Profile(NamedTuple):
+    """What a (importance, ttl, rate) comes to in this queue right now."""
+
+    importance: int
+    rate: int
+    ttl_ms: int
+    known: OrderClass
+    class_bits: int
+    end_age_ms: int
+
+
+class Run(NamedTuple):
+    """Consecutive rows of one publish that enter the order together."""
+
+    known: OrderClass
+    first: int
+    count: int
+    place: int
+    at_ms: int
+
+
+class Grants(NamedTuple):
+    """What a lease call got: the rows as they were, and what their tokens need."""
+
+    seqs: list[int]
+    rows: list[Row]
+    deadline_ms: int
+    nonce: int
+
+
+class Move(NamedTuple):
+    """A message that must go to the dead queue; its row waits as DYING."""
+
+    seq: int
+    reason: Reason
+
+
+class Partition:
+    """Ready, leased, scheduled and dying messages of one partition. Time comes in as an argument."""
+
+    def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
+        self.pid = pid
+        self.epoch = epoch
+        self.node = node
+        self.index = Index()
+        self.due_wheel = Wheel()
+        self.end_wheel = Wheel()
+        self.dedup = Dedup()
+        self.histories: dict[int, tuple[Timing, ...]] = {}
+        #: Grant instants of leases whose deadline does not tell it (own timeout, extended).
+        self.granted_at: dict[int, int] = {}
+        self.names: dict[str, list[tuple[int, int]]] = {}
+        self.held: deque[tuple[int, int, list[Run]]] = deque()
+        self.depth = [0, 0, 0, 0, 0, 0]
+        self.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)
+        self.body_bytes = 0
+        #: Bytes of live rows and bodies by journal segment, for compaction.
+        self.ledger: dict[int, int] = {}
+        self.totals: dict[str, int] = dict.fromkeys(
+            ("published", "acked", "leased", "retried", "released", "lease_expired"), 0
+        )
+        self.totals.update(dict.fromkeys(REASON_TEXT.values(), 0))
+        self.next_place = 1
+        self.leases_granted = 0
+        self.paused = False
+        self.removes_by_age = True
+        self.facts: list[fact.Fact] = []
+        self.moves: list[Move] = []
+        #: (seq, importance) of messages that left without being leased; their bodies may be in RAM.
+        self.left: list[tuple[int, int]] = []
+        #: (segment, offset, length) of shared bodies one row of which is gone.
+        self.let_go: list[tuple[int, int, int]] = []
+        self.adopt(spec)
+
+    def adopt(self, spec: QueueSpec) -> None:
+        """Take a changed specification; the caller rebuilds the order if there are rows."""
+        self.spec = spec
+        self.classes = Classes(spec.band_width)
+        self.order: Order = (
+            BandedOrder(self.index, self.classes, spec.failure_penalty)
+            if spec.band_width
+            else ExactOrder(self.index, self.classes)
+        )
+        self.adapt = AdaptiveDecay(spec.adapt) if spec.adapt else None
+        self.external: AdaptiveDecay | None = None
+        self.profiles: dict[tuple[int | None, int | None, float | None], Profile] = {}
+        self.stale_ages: dict[tuple[int, int, int], int] = {}
+        self.factor = 1.0
+
+    # Publish
+
+    def set_factor(self, factor: float) -> None:
+        """Use a decay factor for messages published from now on."""
+        if factor != self.factor:
+            self.factor = factor
+            self.profiles.clear()
+
+    def set_external_factor(self, factor: float, until_ms: int, run: str, now_ms: int) -> None:
+        """Use a fleet-wide factor until an instant; the larger of it and the queue's own counts."""
+        chosen = self.adapt or self.external or AdaptiveDecay(AdaptSpec())
+        if self.adapt is None:
+            self.external = chosen
+        chosen.apply_external(factor, until_ms, run)
+        self.set_factor(chosen.factor(now_ms))
+
+    def refresh_factor(self, now_ms: int) -> None:
+        """Let the factor follow its controller; called now and then."""
+        controller = self.adapt or self.external
+        if controller is not None:
+            self.set_factor(controller.factor(now_ms))
+
+    def profile(self, key: tuple[int | None, int | None, float | None]) -> Profile:
+        """Resolve the defaults of the queue for one combination of what publishers may set."""
+        found = self.profiles.get(key)
+        if found is None:
+            importance, ttl_ms, rate = key
+            spec = self.spec
+            importance = spec.default_importance if importance is None else importance
+            ttl = ttl_ms or spec.default_ttl_ms or 0
+            share = spec.decay_rate if rate is None else rate
+            billionths = min(rows.RATE_UNIT, round(share * self.factor * rows.RATE_UNIT))
+            known = self.classes.of_key(
+                class_key(importance, billionths, ttl or spec.decay_unit_ms)
+            )
+            ends = self.end_age(importance, billionths, ttl)
+            found = Profile(importance, billionths, ttl, known, known.number << HIGH, ends)
+            if len(self.profiles) >= limits.CLASSES_MAX:
+                self.profiles.clear()
+            self.profiles[key] = found
+        return found
+
+    def stale_age(self, importance: int, rate: int, ttl_ms: int) -> int:
+        """The age at which such a message goes stale."""
+        if rate == 0:
+            return NEVER
+        key = (importance, rate, ttl_ms)
+        age = self.stale_ages.get(key)
+        if age is None:
+            exact = policy.stale_age_ms(
+                importance,
+                rate / rows.RATE_UNIT,
+                ttl_ms or self.spec.decay_unit_ms,
+                self.spec.stale_threshold,
+            )
+            age = NEVER if exact is None else exact
+            if len(self.stale_ages) >= limits.CLASSES_MAX:
+                self.stale_ages.clear()
+            self.stale_ages[key] = age
+        return age
+
+    def end_age(self, importance: int, rate: int, ttl_ms: int) -> int:
+        """The age at which such a message ends by itself: stale, TTL or retention."""
+        return min(
+            self.stale_age(importance, rate, ttl_ms),
+            ttl_ms or NEVER,
+            self.spec.retention_ms or NEVER,
+        )
+
+    def payload_bytes(self, batch: Batch) -> int:
+        """The size of the PUBLISH payload this batch will have; the caller finds a place for it."""
+        return fact.publish_bytes(len(batch.messages), batch.body_bytes)
+
+    def publish(
+        self, batch: Batch, now_ms: int, segment: int, offset: int, *, shared: bool = False
+    ) -> list[Run]:
+        """Take in a batch whose first body will stand at (segment, offset); returns its runs.
+
+        The caller has checked limits and duplicates, appends the fact, and then calls `hold` or
+        `open_runs`. Rows are packed straight into their page and copied from there to the journal.
+        """
+        count = len(batch.messages)
+        first = seq = self.index.next_seq
+        self.index.next_seq = first + count
+        place = self.next_place
+        self.next_place = place + count
+        page = self.index.page_for(seq)
+        at = (seq & SLOT_MASK) << 6
+        pack_into = ROW.pack_into
+        runs: list[Run] = []
+        starts = [(page, at)]
+        key: tuple[int | None, int | None, float | None] | None = None
+        profile = None
+        run_first = seq
+        delayed = 0
+        base_flags = SHARED if shared else 0
+        importance = rate = dead = ttl_ms = 0
+        for message, payload, crc, header_size in zip(
+            batch.messages, batch.payloads, batch.crcs, batch.header_sizes, strict=True
+        ):
+            if at == PAGE_BYTES:
+                page = self.index.page_for(seq)
+                at = 0
+                starts.append((page, at))
+            own_key = (message.importance, message.ttl_ms, message.decay_rate)
+            if own_key != key:
+                if profile is not None:
+                    self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
+                run_first = seq
+                key = own_key
+                profile = self.profile(own_key)
+                importance, rate, ttl_ms = profile.importance, profile.rate, profile.ttl_ms
+                dead = (now_ms + ttl_ms if ttl_ms else 0) | profile.class_bits
+            size = len(payload)
+            state, due = READY, 0
+            if message.delay_ms:
+                assert profile is not None
+                self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
+                self._schedule_new(seq, now_ms, message.delay_ms, profile)
+                run_first = seq + 1
+                delayed += 1
+                state, due = SCHEDULED, now_ms + message.delay_ms
+            pack_into(
+                page.buffer,
+                at,
+                state,
+                base_flags | DURABLE if message.durable else base_flags,
+                importance,
+                0,
+                rate,
+                now_ms,
+                dead,
+                due | header_size << HIGH,
+                place + seq - first,
+                segment,
+                offset,
+                size,
+                crc,
+                0,
+                0,
+            )
+            offset += size
+            at += 64
+            page.live += 1
+            seq += 1
+        if profile is not None:
+            self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
+        block = b"".join(self._row_blocks(starts, at))
+        self.facts.append(fact.publish(self.pid, first, count, block, batch.payloads))
+        self.depth[REPLICATING] += count - delayed
+        self.depth[SCHEDULED] += delayed
+        self.body_bytes += batch.body_bytes
+        self.totals["published"] += count
+        if not shared:
+            self.ledger[segment] = self.ledger.get(segment, 0) + batch.body_bytes + count * 64
+        return runs
+
+    def _note_run(
+        self, runs: list[Run], profile: Profile, run_first: int, count: int,
+        first: int, place: int, now_ms: int,
+    ) -> None:  # fmt: skip
+        if not count:
+            return
+        runs.append(Run(profile.known, run_first, count, place + run_first - first, now_ms))
+        self.by_importance[profile.importance] += count
+        if profile.end_age_ms != NEVER:
+            self.end_wheel.add_many(
+                now_ms + profile.end_age_ms, range(run_first, run_first + count)
+            )
+
+    def _schedule_new(self, seq: int, now_ms: int, delay_ms: int, profile: Profile) -> None:
+        self.due_wheel.add(now_ms + delay_ms, seq)
+        self.by_importance[profile.importance] += 1
+        if profile.end_age_ms != NEVER:
+            self.end_wheel.add(now_ms + profile.end_age_ms, seq)
+
+    @staticmethod
+    def _row_blocks(starts: list[tuple[object, int]], end: int) -> Iterable[bytes]:
+        for number, (page, at) in enumerate(starts):
+            stop = end if number == len(starts) - 1 else PAGE_BYTES
+            yield bytes(page.buffer[at:stop])  # type: ignore[attr-defined]
+
+    def hold(self, level: int, position: int, runs: list[Run]) -> None:
+        """Keep a batch from being leased until `open_held` is told that its level holds."""
+        self.held.append((level, position, runs))
+
+    def open_held(self, reached: Sequence[int]) -> int:
+        """Let in held batches, in order; `reached[level]` is the position at which it holds."""
+        opened = 0
+        while self.held and self.held[0][1] <= reached[self.held[0][0]]:
+            opened += self.open_runs(self.held.popleft()[2])
+        return opened
+
+    def open_runs(self, runs: list[Run]) -> int:
+        """Let a batch into the order; returns how many messages became ready."""
+        opened = 0
+        for run in runs:
+            self.order.extend(run.known, run.first, run.count, run.place, run.at_ms)
+            opened += run.count
+        self.depth[REPLICATING] -= opened
+        self.depth[READY] += opened
+        return opened
+
+    # Lease
+
+    def lease(self, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = "") -> Grants:
+        """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
+        deadline_ms = now_ms + timeout_ms
+        seqs: list[int] = []
+        granted: list[Row] = []
+        if self.paused:
+            return Grants(seqs, granted, deadline_ms, nonce)
+        epoch_bits = (self.epoch & 0xFFFF) << HIGH
+        pages = self.index.pages
+        number, page, buffer = -1, None, None
+        unpack, pack_due, pack_generation = (
+            ROW.unpack_from, _DUE_PLACE.pack_into, _GENERATION_NONCE.pack_into,
+        )  # fmt: skip
+        while len(seqs) < count:
+            candidates = self._next(count - len(seqs), now_ms)
+            if not candidates:
+                break
+            for seq in candidates:
+                if seq >> PAGE_BITS != number or page is None:
+                    number = seq >> PAGE_BITS
+                    page = pages.get(number)
+                    if page is None:
+                        continue
+                    buffer = page.buffer
+                    page.dirty = True
+                at = (seq & SLOT_MASK) << 6
+                if page.thin is not None:
+                    at = page.thin.get(at, -1)
+                    if at < 0:
+                        continue
+                assert buffer is not None
+                row = unpack(buffer, at)
+                if row[0] != READY:
+                    continue
+                if (row[6] & LOW48 or row[4] or self.spec.retention_ms) and self._end_due(
+                    seq, row, now_ms
+                ):
+                    continue
+                buffer[at] = LEASED
+                pack_due(
+                    buffer,
+                    at + AT_DUE,
+                    deadline_ms | row[7] >> HIGH << HIGH,
+                    row[8] & LOW48 | epoch_bits,
+                )
+                pack_generation(buffer, at + AT_GENERATION, row[13] + 1 & 0xFFFFFFFF, nonce)
+                seqs.append(seq)
+                granted.append(row)
+        if seqs:
+            self._note_grant(seqs, granted, deadline_ms, nonce, now_ms, name)
+            if timeout_ms != self.spec.lease_timeout_ms:
+                self.granted_at.update(dict.fromkeys(seqs, now_ms))
+        return Grants(seqs, granted, deadline_ms, nonce)
+
+    def _next(self, count: int, now_ms: int) -> list[int]:
+        """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
+        share = self.spec.fair_share
+        if not share:
+            return self.order.pop(count, now_ms)
+        until_turn = share - self.leases_granted % share - 1
+        if until_turn:
+            return self.order.pop(min(count, until_turn), now_ms)
+        oldest = self.order.pop_oldest(now_ms)
+        return [] if oldest < 0 else [oldest]
+
+    def _end_due(self, seq: int, row: Row, now_ms: int) -> bool:
+        """Whether a row's end has come; if so it is dealt with here instead of delivered."""
+        reason = self.end_reason(row, now_ms)
+        if reason is None or not self.removes_by_age:
+            return False
+        self.end_row(seq, row, reason, now_ms)
+        return True
+
+    def end_reason(self, row: Row, now_ms: int) -> Reason | None:
+        """Why a row's life is over by age at this instant; None if it is not."""
+        enqueued_at_ms = row[5] & LOW48
+        dead = row[6] & LOW48
+        if dead and dead <= now_ms:
+            return Reason.EXPIRED
+        age_ms = now_ms - enqueued_at_ms
+        if row[4] and age_ms >= self.stale_age(
+            row[2], row[4], dead - enqueued_at_ms if dead else 0
+        ):
+            return Reason.STALE
+        if self.spec.retention_ms and age_ms >= self.spec.retention_ms:
+            return Reason.RETENTION
+        return None
+
+    def _note_grant(
+        self,
+        seqs: list[int],
+        granted: list[Row],
+        deadline_ms: int,
+        nonce: int,
+        now_ms: int,
+        name: str,
+    ) -> None:
+        count = len(seqs)
+        self.depth[READY] -= count
+        self.depth[LEASED] += count
+        self.totals["leased"] += count
+        self.leases_granted += count
+        self.due_wheel.add_many(deadline_ms, seqs)
+        runs: list[tuple[int, int, int]] = []
+        first = seqs[0]
+        last, generation = first, granted[0][13] + 1
+        for seq, row in zip(seqs[1:], granted[1:], strict=True):
+            if seq == last + 1 and row[13] + 1 == generation:
+                last = seq
+                continue
+            runs.append((first, last - first + 1, generation))
+            first = last = seq
+            generation = row[13] + 1
+        runs.append((first, last - first + 1, generation))
+        told = fact.Grant(deadline_ms, nonce, self.epoch, now_ms, name, runs)
+        self.facts.append(fact.grant(self.pid, told, count))
+        if name:
+            self.names[name] = [(seq, row[13] + 1) for seq, row in zip(seqs, granted, strict=True)]
+
+    # Settle
+
+    def held_row(self, token: Token, now_ms: int) -> tuple[object, int, Row] | None:
+        """Page, offset and row that a token holds the lease of; None if it holds none."""
+        _, seq, generation, epoch, nonce = token
+        found = self.index.locate(seq)
+        if found is None:
+            return None
+        page, at = found
+        row = ROW.unpack_from(page.buffer, at)
+        if (
+            row[0] != LEASED
+            or row[14] != nonce
+            or row[13] != generation
+            or row[8] >> HIGH != epoch & 0xFFFF
+            or row[7] & LOW48 <= now_ms
+        ):
+            return None
+        return page, at, row
+
+    def ack(self, tokens: Iterable[Token], now_ms: int) -> list[int]:
+        """Remove the messages whose lease a token holds; returns the indexes of refused tokens."""
+        refused: list[int] = []
+        acked: list[int] = []
+        pages = self.index.pages
+        by_importance, ledger = self.by_importance, self.ledger
+        unpack = ROW.unpack_from
+        body_bytes = 0
+        for number, (_, seq, generation, epoch, nonce) in enumerate(tokens):
+            page = pages.get(seq >> PAGE_BITS)
+            at = (seq & SLOT_MASK) << 6
+            if page is not None and page.thin is not None:
+                at = page.thin.get(at, -1)
+            if page is None or at < 0:
+                refused.append(number)
+                continue
+            row = unpack(page.buffer, at)
+            if (
+                row[0] != LEASED
+                or row[14] != nonce
+                or row[13] != generation
+                or row[8] >> HIGH != epoch & 0xFFFF
+                or row[7] & LOW48 <= now_ms
+            ):
+                refused.append(number)
+                continue
+            if self.adapt is not None or self.granted_at:
+                self._observe(seq, row, now_ms)
+            if row[1]:
+                self._forget(seq, row)
+            by_importance[row[2]] -= 1
+            body_bytes += row[11]
+            if not row[1] & SHARED:
+                ledger[row[9]] -= row[11] + 64
+            page.buffer[at] = FREE
+            page.live -= 1
+            page.dirty = True
+            if page.live <= 256:  # noqa: PLR2004  # index.THIN_BELOW, spelled out on the hot path
+                self.index.tidy(page)
+            acked.append(seq)
+        if acked:
+            self.depth[LEASED] -= len(acked)
+            self.body_bytes -= body_bytes
+            self.totals["acked"] += len(acked)
+            self.facts.append(fact.ack(self.pid, acked))
+        return refused
+
+    def _observe(self, seq: int, row: Row, now_ms: int) -> int:
+        """Time since a lease was granted; fed to the adaptive controller."""
+        started = self.granted_at.pop(seq, (row[7] & LOW48) - self.spec.lease_timeout_ms)
+        duration_ms = max(0, now_ms - started)
+        if self.adapt is not None:
+            self.adapt.observe(duration_ms, now_ms)
+            self.set_factor(self.adapt.factor(now_ms))
+        return duration_ms
+
+    def _forget(self, seq: int, row: Row) -> None:
+        """Drop what is kept beside the row of a message that leaves."""
+        if row[1] & FAILED_BEFORE:
+            self.histories.pop(seq, None)
+        if row[1] & SHARED:
+            self.let_go.append((row[9], row[10], row[11]))
+
+    def free(self, seq: int, row: Row) -> None:
+        """Take a row out of the index and all counts except `depth` and `totals`."""
+        found = self.index.locate(seq)
+        assert found is not None
+        self._forget(seq, row)
+        self.granted_at.pop(seq, None)
+        self.by_importance[row[2]] -= 1
+        self.body_bytes -= row[11]
+        if not row[1] & SHARED:
+            self.ledger[row[9]] -= row[11] + 64
+        self.index.free(*found)
+
+    def retry(self, tokens: Iterable[Token], delay_ms: int | None, now_ms: int) -> list[int]:
+        """Count a failure against each message and give it back; returns refused indexes."""
+        refused: list[int] = []
+        changed: list[int] = []
+        for number, token in enumerate(tokens):
+            found = self.held_row(token, now_ms)
+            if found is None:
+                refused.append(number)
+                continue
+            if self.fail(token[1], found[2], "retried", delay_ms, now_ms):
+                changed.append(token[1])
+            self.totals["retried"] += 1
+        self.note_states(changed)
+        return refused
+
+    def fail(self, seq: int, row: Row, outcome: str, delay_ms: int | None, now_ms: int) -> bool:
+        """One lease of a message failed; False if the message left instead of changing.
+
+        TTL and stale act on a leased message now, when it fails.
+        """
+        duration_ms = self._observe(seq, row, now_ms)
+        past = self.histories.get(seq, ())
+        timing = Timing(self.node, row[13], duration_ms, outcome)
+        self.histories[seq] = (*past, timing)[-limits.HISTORY_ENTRIES_MAX :]
+        failures = min(limits.FAILURES_MAX, (row[5] >> HIGH) + 1)
+        enqueued = row[5] & LOW48 | failures << HIGH
+        row = (LEASED, row[1] | FAILED_BEFORE, *row[2:5], enqueued, *row[6:])
+        reason = self.end_reason(row, now_ms) if self.removes_by_age else None
+        if self.spec.max_attempts and failures >= self.spec.max_attempts:
+            reason = Reason.MAX_ATTEMPTS
+        if reason is not None:
+            self.write_row(seq, row)
+            self.end_row(seq, row, reason, now_ms)
+            return self.index.state_of(seq) != FREE
+        if delay_ms is None:
+            delay_ms = min(RETRY_DELAY_MS_MAX, self.spec.retry_delay_ms << min(failures - 1, 30))
+        if delay_ms:
+            self._schedule(seq, row, now_ms + delay_ms)
+        else:
+            self.make_ready(seq, row, now_ms)
+        return True
+
+    def _schedule(self, seq: int, row: Row, due_ms: int) -> None:
+        due = due_ms | row[7] >> HIGH << HIGH
+        self._set_state(row[0], SCHEDULED)
+        self.write_row(seq, (SCHEDULED, *row[1:7], due, row[8] & LOW48, *row[9:]))
+        self.due_wheel.add(due_ms, seq)
+
+    def make_ready(self, seq: int, row: Row, now_ms: int, *, keep_place: bool = False) -> None:
+        """Let a row into the order again: at the tail, or where it was."""
+        place = row[8] & LOW48
+        if not keep_place and self.spec.requeue == "tail":
+            place = self.next_place
+            self.next_place += 1
+        self._set_state(row[0], READY)
+        self.write_row(
+            seq,
+            (READY, row[1] | DISPLACED, *row[2:7], row[7] >> HIGH << HIGH, place, *row[9:]),
+        )
+        self.order.enter(seq, place, now_ms)
+
+    def _set_state(self, before: int, after: int) -> None:
+        self.depth[before] -= 1
+        self.depth[after] += 1
+
+    def write_row(self, seq: int, row: Row) -> None:
+        """Replace a live row."""
+        found = self.index.locate(seq)
+        assert found is not None
+        page, at = found
+        ROW.pack_into(page.buffer, at, *row)
+        page.dirty = True
+
+    def release(self, tokens: Iterable[Token], now_ms: int) -> list[int]:
+        """Give messages back unharmed: no failure, the place is kept; returns refused indexes."""
+        refused: list[int] = []
+        changed: list[int] = []
+        for number, token in enumerate(tokens):
+            found = self.held_row(token, now_ms)
+            if found is None:
+                refused.append(number)
+                continue
+            seq, row = token[1], found[2]
+            self.granted_at.pop(seq, None)
+            self.totals["released"] += 1
+            if not self._end_due(seq, row, now_ms):
+                self.make_ready(seq, row, now_ms, keep_place=True)
+            if self.index.state_of(seq) != FREE:
+                changed.append(seq)
+        self.note_states(changed)
+        return refused
+
+    def extend(self, tokens: Iterable[Token], timeout_ms: int, now_ms: int) -> list[int]:
+        """Move lease deadlines to `timeout_ms` from now; returns refused indexes."""
+        refused: list[int] = []
+        changed: list[int] = []
+        deadline_ms = now_ms + timeout_ms
+        for number, token in enumerate(tokens):
+            found = self.held_row(token, now_ms)
+            if found is None:
+                refused.append(number)
+                continue
+            seq, row = token[1], found[2]
+            self.granted_at.setdefault(seq, (row[7] & LOW48) - self.spec.lease_timeout_ms)
+            self.write_row(seq, (*row[:7], deadline_ms | row[7] >> HIGH << HIGH, *row[8:]))
+            # An earlier deadline needs its own entry; a later one is found when the old one fires.
+            if deadline_ms < row[7] & LOW48:
+                self.due_wheel.add(deadline_ms, seq)
+            changed.append(seq)
+        self.note_states(changed)
+        return refused
+
+    def note_states(self, seqs: Sequence[int]) -> None:
+        """Leave a STATE fact for rows that changed."""
+        for start in range(0, len(seqs), limits.RECORD_ROWS_MAX):
+            part = seqs[start : start + limits.RECORD_ROWS_MAX]
+            self.facts.append(fact.state(self.pid, [self.state_entry(seq) for seq in part]))
+
+    def state_entry(self, seq: int) -> tuple[int, bytes, bytes]:
+        """A row with its latency history, as a STATE fact carries it."""
+        row = self.index.row_bytes(seq)
+        history = b""
+        if row[AT_FLAGS] & FAILED_BEFORE:
+            history = msgspec.msgpack.encode(self.histories.get(seq, ()))
+        return seq, row, history
+
+    # Ends
+
+    def end_row(self, seq: int, row: Row, reason: Reason, now_ms: int) -> None:
+        """A message's life in this queue is over: on the record and gone, or to the dead queue."""
+        if self.goes_to_dead_queue(reason):
+            self._set_state(row[0], DYING)
+            self.write_row(seq, (DYING, *row[1:3], int(reason), *row[4:]))
+            self.moves.append(Move(seq, reason))
+            return
+        self.remove([(seq, row)], reason, now_ms)
+
+    def goes_to_dead_queue(self, reason: Reason) -> bool:
+        """Whether a message that ends for this reason is kept for a second look."""
+        if self.spec.dead_queue is None:
+            return False
+        if reason is Reason.STALE:
+            return self.spec.on_stale == "dead_letter"
+        if reason is Reason.OVERFLOW:
+            return self.spec.overflow == "dead_letter"
+        return reason in (Reason.EXPIRED, Reason.MAX_ATTEMPTS)
+
+    def remove(
+        self,
+        gone: Sequence[tuple[int, Row]],
+        reason: Reason,
+        now_ms: int,
+        moved_to: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take messages out, one removal record each."""
+        records: list[bytes] = []
+        for number, (seq, row) in enumerate(gone):
+            pid, moved_seq = moved_to[number] if moved_to else (0, 0)
+            records.append(self.removal_record(seq, row, reason, now_ms, pid, moved_seq))
+            self.depth[row[0]] -= 1
+            self.left.append((seq, row[2]))
+            self.free(seq, row)
+        self.totals[REASON_TEXT[reason]] += len(gone)
+        for start in range(0, len(gone), limits.RECORD_ROWS_MAX):
+            part = records[start : start + limits.RECORD_ROWS_MAX]
+            self.facts.append(fact.remove(self.pid, b"".join(part), len(part), gone[start][0]))
+
+    def removal_record(
+        self, seq: int, row: Row, reason: Reason, now_ms: int, moved_pid: int, moved_seq: int
+    ) -> bytes:
+        """What the removals log keeps of a message."""
+        enqueued_at_ms = row[5] & LOW48
+        return fact.REMOVAL.pack(
+            self.pid,
+            moved_pid,
+            seq,
+            now_ms,
+            enqueued_at_ms,
+            row[13],
+            row[11],
+            self.current_importance(row, now_ms),
+            row[5] >> HIGH,
+            row[2],
+            int(reason),
+            moved_seq,
+        )
+
+    def current_importance(self, row: Row, now_ms: int) -> float:
+        """What a message is worth now, by its exact rate and span."""
+        if not row[4]:
+            return float(row[2])
+        dead = row[6] & LOW48
+        enqueued_at_ms = row[5] & LOW48
+        span_ms = dead - enqueued_at_ms if dead else self.spec.decay_unit_ms
+        return policy.current_importance(
+            row[2], row[4] / rows.RATE_UNIT, now_ms - enqueued_at_ms, span_ms
+        )
+
+    def history(self, seq: int) -> tuple[Timing, ...]:
+        """The latency history of a message that failed before."""
+        return self.histories.get(seq, ())
+
+    def restore_history(self, seq: int, packed: bytes) -> None:
+        """Put back a latency history."""
+        if packed:
+            self.histories[seq] = _HISTORY.decode(packed)
+
+    def restore_histories(self, packed: bytes) -> None:
+        """Put back the latency histories of a checkpoint."""
+        self.histories.update(_HISTORIES.decode(packed))
+
+    def pack_histories(self) -> bytes:
+        """All latency histories, for a checkpoint."""
+        return msgspec.msgpack.encode(self.histories)
+
+    def trim(self, now_ms: int) -> None:
+        """Bring the queue within its bounds by letting the least important messages go."""
+        spec = self.spec
+        leaving_bytes = 0
+        while (
+            spec.max_messages
+            and self.live() - self.depth[DYING] > spec.max_messages
+            or spec.max_bytes
+            and self.body_bytes - leaving_bytes > spec.max_bytes
+        ):
+            seq = self.order.pop_least(now_ms)
+            if seq < 0:
+                return
+            row = self.index.read(seq)
+            if row is not None and row[0] == READY:
+                self.end_row(seq, row, Reason.OVERFLOW, now_ms)
+                if self.goes_to_dead_queue(Reason.OVERFLOW):
+                    leaving_bytes += row[11]
+
+    def live(self) -> int:
+        """Messages in the partition, whatever their state."""
+        return sum(self.depth)

@@ -1,0 +1,365 @@
+"""The same broker, awaitable: verbs run in the loop's thread, waiting is the loop's."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ebbmq.errors import LeaseLost, Overloaded
+from ebbmq.node import leasing, publishing, settling
+from ebbmq.node.broker import Broker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from ebbmq.model import (
+        Lease,
+        Level,
+        Message,
+        Peeked,
+        QueueSpec,
+        Receipt,
+        Removal,
+        TopicSpec,
+    )
+    from ebbmq.node.clock import Clock
+    from ebbmq.node.config import Config
+
+T = TypeVar("T")
+
+
+class _Confirmations:
+    """Hands confirmations from the commit thread to the loop, one wake-up per group."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done: list[tuple[asyncio.Future[None], Exception | None]] = []
+
+    def callback(self, future: asyncio.Future[None]) -> Callable[[Exception | None], None]:
+        """What the journal calls for one publish."""
+
+        def confirmed(error: Exception | None) -> None:
+            self._done.append((future, error))
+            if len(self._done) == 1:
+                self._loop.call_soon_threadsafe(self._deliver)
+
+        return confirmed
+
+    def _deliver(self) -> None:
+        done, self._done = self._done, []
+        for future, error in done:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+
+class AsyncBroker:
+    """Queues in a data directory, used from one event loop. Close it, or use `async with`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._engine = broker.engine
+        self._loop = asyncio.get_running_loop()
+        self._confirmations = _Confirmations(self._loop)
+
+    @classmethod
+    async def open(
+        cls,
+        data: str | Path,
+        config: Config | dict[str, Any] | str | Path | None = None,
+        clock: Clock | None = None,
+    ) -> AsyncBroker:
+        """Open a data directory; see Broker.open."""
+        return cls(await asyncio.to_thread(Broker.open, data, config, clock))
+
+    async def close(self) -> None:
+        """Make everything durable and let go of the directory."""
+        await asyncio.to_thread(self._broker.close)
+
+    async def __aenter__(self) -> AsyncBroker:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _synced(self, position: int, timeout_ms: int | None = None) -> None:
+        if position <= self._engine.journal.synced_position:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._engine.journal.when("synced", position, self._confirmations.callback(future))
+        if timeout_ms is None:
+            await future
+            return
+        try:
+            await asyncio.wait_for(future, timeout_ms / 1_000)
+        except TimeoutError as error:
+            raise Overloaded(
+                f"the publish was not confirmed within {timeout_ms} ms",
+                "it may still be stored: publish again with the same message ids",
+                code="confirm_timeout",
+            ) from error
+
+    async def _call(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        return await asyncio.to_thread(partial(verb, *args, **kwargs))
+
+    async def declare(self, spec: QueueSpec) -> None:
+        """See Broker.declare."""
+        await self._call(self._broker.declare, spec)
+
+    async def delete(self, queue: str) -> None:
+        """See Broker.delete."""
+        await self._call(self._broker.delete, queue)
+
+    async def declare_topic(self, spec: TopicSpec) -> None:
+        """See Broker.declare_topic."""
+        await self._call(self._broker.declare_topic, spec)
+
+    async def subscribe(self, topic: str, queue: str) -> None:
+        """See Broker.subscribe."""
+        await self._call(self._broker.subscribe, topic, queue)
+
+    async def unsubscribe(self, topic: str, queue: str) -> None:
+        """See Broker.unsubscribe."""
+        await self._call(self._broker.unsubscribe, topic, queue)
+
+    async def pause(self, queue: str) -> None:
+        """See Broker.pause."""
+        await self._call(self._broker.pause, queue)
+
+    async def resume(self, queue: str) -> None:
+        """See Broker.resume."""
+        await self._call(self._broker.resume, queue)
+
+    async def purge(self, queue: str) -> int:
+        """See Broker.purge."""
+        return await self._call(self._broker.purge, queue)
+
+    async def set_decay_factor(
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
+        """See Broker.set_decay_factor."""
+        await self._call(self._broker.set_decay_factor, queue, factor, until_ms, run)
+
+    async def publish(
+        self,
+        queue: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[Receipt]:
+        """See Broker.publish."""
+        receipts, level, position = publishing.publish(self._engine, queue, messages, confirm)
+        if level == "synced":
+            await self._synced(position, timeout_ms)
+        return receipts
+
+    async def publish_topic(
+        self,
+        topic: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[str, list[Receipt]]:
+        """See Broker.publish_topic."""
+        receipts, level, position = publishing.publish_topic(self._engine, topic, messages, confirm)
+        if level == "synced":
+            await self._synced(position, timeout_ms)
+        return receipts
+
+    async def lease(
+        self,
+        queue: str,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_timeout_ms: int | None = None,
+        name: str | None = None,
+    ) -> list[Lease]:
+        """See Broker.lease; a cancelled wait leases nothing."""
+        leasing.check_lease(count, wait_ms, lease_timeout_ms)
+        until = self._loop.time() + wait_ms / 1_000
+        while True:
+            arrived: asyncio.Future[None] = self._loop.create_future()
+            with self._engine.lock:
+                self._engine.check_open()
+                found = self._engine.catalog.queue(queue)
+                granted = leasing.lease_now(self._engine, found, count, lease_timeout_ms, name)
+                taken = leasing.take_bodies(self._engine, granted)
+                left = until - self._loop.time()
+                if not granted and left > 0:
+                    found.waiters.append(partial(self._wake, arrived))
+            if granted or left <= 0:
+                break
+            await asyncio.wait([arrived], timeout=left)
+        if any(None in payloads for payloads in taken):
+            return await self._call(leasing.deliver, self._engine, granted, taken)
+        return leasing.deliver(self._engine, granted, taken)
+
+    def _wake(self, arrived: asyncio.Future[None]) -> None:
+        self._loop.call_soon_threadsafe(_resolve, arrived)
+
+    async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
+        """See Broker.ack."""
+        await self._settle(queue, tokens, confirm, lambda p, found, now: p.ack(found, now))
+
+    async def retry(
+        self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None
+    ) -> None:
+        """See Broker.retry."""
+        if delay_ms is not None:
+            settling.check_duration("delay_ms", delay_ms, 0)
+        await self._settle(
+            queue, tokens, "written", lambda p, found, now: p.retry(found, delay_ms, now)
+        )
+
+    async def release(self, queue: str, tokens: Iterable[str]) -> None:
+        """See Broker.release."""
+        await self._settle(queue, tokens, "written", lambda p, found, now: p.release(found, now))
+
+    async def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
+        """See Broker.extend."""
+        settling.check_duration("timeout_ms", timeout_ms, 1)
+        await self._settle(
+            queue, tokens, "written", lambda p, found, now: p.extend(found, timeout_ms, now)
+        )
+
+    async def _settle(
+        self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply
+    ) -> None:
+        settling.check_level(confirm)
+        checked = settling.as_tokens(tokens)
+        refused, position = settling.settle(self._engine, queue, checked, confirm, apply)
+        if confirm == "synced":
+            await self._synced(position)
+        if refused:
+            raise LeaseLost(refused)
+
+    async def consume(
+        self,
+        queue: str,
+        *,
+        batch: int = 1,
+        wait_ms: int = 1_000,
+        lease_timeout_ms: int | None = None,
+        stop_when_empty: bool = False,
+    ) -> AsyncIterator[Lease]:
+        """See Broker.consume."""
+        with self._engine.lock:
+            self._engine.check_open()
+            spec = self._engine.catalog.queue(queue).spec
+        timeout_ms = lease_timeout_ms or spec.lease_timeout_ms
+        held: set[str] = set()
+        extender = self._loop.create_task(self._keep_extending(queue, held, timeout_ms))
+        ahead: list[Lease] = []
+        try:
+            while True:
+                ahead = await self.lease(queue, batch, wait_ms, lease_timeout_ms)
+                if not ahead and stop_when_empty:
+                    return
+                held.update(lease.token for lease in ahead)
+                while ahead:
+                    lease = ahead.pop(0)
+                    try:
+                        yield lease
+                    except BaseException:
+                        await self._finish(queue, lease, held, failed=True)
+                        raise
+                    await self._finish(queue, lease, held, failed=False)
+        finally:
+            extender.cancel()
+            if ahead:
+                await self._give_back(queue, ahead)
+
+    async def _finish(self, queue: str, lease: Lease, held: set[str], *, failed: bool) -> None:
+        held.discard(lease.token)
+        try:
+            if failed:
+                await self.retry(queue, [lease.token])
+            else:
+                await self.ack(queue, [lease.token])
+        except LeaseLost:
+            return
+
+    async def _give_back(self, queue: str, leases: list[Lease]) -> None:
+        try:
+            await self.release(queue, [lease.token for lease in leases])
+        except LeaseLost:
+            return
+
+    async def _keep_extending(self, queue: str, held: set[str], timeout_ms: int) -> None:
+        while True:
+            await asyncio.sleep(timeout_ms / 3_000)
+            if held:
+                try:
+                    await self.extend(queue, list(held), timeout_ms)
+                except LeaseLost as error:
+                    held.difference_update(error.tokens)
+
+    async def peek(
+        self,
+        queue: str,
+        count: int = 10,
+        *,
+        state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> list[Peeked]:
+        """See Broker.peek."""
+        return await self._call(self._broker.peek, queue, count, state=state, where=where)
+
+    async def redrive(
+        self,
+        dead_queue: str,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> int:
+        """See Broker.redrive."""
+        return await self._call(self._broker.redrive, dead_queue, to=to, rate=rate, where=where)
+
+    async def stats(self, queue: str) -> dict[str, Any]:
+        """See Broker.stats."""
+        return self._broker.stats(queue)
+
+    async def queues(self) -> list[QueueSpec]:
+        """See Broker.queues."""
+        return self._broker.queues()
+
+    async def topics(self) -> list[dict[str, Any]]:
+        """See Broker.topics."""
+        return self._broker.topics()
+
+    async def removals(
+        self, queue: str, *, reason: str | None = None, since_ms: int | None = None
+    ) -> list[Removal]:
+        """See Broker.removals."""
+        return await self._call(self._broker.removals, queue, reason=reason, since_ms=since_ms)
+
+    async def why(self, message_id: str) -> dict[str, Any]:
+        """See Broker.why."""
+        return await self._call(self._broker.why, message_id)
+
+    async def health(self) -> dict[str, Any]:
+        """See Broker.health."""
+        return self._broker.health()
+
+    async def backup(
+        self, target: str | Path, progress: Callable[[int, int], None] | None = None
+    ) -> int:
+        """See Broker.backup."""
+        return await self._call(self._broker.backup, target, progress)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,336 @@
+"""The embedded broker: a queue engine in this process, called from any thread."""
+
+from __future__ import annotations
+
+import _thread
+from typing import TYPE_CHECKING, Any, Literal
+
+from ebbmq.errors import LeaseLost, Overloaded
+from ebbmq.node import declaring, leasing, looking, moving_back, publishing, settling
+from ebbmq.node.consuming import consume
+from ebbmq.node.opening import close_engine, open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from ebbmq.journal.disk import Disk
+    from ebbmq.model import (
+        Lease,
+        Level,
+        Message,
+        Peeked,
+        QueueSpec,
+        Receipt,
+        Removal,
+        TopicSpec,
+    )
+    from ebbmq.node.clock import Clock
+    from ebbmq.node.config import Config
+    from ebbmq.node.engine import Engine
+
+
+class Broker:
+    """Queues in a data directory, used in this process. Thread-safe; close it, or use `with`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def open(
+        cls,
+        data: str | Path,
+        config: Config | dict[str, Any] | str | Path | None = None,
+        clock: Clock | None = None,
+        *,
+        disk: Disk | None = None,
+        accept_clock: bool = False,
+    ) -> Broker:
+        """Open a data directory, making it if need be.
+
+        Raises:
+            DirectoryInUse: another process has it open.
+            StorageFailed: it cannot be read or written.
+            InvalidSpec: the configuration is not valid.
+        """
+        return cls(open_engine(data, config, clock, disk=disk, accept_clock=accept_clock))
+
+    def close(self) -> None:
+        """Make everything durable and let go of the directory; closing twice is fine."""
+        close_engine(self.engine)
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Declaring
+
+    def declare(self, spec: QueueSpec) -> None:
+        """Make a queue, or change one; the same specification again changes nothing."""
+        self.engine.journal.wait("synced", declaring.declare(self.engine, spec))
+
+    def delete(self, queue: str) -> None:
+        """Remove a queue and everything in it, on the record."""
+        self.engine.journal.wait("synced", declaring.delete(self.engine, queue))
+
+    def declare_topic(self, spec: TopicSpec) -> None:
+        """Make a topic, or change one."""
+        self.engine.journal.wait("synced", declaring.declare_topic(self.engine, spec))
+
+    def subscribe(self, topic: str, queue: str) -> None:
+        """Have a queue receive what is published to a topic from now on."""
+        self.engine.journal.wait("synced", declaring.subscribe(self.engine, topic, queue))
+
+    def unsubscribe(self, topic: str, queue: str) -> None:
+        """Have a queue no longer receive what is published to a topic."""
+        position = declaring.subscribe(self.engine, topic, queue, subscribed=False)
+        self.engine.journal.wait("synced", position)
+
+    def pause(self, queue: str) -> None:
+        """Grant no more leases of a queue; publishing and settling go on."""
+        self.engine.journal.wait("synced", declaring.set_paused(self.engine, queue, paused=True))
+
+    def resume(self, queue: str) -> None:
+        """Grant leases of a paused queue again."""
+        self.engine.journal.wait("synced", declaring.set_paused(self.engine, queue, paused=False))
+
+    def purge(self, queue: str) -> int:
+        """Remove every message of a queue that is not leased, on the record; returns how many."""
+        removed, position = declaring.purge(self.engine, queue)
+        self.engine.journal.wait("synced", position)
+        return removed
+
+    def set_decay_factor(self, queue: str, factor: float, until_ms: int, run: str = "") -> None:
+        """Multiply the rates of messages published until an instant (a fleet-wide advice)."""
+        position = declaring.set_factor(self.engine, queue, factor, until_ms, run)
+        self.engine.journal.wait("synced", position)
+
+    # Publishing
+
+    def publish(
+        self,
+        queue: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[Receipt]:
+        """Publish messages and return once they hold at `confirm`.
+
+        Args:
+            queue: the queue's name.
+            messages: one batch; at most limits.BATCH_MESSAGES_MAX.
+            confirm: `memory`, `written` (survives kill -9) or `synced` (survives a power cut;
+                the default for durable messages).
+            timeout_ms: how long to wait for the confirmation; None waits as long as it takes.
+
+        Raises:
+            UnknownQueue, InvalidMessage, QueueFull, Overloaded: nothing of the batch was stored.
+            Overloaded: code `confirm_timeout`: stored or not is not known; publish again with the
+                same message ids to be sure.
+            StorageFailed: the journal has failed; open the broker again.
+        """
+        receipts, level, position = publishing.publish(self.engine, queue, messages, confirm)
+        if level == "synced":
+            self._wait(position, timeout_ms)
+        return receipts
+
+    def publish_topic(
+        self,
+        topic: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[str, list[Receipt]]:
+        """Publish messages to every queue subscribed to a topic: all of them or none."""
+        receipts, level, position = publishing.publish_topic(self.engine, topic, messages, confirm)
+        if level == "synced":
+            self._wait(position, timeout_ms)
+        return receipts
+
+    def _wait(self, position: int, timeout_ms: int | None) -> None:
+        if timeout_ms is None:
+            self.engine.journal.wait("synced", position)
+            return
+        done = _thread.allocate_lock()
+        done.acquire()
+        errors: list[Any] = []
+
+        def confirmed(error: object) -> None:
+            errors.append(error)
+            done.release()
+
+        self.engine.journal.when("synced", position, confirmed)
+        if not done.acquire(timeout=timeout_ms / 1_000):
+            raise Overloaded(
+                f"the publish was not confirmed within {timeout_ms} ms",
+                "it may still be stored: publish again with the same message ids",
+                code="confirm_timeout",
+            )
+        if errors[0] is not None:
+            raise errors[0]
+
+    # Consuming
+
+    def lease(
+        self,
+        queue: str,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_timeout_ms: int | None = None,
+        name: str | None = None,
+    ) -> list[Lease]:
+        """Lease up to `count` messages, waiting up to `wait_ms` for the first.
+
+        Args:
+            queue: the queue's name.
+            count: most leases to return.
+            wait_ms: 0 returns at once.
+            lease_timeout_ms: how long the leases last; None takes the queue's.
+            name: a name under which the same leases can be read again while they are held.
+        """
+        leasing.check_lease(count, wait_ms, lease_timeout_ms)
+        engine = self.engine
+        with engine.lock:
+            engine.check_open()
+            found = engine.catalog.queue(queue)
+            granted = leasing.lease_now(engine, found, count, lease_timeout_ms, name)
+            if not granted and wait_ms:
+                granted = leasing.wait_for(engine, found, count, wait_ms, lease_timeout_ms, name)
+            taken = leasing.take_bodies(engine, granted)
+        return leasing.deliver(engine, granted, taken)
+
+    def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
+        """Remove messages whose leases these tokens hold.
+
+        Raises:
+            LeaseLost: with the tokens that hold no lease; the others were acked.
+        """
+        self._settle(queue, tokens, confirm, lambda p, found, now: p.ack(found, now))
+
+    def retry(self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None) -> None:
+        """Count a failure against messages and give them back after a delay (default: backoff).
+
+        Raises:
+            LeaseLost: with the tokens that hold no lease; the others were given back.
+        """
+        if delay_ms is not None:
+            settling.check_duration("delay_ms", delay_ms, 0)
+        self._settle(queue, tokens, "written", lambda p, found, now: p.retry(found, delay_ms, now))
+
+    def release(self, queue: str, tokens: Iterable[str]) -> None:
+        """Give messages back unharmed: no failure is counted and they keep their place.
+
+        Raises:
+            LeaseLost: with the tokens that hold no lease; the others were given back.
+        """
+        self._settle(queue, tokens, "written", lambda p, found, now: p.release(found, now))
+
+    def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
+        """Have leases end `timeout_ms` from now.
+
+        Raises:
+            LeaseLost: with the tokens that hold no lease; the others were extended.
+        """
+        settling.check_duration("timeout_ms", timeout_ms, 1)
+        self._settle(
+            queue, tokens, "written", lambda p, found, now: p.extend(found, timeout_ms, now)
+        )
+
+    def _settle(
+        self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply
+    ) -> None:
+        settling.check_level(confirm)
+        checked = settling.as_tokens(tokens)
+        refused, position = settling.settle(self.engine, queue, checked, confirm, apply)
+        if confirm == "synced":
+            self.engine.journal.wait("synced", position)
+        if refused:
+            raise LeaseLost(refused)
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        batch: int = 1,
+        wait_ms: int = 1_000,
+        lease_timeout_ms: int | None = None,
+        stop_when_empty: bool = False,
+    ) -> Iterator[Lease]:
+        """Yield messages one by one, extending their leases while you work.
+
+        A message is acked when you come back for the next one. Leaving the loop in any other way,
+        by an exception or by `break`, gives the message at hand back as a failure, unless you
+        settled it yourself; what was leased ahead is released.
+        """
+        return consume(
+            self,
+            queue,
+            batch=batch,
+            wait_ms=wait_ms,
+            lease_timeout_ms=lease_timeout_ms,
+            stop_when_empty=stop_when_empty,
+        )
+
+    # Looking
+
+    def peek(
+        self,
+        queue: str,
+        count: int = 10,
+        *,
+        state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> list[Peeked]:
+        """Look at messages without changing anything; ready ones in delivery order."""
+        return leasing.peek(self.engine, queue, count, state, where)
+
+    def redrive(
+        self,
+        dead_queue: str,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> int:
+        """Move ready messages of a dead queue back to where they came from, or to `to`."""
+        return moving_back.redrive(self.engine, dead_queue, to=to, rate=rate, where=where)
+
+    def stats(self, queue: str) -> dict[str, Any]:
+        """Depth, ages, bytes, residency, rates and totals of a queue."""
+        return looking.stats(self.engine, queue)
+
+    def queues(self) -> list[QueueSpec]:
+        """Every declared queue."""
+        return looking.queues(self.engine)
+
+    def topics(self) -> list[dict[str, Any]]:
+        """Every declared topic with the queues subscribed to it."""
+        return looking.topics(self.engine)
+
+    def removals(
+        self, queue: str, *, reason: str | None = None, since_ms: int | None = None
+    ) -> list[Removal]:
+        """The record of messages that left a queue other than by ack, oldest first."""
+        return looking.removals(self.engine, queue, reason=reason, since_ms=since_ms)
+
+    def why(self, message_id: str) -> dict[str, Any]:
+        """Where a message is, or why it left."""
+        return looking.why(self.engine, message_id)
+
+    def health(self) -> dict[str, Any]:
+        """Whether the broker is ready, and why not."""
+        return looking.health(self.engine)
+
+    def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> int:
+        """Copy the store to an empty directory while it is in use; returns bytes copied."""
+        from ebbmq.node.backup import backup
+
+        return backup(self.engine, target, progress)

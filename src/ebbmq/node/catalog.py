@@ -1,0 +1,204 @@
+"""What is declared on a node: queues with their partitions, topics with their subscriptions."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ebbmq.core import facts as fact
+from ebbmq.errors import UnknownQueue
+from ebbmq.model import QueueSpec, TopicSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ebbmq.core.partition import Partition
+    from ebbmq.holding.resident import Resident
+
+_NEAR_ENOUGH: Final = 0.6
+
+
+class Shard:
+    """A partition with what the node keeps beside it."""
+
+    __slots__ = ("faulty", "partition", "queue", "reading_ahead", "resident")
+
+    def __init__(self, queue: Queue, partition: Partition, resident: Resident) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.resident = resident
+        self.reading_ahead = False
+        #: Why the partition takes no requests; None when it is fine.
+        self.faulty: str | None = None
+
+
+class Queue:
+    """A declared queue: one logical queue over its shards."""
+
+    def __init__(self, spec: QueueSpec, lock: threading.Lock) -> None:
+        self.spec = spec
+        self.shards: list[Shard] = []
+        self.by_pid: dict[int, Shard] = {}
+        #: Told when messages may have become ready; guards nothing of its own.
+        self.arrived = threading.Condition(lock)
+        self.waiters: list[object] = []
+        self.next_shard = 0
+        self.paused = False
+        self.rates = Rates()
+
+    def add(self, shard: Shard) -> None:
+        """Append a shard."""
+        self.shards.append(shard)
+        self.by_pid[shard.partition.pid] = shard
+
+    def healthy(self) -> list[Shard]:
+        """The shards that take requests."""
+        return [shard for shard in self.shards if shard.faulty is None]
+
+
+class Rates:
+    """Messages per second by verb, over the last few seconds."""
+
+    WINDOW_MS: Final = 10_000
+    VERBS: Final = ("publish", "lease", "ack", "retry")
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, tuple[int, ...]]] = []
+
+    def mark(self, now_ms: int, totals: tuple[int, ...]) -> dict[str, float]:
+        """Note the totals at an instant and return the rates since the start of the window."""
+        self._marks.append((now_ms, totals))
+        while len(self._marks) > 1 and self._marks[0][0] < now_ms - self.WINDOW_MS:
+            self._marks.pop(0)
+        since_ms, before = self._marks[0]
+        seconds = max(1, now_ms - since_ms) / 1_000
+        return {
+            verb: round((total - was) / seconds, 1)
+            for verb, total, was in zip(self.VERBS, totals, before, strict=True)
+        }
+
+
+class DeclaredQueue(msgspec.Struct, frozen=True):
+    """A queue as META facts carry it."""
+
+    spec: QueueSpec
+    pids: list[int]
+    next_seqs: list[int]
+    paused: bool = False
+
+
+class DeclaredTopic(msgspec.Struct, frozen=True):
+    """A topic as META facts carry it."""
+
+    spec: TopicSpec
+    queues: list[str]
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """Everything declared at one instant; the last META fact holds."""
+
+    next_pid: int
+    epoch: int
+    queues: list[DeclaredQueue]
+    topics: list[DeclaredTopic]
+    factors: dict[str, tuple[float, int, str]] = {}
+    #: Journal segments that existed when this was written: one of them missing is damage.
+    segments: list[int] = []
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What a checkpoint says of the whole node."""
+
+    declared: Declared
+    queue_ms: int
+    wall_ms: int
+    synced: int
+    totals: dict[int, dict[str, int]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Declared).decode
+_decode_status = msgspec.msgpack.Decoder(Status).decode
+
+
+class Catalog:
+    """The queues and topics of a node by name."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.topics: dict[str, DeclaredTopic] = {}
+        self.shards: dict[int, Shard] = {}
+        self.next_pid = 1
+        self.epoch = 0
+        self.factors: dict[str, tuple[float, int, str]] = {}
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name.
+
+        Raises:
+            UnknownQueue: with the nearest name there is.
+        """
+        found = self.queues.get(name)
+        if found is None:
+            raise unknown("queue", name, self.queues)
+        return found
+
+    def topic(self, name: str) -> DeclaredTopic:
+        """The topic of that name.
+
+        Raises:
+            UnknownQueue: with the nearest name there is.
+        """
+        found = self.topics.get(name)
+        if found is None:
+            raise unknown("topic", name, self.topics)
+        return found
+
+    def declared(self, segments: list[int]) -> Declared:
+        """All of it as one value."""
+        return Declared(
+            self.next_pid,
+            self.epoch,
+            [
+                DeclaredQueue(
+                    queue.spec,
+                    [shard.partition.pid for shard in queue.shards],
+                    [shard.partition.index.next_seq for shard in queue.shards],
+                    queue.paused,
+                )
+                for queue in self.queues.values()
+            ],
+            list(self.topics.values()),
+            self.factors,
+            segments,
+        )
+
+    def fact(self, segments: list[int]) -> fact.Fact:
+        """All of it as a META fact."""
+        return fact.Fact(fact.META, 0, 0, 0, [_encode(self.declared(segments))])
+
+
+def read_declared(payload: bytes | memoryview) -> Declared:
+    """Decode a META fact."""
+    return _decode(payload)
+
+
+def read_status(payload: bytes | memoryview) -> Status:
+    """Decode what a checkpoint says of the whole node."""
+    return _decode_status(payload)
+
+
+def pack_status(status: Status) -> bytes:
+    """Encode what a checkpoint says of the whole node."""
+    return _encode(status)
+
+
+def unknown(kind: str, name: object, names: Iterable[str]) -> UnknownQueue:
+    """The error for a name that is not declared, with the nearest one that is."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(name), list(names), 1, _NEAR_ENOUGH)
+    hint = f"did you mean {near[0]!r}?" if near else f"declare the {kind} first"
+    return UnknownQueue(f"no {kind} is named {name!r:.80}", hint)

@@ -1,0 +1,51 @@
+"""Queue time: milliseconds that never run backwards, told by the machine or by a test."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(Protocol):
+    """Where the engine gets its time from."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 by the machine's calendar; asked when a broker opens."""
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since some fixed instant; never runs backwards. Ages run on it."""
+
+    def advance(self, ms: int) -> None:
+        """Let time pass: sleep, or move a manual clock."""
+
+    def attach(self, run_due: Callable[[], None]) -> bool:
+        """Have `run_due` called when time moves; False if time moves by itself (start a timer)."""
+
+    def detach(self, run_due: Callable[[], None]) -> None:
+        """Stop calling `run_due`."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 by the machine's calendar."""
+        return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds of the monotonic clock."""
+        return time.monotonic_ns() // 1_000_000
+
+    def advance(self, ms: int) -> None:
+        """Sleep."""
+        time.sleep(ms / 1_000)
+
+    def attach(self, run_due: Callable[[], None]) -> bool:
+        """Time moves by itself."""
+        return False
+
+    def detach(self, run_due: Callable[[], None]) -> None:
+        """Nothing was attached."""

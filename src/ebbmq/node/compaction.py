@@ -1,0 +1,269 @@
+"""Giving disk space back: whole segments when they are dead, stragglers moved out of thin ones.
+
+A segment may go when no live body is in it. Facts in it that still matter, because they tell of
+messages whose record is in another segment that stays, are written again at the head of the journal
+first (obituaries for the gone, states for the living), so the order in which segments go is free and
+no acked message ever comes back, with or without a checkpoint.
+
+A thin segment's live messages are copied, with all that is known of them, into old-generation
+segments, which hold no facts.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, FREE, RELOCATED, SHARED
+from ebbmq.journal import scan
+from ebbmq.journal.segment import OLD
+from ebbmq.node import declaring
+from ebbmq.node.log import log
+from ebbmq.node.outflow import is_intact
+
+if TYPE_CHECKING:
+    from ebbmq.core.index import Page
+    from ebbmq.core.partition import Row
+    from ebbmq.journal.contract import SegmentInfo
+    from ebbmq.journal.disk import Disk
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+_PLACE: Final = Struct("<II")
+_ROWS_AT_ONCE: Final = 256
+_BYTES_AT_ONCE: Final = limits.MIB
+
+
+class Compactor:
+    """Deletes and thins segments; called by one thread, the lock taken in short slices."""
+
+    def __init__(self, engine: Engine, disk: Disk) -> None:
+        self._engine = engine
+        self._disk = disk
+
+    def run(self) -> None:
+        """Delete what is dead, then relocate while the disk holds more than twice what lives."""
+        dead, thin = self._survey()
+        for number in dead:
+            self._delete(number)
+        for number in thin:
+            self._relocate(number)
+            self._delete(number)
+
+    def live_bytes(self) -> dict[int, int]:
+        """Bytes of live messages by segment (the lock is held)."""
+        total = dict(self._engine.shared_bytes)
+        for shard in self._engine.catalog.shards.values():
+            for segment, size in shard.partition.ledger.items():
+                total[segment] = total.get(segment, 0) + size
+        return total
+
+    def _survey(self) -> tuple[list[int], list[int]]:
+        """Segments to delete, and segments to relocate, thinnest first."""
+        engine = self._engine
+        with engine.lock:
+            live = self.live_bytes()
+            synced = engine.journal.synced_position
+            segments = [s for s in engine.journal.segments() if s.sealed and s.used_bytes]
+            for shard in engine.catalog.shards.values():
+                ledger = shard.partition.ledger
+                for number in [n for n, size in ledger.items() if size == 0]:
+                    del ledger[number]
+        usable = [s for s in segments if s.number & OLD or s.number < synced >> 32]
+        dead = [s.number for s in usable if not live.get(s.number, 0)]
+        return dead, self._thin(usable, live)
+
+    def _thin(self, segments: list[SegmentInfo], live: dict[int, int]) -> list[int]:
+        held = sum(live.values())
+        used = sum(s.used_bytes for s in segments if live.get(s.number, 0))
+        allowed = 2 * held + self._engine.config.segment_bytes // 2
+        chosen: list[int] = []
+        for segment in sorted(segments, key=lambda s: live.get(s.number, 0) / s.used_bytes):
+            mine = live.get(segment.number, 0)
+            if used <= allowed:
+                break
+            if mine and mine * 2 <= segment.used_bytes:
+                chosen.append(segment.number)
+                used -= segment.used_bytes - mine
+        return chosen
+
+    # Relocation
+
+    def _relocate(self, number: int) -> None:
+        """Copy the live messages of a segment into the old generation and point their rows there."""
+        for pid in list(self._engine.ranges.get(number, {})):
+            shard = self._engine.catalog.shards.get(pid)
+            if shard is None:
+                continue
+            first, last = self._engine.ranges[number][pid]
+            for page_number in range(first >> 12, (last >> 12) + 1):
+                self._relocate_page(shard, page_number, number)
+        self._engine.journal.sync_old()
+
+    def _relocate_page(self, shard: Shard, page_number: int, segment: int) -> None:
+        while True:
+            with self._engine.lock:
+                page = shard.partition.index.pages.get(page_number)
+                seqs = [] if page is None else _rows_in(page, segment)
+                if not seqs or self._engine.closed is not None:
+                    return
+                self._move(shard, self._few(shard, seqs))
+
+    def _few(self, shard: Shard, seqs: list[int]) -> list[int]:
+        """As many as may be copied under one hold of the lock."""
+        chosen: list[int] = []
+        size = 0
+        for seq in seqs[:_ROWS_AT_ONCE]:
+            row = shard.partition.index.read(seq)
+            assert row is not None
+            if chosen and size + row[11] > _BYTES_AT_ONCE:
+                break
+            chosen.append(seq)
+            size += row[11]
+        return chosen
+
+    def _move(self, shard: Shard, seqs: list[int]) -> None:
+        """Copy rows and bodies, then switch the rows (the lock is held).
+
+        The clock fact in front moves the journal's position on, so that a page copied to a
+        checkpoint before the switch is older than the relocation, and one copied after is not.
+        Rows in the record hold the offset of their body in its payload; recovery knows the rest.
+        """
+        engine, partition = self._engine, shard.partition
+        rows = [row for seq in seqs if (row := partition.index.read(seq))]
+        bodies = engine.journal.read_many([(row[9], row[10], row[11]) for row in rows])
+        for seq, row, body in zip(seqs, rows, bodies, strict=True):
+            if not is_intact(body, row):
+                log.error("damaged_body", message=f"{partition.pid:x}-{seq:x}")
+        as_of = engine.note_clock()
+        images = [bytearray(partition.index.row_bytes(seq)) for seq in seqs]
+        at = fact.relocate_bodies_at(len(seqs))
+        for image, body in zip(images, bodies, strict=True):
+            # The copy is this row's own, also where the body was shared.
+            image[AT_FLAGS] = image[AT_FLAGS] & ~SHARED | RELOCATED
+            _PLACE.pack_into(image, AT_SEGMENT, 0, at)
+            at += len(body)
+        told = fact.relocate(partition.pid, as_of, seqs, b"".join(images), bodies)
+        segment, payload_at = engine.journal.append_old(*told)
+        for seq, row, image in zip(seqs, rows, images, strict=True):
+            offset = payload_at + _PLACE.unpack_from(image, AT_SEGMENT)[1]
+            _PLACE.pack_into(image, AT_SEGMENT, segment, offset)
+            self._switch(shard, seq, row, bytes(image), segment)
+        engine.note_range(segment, partition.pid, min(seqs), max(seqs) - min(seqs) + 1)
+        partition.note_states([seq for seq in seqs if seq in partition.histories])
+        engine.settle(shard)
+
+    def _switch(self, shard: Shard, seq: int, row: Row, image: bytes, segment: int) -> None:
+        engine, partition = self._engine, shard.partition
+        partition.index.write(seq, image)
+        size = row[11] + 64
+        if row[1] & SHARED:
+            engine.let_go([(row[9], row[10], row[11])])
+        else:
+            partition.ledger[row[9]] -= size
+        partition.ledger[segment] = partition.ledger.get(segment, 0) + size
+
+    # Deletion
+
+    def _delete(self, number: int) -> None:
+        engine = self._engine
+        if not number & OLD:
+            obituaries = self._facts_that_matter(number)
+            with engine.lock:
+                if self.live_bytes().get(number, 0) or engine.closed is not None:
+                    return
+                engine.append(self._still_true(obituaries, number))
+                declaring.note_catalog(engine, number)
+                position = engine.journal.position
+            engine.journal.wait("synced", position)
+            engine.removals.sync()
+        else:
+            with engine.lock:
+                if self.live_bytes().get(number, 0) or engine.closed is not None:
+                    return
+        engine.journal.delete_segment(number)
+        with engine.lock:
+            engine.ranges.pop(number, None)
+            engine.shared_bytes.pop(number, None)
+
+    def _facts_that_matter(self, number: int) -> dict[int, tuple[list[tuple[int, int]], set[int]]]:
+        """Per partition: runs that left, and messages whose state changed, by facts in a segment."""
+        out: dict[int, tuple[list[tuple[int, int]], set[int]]] = {}
+        for item in scan.scan(self._disk, self._engine.directory.identity.uuid, number << 32):
+            if item.position >> 32 != number:
+                break
+            if type(item) is not scan.Found:
+                continue
+            header = item.header
+            entries = [(header.kind, header.pid, header.count, item.payload)]
+            if header.kind == fact.GROUP:
+                entries = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
+            for kind, pid, count, payload in entries:
+                gone, changed = out.setdefault(pid, ([], set()))
+                if kind == fact.ACK:
+                    gone += fact.acked(payload)
+                elif kind == fact.REMOVE:
+                    records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
+                    gone += fact.runs_of(records["seq"].tolist())
+                elif kind == fact.STATE:
+                    changed.update(seq for seq, _, _ in fact.states(payload, count))
+                elif kind == fact.GRANT:
+                    for first, rows, _ in fact.granted(payload).runs:
+                        changed.update(range(first, first + rows))
+        return out
+
+    def _still_true(
+        self, found: dict[int, tuple[list[tuple[int, int]], set[int]]], number: int
+    ) -> list[fact.Fact]:
+        """What must be said again before a segment goes (the lock is held)."""
+        engine = self._engine
+        out: list[fact.Fact] = []
+        for pid, (gone, changed) in found.items():
+            shard = engine.catalog.shards.get(pid)
+            if shard is None:
+                continue
+            spans = [
+                known[pid]
+                for segment, known in engine.ranges.items()
+                if segment != number and pid in known
+            ]
+            runs = [run for span in spans for run in _overlap(gone, span)]
+            for at in range(0, len(runs), limits.RECORD_ROWS_MAX):
+                part = runs[at : at + limits.RECORD_ROWS_MAX]
+                packed = b"".join([fact.ACK_RUN.pack(first, count, 0) for first, count in part])
+                out.append(fact.Fact(fact.ACK, pid, 0, part[0][0], [packed]))
+            living = [seq for seq in changed if shard.partition.index.state_of(seq) != FREE]
+            for at in range(0, len(living), limits.RECORD_ROWS_MAX):
+                entries = [
+                    shard.partition.state_entry(seq)
+                    for seq in living[at : at + limits.RECORD_ROWS_MAX]
+                ]
+                out.append(fact.state(pid, entries)._replace(count=len(entries)))
+        return out
+
+
+def _rows_in(page: Page, segment: int) -> list[int]:
+    """Live messages of a page whose body is in a segment."""
+    base = page.number * limits.PAGE_ROWS
+    if page.thin is None:
+        mine = (page.view["state"] != FREE) & (page.view["segment"] == segment)
+        return (np.flatnonzero(mine) + base).tolist()
+    return sorted(
+        base + (slot >> 6)
+        for slot, at in page.thin.items()
+        if page.buffer[at] != FREE and int(page.view["segment"][at >> 6]) == segment
+    )
+
+
+def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[int, int]]:
+    """The parts of (first, count) runs inside an inclusive span."""
+    out: list[tuple[int, int]] = []
+    for first, count in runs:
+        low, high = max(first, span[0]), min(first + count - 1, span[1])
+        if low <= high:
+            out.append((low, high - low + 1))
+    return out

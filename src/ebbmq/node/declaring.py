@@ -1,0 +1,201 @@
+"""Declaring and deleting: queues, topics, subscriptions. Every change is a META fact with all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbmq.core import restore
+from ebbmq.core.dedup import Dedup
+from ebbmq.core.partition import Partition
+from ebbmq.core.row import LEASED
+from ebbmq.errors import InvalidSpec
+from ebbmq.model import QueueSpec, Reason, TopicSpec
+from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
+
+if TYPE_CHECKING:
+    from ebbmq.node.engine import Engine
+
+
+def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
+    """Append all that is declared; the last such fact holds."""
+    segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
+    engine.catalog_position = engine.append([engine.catalog.fact(segments)])
+    return engine.catalog_position
+
+
+def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: int) -> None:
+    """Use a fleet-wide decay factor for messages published until an instant."""
+    for shard in queue.shards:
+        shard.partition.set_external_factor(factor, until_ms, run, now_ms)
+
+
+def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
+    """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        apply_factor(queue, factor, until_ms, run, engine.now_ms())
+        engine.catalog.factors[name] = (factor, until_ms, run)
+        return note_catalog(engine)
+
+
+def declare(engine: Engine, spec: QueueSpec) -> int:
+    """Make a queue, or change the specification of one; returns the position to wait for.
+
+    A dead queue that does not exist is made as a plain FIFO.
+    """
+    if not isinstance(spec, QueueSpec):
+        raise InvalidSpec(f"declare takes a QueueSpec, not {type(spec).__name__}", "QueueSpec('q')")
+    with engine.lock:
+        engine.check_open()
+        known = engine.catalog.queues.get(spec.name)
+        if known is not None and known.spec == spec:
+            return engine.journal.position
+        if known is not None and known.spec.partitions != spec.partitions:
+            raise InvalidSpec(
+                f"queue {spec.name!r} has {known.spec.partitions} partitions, "
+                f"{spec.partitions} were asked for",
+                "the number of partitions is fixed; declare another queue",
+            )
+        if spec.dead_queue and spec.dead_queue not in engine.catalog.queues:
+            add_queue(engine, QueueSpec(spec.dead_queue), None)
+        if known is None:
+            add_queue(engine, spec, None)
+        else:
+            _change(engine, known, spec)
+        return note_catalog(engine)
+
+
+def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
+    """Put a queue into the catalog, with new partitions or those of these ids."""
+    queue = Queue(spec, engine.lock)
+    if pids is None:
+        first = engine.catalog.next_pid
+        engine.catalog.next_pid += spec.partitions
+        pids = list(range(first, first + spec.partitions))
+    for pid in pids:
+        partition = Partition(pid, spec, engine.catalog.epoch, engine.config.node)
+        partition.dedup = Dedup(engine.directory.identity.uuid)
+        partition.removes_by_age = engine.clock_doubt is None
+        shard = Shard(queue, partition, open_resident(engine, partition, spec, 0))
+        queue.add(shard)
+        engine.catalog.shards[pid] = shard
+    engine.catalog.queues[spec.name] = queue
+    return queue
+
+
+def open_resident(engine: Engine, partition: Partition, spec: QueueSpec, stored_through: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """The RAM cache of a partition; a queue's bytes are shared evenly by its partitions."""
+    return engine.residency.open(
+        partition.pid,
+        spec.cache_bytes // spec.partitions,
+        spec.cache_enabled,
+        spec.page_to_disk,
+        decays=spec.band_width == 0,
+        stored_through=stored_through,
+    )
+
+
+def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
+    queue.spec = spec
+    now_ms = engine.now_ms()
+    for shard in queue.shards:
+        partition = shard.partition
+        held = list(partition.held)
+        partition.adopt(spec)
+        partition.due_wheel = type(partition.due_wheel)(now_ms)
+        partition.end_wheel = type(partition.end_wheel)(now_ms)
+        partition.moves.clear()
+        restore.rebuild(partition, now_ms, reopened=False)
+        if held:
+            # Rebuilding let them in; what waits for its level waits on.
+            engine.journal.write()
+        engine.residency.close(partition.pid)
+        shard.resident = open_resident(engine, partition, spec, partition.index.next_seq - 1)
+
+
+def delete(engine: Engine, name: str) -> int:
+    """Remove a queue with everything in it, on the record."""
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        for shard in queue.shards:
+            _remove_all(engine, shard, Reason.DELETED, leased=True)
+            del engine.catalog.shards[shard.partition.pid]
+            engine.residency.close(shard.partition.pid)
+        del engine.catalog.queues[name]
+        for topic in list(engine.catalog.topics.values()):
+            if name in topic.queues:
+                left = [queue_name for queue_name in topic.queues if queue_name != name]
+                engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, left)
+        return note_catalog(engine)
+
+
+def purge(engine: Engine, name: str) -> tuple[int, int]:
+    """Remove every message that is not leased, on the record; returns (removed, position)."""
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        removed = sum(
+            _remove_all(engine, shard, Reason.PURGED, leased=False) for shard in queue.shards
+        )
+        return removed, engine.journal.position
+
+
+def _remove_all(engine: Engine, shard: Shard, reason: Reason, *, leased: bool) -> int:
+    partition = shard.partition
+    if partition.held:
+        engine.write_now()
+    removed = 0
+    for page, slots in list(partition.index.live_seqs()):
+        gone = []
+        for slot in slots.tolist():
+            seq = page.number << 12 | slot
+            row = partition.index.read(seq)
+            if row is not None and (leased or row[0] != LEASED):
+                gone.append((seq, row))
+        removed += len(gone)
+        held = [row for _, row in gone]
+        if held:
+            partition.remove(gone, reason, engine.now_ms())
+            engine.settle(shard)
+    return removed
+
+
+def set_paused(engine: Engine, name: str, *, paused: bool) -> int:
+    """Stop or resume the leasing of a queue; publishing goes on."""
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        queue.paused = paused
+        for shard in queue.shards:
+            shard.partition.paused = paused
+            if not paused:
+                engine.announce(queue, shard.partition.live())
+        return note_catalog(engine)
+
+
+def declare_topic(engine: Engine, spec: TopicSpec) -> int:
+    """Make a topic, or change it; subscriptions stay."""
+    if not isinstance(spec, TopicSpec):
+        raise InvalidSpec(
+            f"declare_topic takes a TopicSpec, not {type(spec).__name__}", "TopicSpec('t')"
+        )
+    with engine.lock:
+        engine.check_open()
+        known = engine.catalog.topics.get(spec.name)
+        engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+        return note_catalog(engine)
+
+
+def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: bool = True) -> int:
+    """Have a queue receive what is published to a topic from now on, or no longer."""
+    with engine.lock:
+        engine.check_open()
+        topic = engine.catalog.topic(topic_name)
+        engine.catalog.queue(queue_name)
+        queues = [name for name in topic.queues if name != queue_name]
+        if subscribed:
+            queues.append(queue_name)
+        engine.catalog.topics[topic_name] = DeclaredTopic(topic.spec, queues)
+        return note_catalog(engine)

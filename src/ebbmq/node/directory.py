@@ -1,0 +1,104 @@
+"""A broker's data directory: one owner at a time, one identity for ever.
+
+data/
+  store.json    uuid and format version
+  lock          held (flock) by the process that has the directory open
+  journal/      young-*.seg old-*.seg
+  checkpoints/  pages and manifests
+  removals/     removals.log removals.1.log
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ebbmq.errors import DirectoryInUse, StorageFailed
+
+FORMAT_VERSION: Final = 1
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What makes this store itself."""
+
+    uuid: bytes
+    format_version: int
+
+
+class Directory:
+    """An open data directory; `close` lets the next one in."""
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = Path(path)
+        try:
+            if create:
+                for part in ("", "journal", "checkpoints", "removals"):
+                    (self.path / part).mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot use {self.path} as a data directory: {error.strerror}",
+                "give a directory that this user may write to",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise DirectoryInUse(
+                f"another process has {self.path} open",
+                "stop it, or connect to it instead of opening the directory",
+            ) from error
+        self.identity = self._identity()
+
+    def _identity(self) -> Identity:
+        path = self.path / "store.json"
+        if path.exists():
+            try:
+                identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+            except msgspec.DecodeError as error:
+                self.close()
+                raise StorageFailed(
+                    f"{path} is damaged: {error}", "restore it from a backup of this directory"
+                ) from error
+            if identity.format_version > FORMAT_VERSION:
+                self.close()
+                raise StorageFailed(
+                    f"{self.path} has format version {identity.format_version}, "
+                    f"this EbbMQ reads {FORMAT_VERSION}",
+                    "open it with the EbbMQ that wrote it, or a later one",
+                )
+            return identity
+        if any((self.path / "journal").iterdir()):
+            self.close()
+            raise StorageFailed(
+                f"{path} is missing beside a journal", "restore it from a backup of this directory"
+            )
+        identity = Identity(secrets.token_bytes(16), FORMAT_VERSION)
+        write_durably(path, msgspec.json.encode(identity))
+        return identity
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a small file so that a crash leaves the old or the new one."""
+    beside = path.with_suffix(".new")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

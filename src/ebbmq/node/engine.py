@@ -1,0 +1,356 @@
+"""The engine under every face of the broker: one lock; a commit, a timer and an upkeep thread.
+
+Theory of operation. A caller's thread takes the lock, applies its command to a partition, appends
+the facts it left to the journal's buffer, and lets the lock go; then it waits, outside the lock,
+until the level it asked for holds. The order of effects is fixed: copy, append, reply. The commit
+thread writes and flushes for all that wait and opens held batches; the timer thread runs what is
+due, in slices, and reads ahead; the upkeep thread writes checkpoints and gives disk space back.
+
+The lock guards the catalog, every partition, the residency and the appending to the journal. No
+thread waits for the disk's flush while it holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.core import lifecycle
+from ebbmq.core.holdings import Holdings
+from ebbmq.errors import ClosedBroker, EbbError
+from ebbmq.holding.residency import Residency
+from ebbmq.node import leasing, moving
+from ebbmq.node.catalog import Catalog, Queue, Shard
+from ebbmq.node.levels import MEMORY
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ebbmq.journal.log import Log
+    from ebbmq.model import Level
+    from ebbmq.node.clock import Clock
+    from ebbmq.node.config import Config
+    from ebbmq.node.directory import Directory
+    from ebbmq.node.removals import Removals
+
+_EVERYTHING: Final = 1 << 63
+_TICK_MS: Final = 25
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """Everything a node holds in memory, and the lock around it."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        directory: Directory,
+        removals: Removals,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.directory = directory
+        self.removals = removals
+        self.lock = threading.Lock()
+        self.catalog = Catalog()
+        self.residency = Residency(config.cache_bytes)
+        self.holdings = Holdings()
+        self.journal: Log
+        self.live = 0
+        self.facts_since_checkpoint = 0
+        self.written = self.synced = 0
+        #: Queue time = this + the clock's elapsed time.
+        self.time_base_ms = 0
+        #: Why nothing is removed by age; None when the clock can be trusted.
+        self.clock_doubt: str | None = None
+        self.damage: list[str] = []
+        #: (first, last) seq per partition in each segment: where a segment's messages are.
+        self.ranges: dict[int, dict[int, tuple[int, int]]] = {}
+        self.shared_bytes: dict[int, int] = {}
+        self.catalog_position = 0
+        self.closed: str | None = None
+        self._holding: set[Shard] = set()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._ahead: list[Shard] = []
+        self.clock_noted_ms = 0
+        self.torn_bytes = 0
+        self.upkeep: Callable[[], None] = lambda: None
+        self.checkpoint: Callable[[], None] = lambda: None
+        _engines.add(self)
+
+    # Time
+
+    def now_ms(self) -> int:
+        """Queue time."""
+        return self.time_base_ms + self.clock.elapsed_ms()
+
+    def start(self) -> None:
+        """Let time pass: by threads, or by the manual clock."""
+        if self.clock.attach(self._run_by_hand):
+            return
+        for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
+            thread = threading.Thread(target=target, name=f"ebbmq-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run_by_hand(self) -> None:
+        self.run_due()
+        self.upkeep()
+
+    def _run_timer(self) -> None:
+        self._keep_doing(self._due_and_ahead, self._wake, _TICK_MS / 1_000)
+
+    def _run_upkeep(self) -> None:
+        self._keep_doing(self.upkeep, self._stop, self.config.upkeep_every_ms / 1_000)
+
+    def _keep_doing(self, work: Callable[[], None], event: threading.Event, pause: float) -> None:
+        while self.closed is None:
+            event.wait(pause)
+            event.clear()
+            try:
+                if self.closed is None:
+                    work()
+            except EbbError as error:
+                if self.closed is None:
+                    log.error("background", code=error.code, detail=error.detail)
+                    self._stop.wait(1.0)
+
+    def _due_and_ahead(self) -> None:
+        self.run_due()
+        while self._ahead:
+            shard = self._ahead.pop()
+            try:
+                leasing.read_ahead(self, shard)
+            finally:
+                shard.reading_ahead = False
+
+    def ask_ahead(self, shard: Shard) -> None:
+        """Have bodies that are delivered next read into RAM, by another thread."""
+        if not shard.reading_ahead and self._threads:
+            shard.reading_ahead = True
+            self._ahead.append(shard)
+            self._wake.set()
+
+    def run_due(self) -> None:
+        """Do everything that is due, in slices with the lock free between them."""
+        while self._run_slice():
+            pass
+
+    def _run_slice(self) -> bool:
+        more = False
+        with self.lock:
+            if self.closed is not None:
+                return False
+            now_ms = self.now_ms()
+            for shard in list(self.catalog.shards.values()):
+                partition = shard.partition
+                deadline_ms = lifecycle.next_deadline_ms(partition)
+                if partition.moves or (deadline_ms is not None and deadline_ms <= now_ms):
+                    ready = partition.depth[3]
+                    lifecycle.tick(partition, now_ms)
+                    self.settle(shard)
+                    if partition.depth[3] > ready:
+                        self.announce(shard.queue, partition.depth[3] - ready)
+                    deadline_ms = lifecycle.next_deadline_ms(partition)
+                    more = more or (deadline_ms is not None and deadline_ms <= now_ms)
+        if more and self._threads:
+            # Those who wait for the lock get it; a thread that lets go and takes it at once would win.
+            self._stop.wait(0.0005)
+        return more
+
+    # Effects
+
+    def settle(self, shard: Shard) -> int:
+        """Carry out what a verb left behind: append its facts, let bodies go, move the dead.
+
+        Returns the position after the last fact.
+        """
+        partition = shard.partition
+        if partition.facts:
+            self.append(partition.facts)
+            partition.facts.clear()
+        if partition.left:
+            if shard.resident.bytes:
+                for seq, importance in partition.left:
+                    shard.resident.drop(seq, importance)
+            partition.left.clear()
+        if partition.let_go:
+            self.let_go(partition.let_go)
+            partition.let_go.clear()
+        if partition.moves:
+            moves = list(partition.moves)
+            partition.moves.clear()
+            moving.to_dead_queue(self, shard, moves)
+        return self.journal.position
+
+    def append(self, facts: Iterable[fact.Fact]) -> int:
+        """Append facts to the journal, in order."""
+        journal = self.journal
+        for kind, pid, count, first, parts in facts:
+            position = journal.append(kind, pid, count, first, parts)
+            self.facts_since_checkpoint += count
+            if kind == fact.PUBLISH:
+                self.live += count
+                self.note_range(position >> 32, pid, first, count)
+            elif kind == fact.ACK:
+                self.live -= count
+            elif kind == fact.REMOVE:
+                self.live -= count
+                self.removals.note(parts[0], position)
+        return journal.position
+
+    def note_clock(self) -> int:
+        """Append what time it is, by the queue and by the calendar; returns the position after."""
+        self.clock_noted_ms = now_ms = self.now_ms()
+        packed = fact.CLOCK_FACT.pack(now_ms, self.clock.wall_ms())
+        return self.append([fact.Fact(fact.CLOCK, 0, 0, 0, [packed])])
+
+    def note_range(self, segment: int, pid: int, first: int, count: int) -> None:
+        """Remember which messages of a partition have their record in a segment."""
+        known = self.ranges.setdefault(segment, {})
+        low, high = known.get(pid, (first, first))
+        known[pid] = (min(low, first), max(high, first + count - 1))
+
+    def let_go(self, bodies: Iterable[tuple[int, int, int]]) -> None:
+        """One row less needs each of these shared (segment, offset, length) bodies."""
+        for segment, offset, length in bodies:
+            if length and self.holdings.let_go(segment << 32 | offset):
+                self.shared_bytes[segment] = self.shared_bytes.get(segment, 0) - length
+
+    # Levels
+
+    def open_or_hold(self, shard: Shard, level: int, position: int, runs: list) -> None:  # type: ignore[type-arg]
+        """Let a batch into the order if its level holds already, else hold it."""
+        partition = shard.partition
+        if level == MEMORY and not partition.held:
+            self.announce(shard.queue, partition.open_runs(runs))
+            return
+        partition.hold(level, position, runs)
+        self._holding.add(shard)
+
+    def committed(self, written: int, synced: int) -> None:
+        """Open what was held for these positions; called by the commit thread."""
+        with self.lock:
+            self.written, self.synced = written, synced
+            self.open_held()
+
+    def open_held(self) -> None:
+        """Let in every batch whose level holds."""
+        if not self._holding:
+            return
+        reached = (_EVERYTHING, self.written, self.synced)
+        for shard in list(self._holding):
+            opened = shard.partition.open_held(reached)
+            if not shard.partition.held:
+                self._holding.discard(shard)
+            if opened:
+                self.announce(shard.queue, opened)
+                self.trim(shard)
+
+    def trim(self, shard: Shard) -> None:
+        """Keep a queue within its bounds where its policy is to let the least go."""
+        spec = shard.queue.spec
+        if spec.overflow != "reject" and (spec.max_messages or spec.max_bytes):
+            shard.partition.trim(self.now_ms())
+            self.settle(shard)
+
+    def write_now(self) -> None:
+        """Bring everything appended to level written, here and now (the lock is held)."""
+        self.journal.write()
+        self.written = self.journal.written_position
+        self.open_held()
+
+    def wait(self, level: Level, position: int) -> None:
+        """Return once a position holds at a level; the lock must be free."""
+        if level == "synced":
+            self.journal.wait("synced", position)
+
+    def announce(self, queue: Queue, count: int) -> None:
+        """Wake those who wait for messages of a queue."""
+        if count:
+            queue.arrived.notify(count)
+            if queue.waiters:
+                for waiter in queue.waiters:
+                    waiter()  # type: ignore[operator]  # a callable by construction
+                queue.waiters.clear()
+
+    def wait_for_arrival(self, queue: Queue, wait_ms: int) -> None:
+        """Wait until messages may have become ready; the lock is let go meanwhile.
+
+        A manual clock is moved to the next due instant instead: nobody else would.
+        """
+        if self._threads:
+            queue.arrived.wait(wait_ms / 1_000)
+            return
+        now_ms = self.now_ms()
+        instants = [
+            instant
+            for shard in self.catalog.shards.values()
+            if (instant := lifecycle.next_deadline_ms(shard.partition)) is not None
+        ]
+        step_ms = max(0, min([*instants, now_ms + wait_ms]) - now_ms)
+        self.lock.release()
+        try:
+            self.clock.advance(max(1, min(step_ms, wait_ms)))
+        finally:
+            self.lock.acquire()
+
+    # Life
+
+    def check_open(self) -> None:
+        """Refuse calls on a broker that was closed or forked."""
+        if self.closed is not None:
+            raise ClosedBroker(self.closed, "open the data directory again with Broker.open")
+
+    def nonce(self) -> int:
+        """A number nobody can guess, for the tokens of one grant."""
+        return secrets.randbits(32)
+
+    def pages_for(self, shard: Shard) -> int:
+        """Bytes the index of a partition takes."""
+        return len(shard.partition.index.pages) * limits.PAGE_ROWS * limits.ROW_BYTES
+
+    def close(self, *, clean: Callable[[], None] | None = None) -> None:
+        """Stop the threads, make everything durable, let go of the directory."""
+        with self.lock:
+            if self.closed is not None:
+                return
+            self.closed = "this broker was closed"
+            for queue in self.catalog.queues.values():
+                self.announce(queue, 1 << 30)
+        self.clock.detach(self._run_by_hand)
+        self._wake.set()
+        self._stop.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        try:
+            if clean is not None:
+                clean()
+        finally:
+            try:
+                self.journal.close()
+            finally:
+                self.removals.close()
+                self.directory.close()
+
+
+def _forked() -> None:
+    for engine in list(_engines):
+        engine.closed = (
+            "this broker was opened by the parent of this process; a fork cannot share it"
+        )
+        engine.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,104 @@
+"""From messages to batches: what can be done for a publish before the engine's lock is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from ebbmq import limits
+from ebbmq.core import envelope
+from ebbmq.core.partition import Batch
+from ebbmq.errors import InvalidMessage
+from ebbmq.model import LEVELS, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ebbmq.model import Level, Timing
+
+
+def as_messages(messages: object) -> Sequence[Message]:
+    """The messages of a publish call, checked to be messages.
+
+    Raises:
+        InvalidMessage: something else was given.
+    """
+    if isinstance(messages, Message):
+        messages = [messages]
+    if not isinstance(messages, Sequence):
+        if isinstance(messages, bytes | str) or not isinstance(messages, Iterable):
+            raise InvalidMessage(
+                f"publish takes messages, not {type(messages).__name__}", "use [Message(b'..')]"
+            )
+        messages = list(messages)
+    if len(messages) > limits.BATCH_MESSAGES_MAX:
+        raise InvalidMessage(
+            f"a batch of {len(messages)} messages is over {limits.BATCH_MESSAGES_MAX}",
+            "publish it in parts",
+        )
+    for message in messages:
+        if type(message) is not Message:
+            raise InvalidMessage(
+                f"publish takes messages, not {type(message).__name__}", "use [Message(b'..')]"
+            )
+    return messages
+
+
+def level_of(confirm: str | None, messages: Sequence[Message]) -> Level:
+    """The confirm level of a call: as asked, else synced where anything is durable."""
+    if confirm is None:
+        return "synced" if any(message.durable for message in messages) else "memory"
+    if confirm not in LEVELS:
+        raise InvalidMessage(f"confirm is {confirm!r}", f"use one of {', '.join(LEVELS)}")
+    return confirm  # type: ignore[return-value]  # it is one of LEVELS
+
+
+def pack(
+    messages: Sequence[Message], histories: Sequence[tuple[Timing, ...]] | None = None
+) -> Batch:
+    """Headers blocks, checksums and sizes of messages that go to one partition together."""
+    payloads: list[bytes] = []
+    header_sizes: list[int] = []
+    for number, message in enumerate(messages):
+        history = histories[number] if histories else ()
+        if not history and envelope.is_plain(message):
+            payloads.append(message.body)
+            header_sizes.append(0)
+        else:
+            block = envelope.pack(message, history)
+            payloads.append(block + message.body)
+            header_sizes.append(len(block))
+    return Batch(
+        messages, payloads, header_sizes, list(map(crc32c, payloads)), sum(map(len, payloads))
+    )
+
+
+def select(batch: Batch, chosen: Sequence[int]) -> Batch:
+    """Some of a batch's messages as a batch."""
+    payloads = [batch.payloads[i] for i in chosen]
+    return Batch(
+        [batch.messages[i] for i in chosen],
+        payloads,
+        [batch.header_sizes[i] for i in chosen],
+        [batch.crcs[i] for i in chosen],
+        sum(map(len, payloads)),
+    )
+
+
+def records(batch: Batch) -> Iterator[Batch]:
+    """Cut a batch into what one journal record may hold."""
+    count = len(batch.messages)
+    if count <= limits.RECORD_ROWS_MAX and batch.body_bytes <= limits.RECORD_BYTES_MAX:
+        if count:
+            yield batch
+        return
+    start = size = 0
+    for number, payload in enumerate(batch.payloads):
+        full = number - start >= limits.RECORD_ROWS_MAX
+        if number > start and (full or size + len(payload) > limits.RECORD_BYTES_MAX):
+            yield select(batch, range(start, number))
+            start, size = number, 0
+        size += len(payload)
+    yield select(batch, range(start, count))

@@ -1,0 +1,296 @@
+"""Handing messages out: lease, named lease, peek, and reading bodies that are not in RAM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.core.partition import Grants
+from ebbmq.core.row import LEASED, READY
+from ebbmq.errors import DamagedRecord, InvalidMessage
+from ebbmq.holding.resident import WINDOW_BYTES_MAX
+from ebbmq.model import Reason
+from ebbmq.node import outflow
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.model import Lease, Peeked
+    from ebbmq.node.catalog import Queue, Shard
+    from ebbmq.node.engine import Engine
+
+STATES: Final = {"ready": READY, "leased": LEASED, "scheduled": 1, "replicating": 2, "dying": 5}
+
+
+def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
+    """Refuse arguments of a lease call that make no sense."""
+    for name, value, low, high in (
+        ("count", count, 1, limits.LEASE_COUNT_MAX),
+        ("wait_ms", wait_ms, 0, limits.DURATION_MS_MAX),
+        ("lease_timeout_ms", timeout_ms, 1, limits.DURATION_MS_MAX),
+    ):
+        if value is None and name == "lease_timeout_ms":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidMessage(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
+
+
+def lease_now(
+    engine: Engine, queue: Queue, count: int, timeout_ms: int | None, name: str | None
+) -> list[tuple[Shard, Grants]]:
+    """Grant what is ready (the lock is held); a name that is held gets its leases again."""
+    if name:
+        again = _named(queue, name)
+        if again:
+            return again
+    now_ms = engine.now_ms()
+    timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
+    out: list[tuple[Shard, Grants]] = []
+    shards = queue.shards
+    if len(shards) > 1:
+        start = queue.next_shard % len(shards)
+        queue.next_shard += 1
+        shards = shards[start:] + shards[:start]
+    for shard in shards:
+        if shard.faulty is not None or not shard.partition.depth[READY]:
+            continue
+        grants = shard.partition.lease(count, timeout, engine.nonce(), now_ms, name or "")
+        engine.settle(shard)
+        if grants.seqs:
+            out.append((shard, grants))
+            count -= len(grants.seqs)
+            if count == 0:
+                break
+    if out:
+        engine.write_now()
+    return out
+
+
+def wait_for(
+    engine: Engine,
+    queue: Queue,
+    count: int,
+    wait_ms: int,
+    timeout_ms: int | None,
+    name: str | None,
+) -> list[tuple[Shard, Grants]]:
+    """Wait for a first message, up to `wait_ms` (the lock is held, and let go while waiting)."""
+    until_ms = engine.now_ms() + wait_ms
+    while True:
+        left_ms = until_ms - engine.now_ms()
+        if left_ms <= 0:
+            return []
+        engine.wait_for_arrival(queue, left_ms)
+        engine.check_open()
+        granted = lease_now(engine, queue, count, timeout_ms, name)
+        if granted:
+            return granted
+
+
+def _named(queue: Queue, name: str) -> list[tuple[Shard, Grants]]:
+    """The leases that are still held under a name, as they were granted."""
+    out: list[tuple[Shard, Grants]] = []
+    for shard in queue.shards:
+        partition = shard.partition
+        by_nonce: dict[tuple[int, int], Grants] = {}
+        for seq, generation in partition.names.get(name, ()):
+            row = partition.index.read(seq)
+            if row is None or row[0] != LEASED or row[13] != generation:
+                continue
+            deadline_ms = row[7] & ((1 << 48) - 1)
+            grants = by_nonce.setdefault(
+                (row[14], deadline_ms), Grants([], [], deadline_ms, row[14])
+            )
+            grants.seqs.append(seq)
+            grants.rows.append((*row[:13], row[13] - 1, row[14]))
+        if by_nonce:
+            out += [(shard, grants) for grants in by_nonce.values()]
+        else:
+            partition.names.pop(name, None)
+    return out
+
+
+def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[list[bytes | None]]:
+    """Take bodies from RAM, None where they must be read (the lock is held)."""
+    taken: list[list[bytes | None]] = []
+    for shard, grants in granted:
+        resident = shard.resident
+        taken.append(resident.take_many(grants.seqs, [row[2] for row in grants.rows]))
+        if resident.bytes * 2 < min(resident.bytes_max // 2, WINDOW_BYTES_MAX) and (
+            shard.partition.depth[READY] > resident.entries
+        ):
+            engine.ask_ahead(shard)
+    return taken
+
+
+def deliver(
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+) -> list[Lease]:
+    """Read what is missing, then make leases (the lock is free)."""
+    out: list[Lease] = []
+    now_ms = engine.now_ms()
+    for (shard, grants), payloads in zip(granted, taken, strict=True):
+        if None in payloads:
+            grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
+        out += outflow.leases(shard.partition, grants, payloads, now_ms)  # type: ignore[arg-type]
+    return out
+
+
+def _complete(
+    engine: Engine, shard: Shard, grants: Grants, payloads: list[bytes | None]
+) -> tuple[Grants, list[bytes | None]]:
+    """Fill in bodies from the device; a body that is not what was published is never delivered."""
+    missing = [number for number, payload in enumerate(payloads) if payload is None]
+    read = read_bodies(engine, shard, [grants.seqs[i] for i in missing])
+    for number, payload in zip(missing, read, strict=True):
+        payloads[number] = payload
+    if None not in payloads:
+        return grants, payloads
+    good = [number for number, payload in enumerate(payloads) if payload is not None]
+    bad = [grants.seqs[i] for i, payload in enumerate(payloads) if payload is None]
+    _give_up(engine, shard, bad)
+    kept = Grants(
+        [grants.seqs[i] for i in good],
+        [grants.rows[i] for i in good],
+        grants.deadline_ms,
+        grants.nonce,
+    )
+    return kept, [payloads[i] for i in good]
+
+
+def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[bytes | None]:
+    """Bodies from the journal, checked; None for one that is gone or damaged (the lock is free).
+
+    A body may be relocated while it is read; the row then tells the new place.
+    """
+    out: list[bytes | None] = [None] * len(seqs)
+    todo = list(range(len(seqs)))
+    for attempt in range(3):
+        with engine.lock:
+            rows = {i: row for i in todo if (row := shard.partition.index.read(seqs[i]))}
+            if attempt == 0 and any(
+                row[9] << 32 | row[10] >= engine.written for row in rows.values()
+            ):
+                engine.write_now()
+        places = [(row[9], row[10], row[11]) for row in rows.values()]
+        for number, payload in zip(rows, _read_many(engine, places), strict=True):
+            if payload is not None and outflow.is_intact(payload, rows[number]):
+                out[number] = payload
+        todo = [i for i in rows if out[i] is None]
+        if not todo:
+            break
+    return out
+
+
+def _read_many(engine: Engine, places: list[tuple[int, int, int]]) -> list[bytes | None]:
+    try:
+        return list(engine.journal.read_many(places))
+    except (DamagedRecord, OSError):
+        if len(places) == 1:
+            return [None]
+    return [_read_many(engine, [place])[0] for place in places]
+
+
+def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
+    """Put messages whose body cannot be read on the record as damaged."""
+    with engine.lock:
+        partition = shard.partition
+        gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]
+        partition.remove(gone, Reason.DAMAGED, engine.now_ms())
+        engine.settle(shard)
+    for seq in seqs:
+        identity = outflow.message_id(shard.partition.pid, seq)
+        engine.damage.append(f"body of message {identity} does not match its checksum")
+        log.error("damaged_body", message=identity, queue=shard.queue.spec.name)
+
+
+def peek(
+    engine: Engine,
+    name: str,
+    count: int,
+    state: str,
+    where: Callable[[Peeked], bool] | None,
+) -> list[Peeked]:
+    """Look at messages in delivery order (ready) or in order of arrival (other states)."""
+    if state not in STATES:
+        raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
+    check_lease(count, 0, None)
+    out: list[Peeked] = []
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        now_ms = engine.now_ms()
+        chosen = [
+            (shard, seq)
+            for shard in queue.shards
+            if shard.faulty is None
+            for seq in _seqs(
+                shard, count if where is None else limits.LEASE_COUNT_MAX, state, now_ms
+            )
+        ]
+    for shard, seq in chosen:
+        if len(out) >= count:
+            break
+        found = look(engine, shard, seq)
+        if found is not None and found.state == state and (where is None or where(found)):
+            out.append(found)
+    return out
+
+
+def look(engine: Engine, shard: Shard, seq: int) -> Peeked | None:
+    """One message as it is now; None if it is gone or its body is damaged (the lock is free)."""
+    with engine.lock:
+        row = shard.partition.index.read(seq)
+        payload = shard.resident.get(seq, row[2]) if row else None
+    if row is None:
+        return None
+    if payload is None:
+        payload = read_bodies(engine, shard, [seq])[0]
+    if payload is None:
+        return None
+    with engine.lock:
+        return outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
+
+
+def _seqs(shard: Shard, count: int, state: str, now_ms: int) -> list[int]:
+    partition = shard.partition
+    if state == "ready":
+        return partition.order.peek(count, now_ms)
+    wanted = STATES[state]
+    if state == "replicating":
+        held = [run for _, _, runs in partition.held for run in runs]
+        return [run.first + i for run in held for i in range(run.count)][:count]
+    out: list[int] = []
+    for page, slots in partition.index.live_seqs():
+        for slot in slots.tolist():
+            seq = page.number * limits.PAGE_ROWS + slot
+            if partition.index.state_of(seq) == wanted:
+                out.append(seq)
+                if len(out) >= count:
+                    return out
+    return out
+
+
+def read_ahead(engine: Engine, shard: Shard) -> bool:
+    """Bring bodies that are delivered next into RAM; False if enough are there (lock is free)."""
+    with engine.lock:
+        partition = shard.partition
+        depth = shard.resident.wanted(partition.depth[READY])
+        if not depth or shard.faulty is not None:
+            return False
+        seqs = partition.order.peek(min(depth, limits.LEASE_COUNT_MAX), engine.now_ms())
+        wanted = [(seq, row[2]) for seq in seqs if (row := partition.index.read(seq))]
+        missing = shard.resident.missing(wanted)
+    if not missing:
+        return False
+    for start in range(0, len(missing), 4_096):
+        part = missing[start : start + 4_096]
+        payloads = read_bodies(engine, shard, [seq for seq, _ in part])
+        with engine.lock:
+            for (seq, importance), payload in zip(part, payloads, strict=True):
+                if payload is None or partition.index.state_of(seq) != READY:
+                    continue
+                if not shard.resident.admit(seq, importance, payload):
+                    return True
+    return True

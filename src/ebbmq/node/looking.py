@@ -1,0 +1,210 @@
+"""What people ask of a broker: how deep, how old, how fast, where is it, why did it go, is it well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ebbmq.core import row as rows
+from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
+from ebbmq.errors import InvalidMessage
+from ebbmq.model import REASON_TEXT, Reason, Removal
+from ebbmq.node import leasing
+from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ebbmq.core.partition import Partition
+    from ebbmq.model import QueueSpec
+    from ebbmq.node.engine import Engine
+
+_DEPTHS = {
+    "ready": READY,
+    "leased": LEASED,
+    "scheduled": SCHEDULED,
+    "replicating": REPLICATING,
+    "dying": DYING,
+}
+
+
+def queues(engine: Engine) -> list[QueueSpec]:
+    """Every declared queue."""
+    with engine.lock:
+        engine.check_open()
+        return [queue.spec for queue in engine.catalog.queues.values()]
+
+
+def topics(engine: Engine) -> list[dict[str, Any]]:
+    """Every declared topic with the queues subscribed to it."""
+    with engine.lock:
+        engine.check_open()
+        return [
+            {"topic": t.spec.name, "max_age_ms": t.spec.max_age_ms, "queues": list(t.queues)}
+            for t in engine.catalog.topics.values()
+        ]
+
+
+def stats(engine: Engine, name: str) -> dict[str, Any]:
+    """Everything countable about a queue."""
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        now_ms = engine.now_ms()
+        partitions = [shard.partition for shard in queue.shards]
+        totals: dict[str, int] = {}
+        for partition in partitions:
+            for key, count in partition.totals.items():
+                totals[key] = totals.get(key, 0) + count
+        totals["overflowed"] = totals.pop("overflow")
+        totals.setdefault("dead_lettered", 0)
+        residents = [shard.resident for shard in queue.shards]
+        states = {
+            shard.resident.state(shard.partition.live() - shard.partition.depth[LEASED])
+            for shard in queue.shards
+        }
+        by_importance = [sum(p.by_importance[i] for p in partitions) for i in range(11)]
+        return {
+            "queue": name,
+            "depth": {
+                key: sum(p.depth[state] for p in partitions) for key, state in _DEPTHS.items()
+            },
+            "by_importance": {i: count for i, count in enumerate(by_importance) if i and count},
+            "oldest_age_ms": _oldest_age_ms(partitions, now_ms),
+            "bytes": sum(p.body_bytes for p in partitions),
+            "residency": next((s for s in ("paging", "paged") if s in states), "normal"),
+            "cache": {
+                "bytes": sum(r.bytes for r in residents),
+                "hits": sum(r.hits for r in residents),
+                "misses": sum(r.misses for r in residents),
+            },
+            "rates": queue.rates.mark(
+                now_ms, tuple(totals[key] for key in ("published", "leased", "acked", "retried"))
+            ),
+            "totals": totals,
+            "decay_factor": max(p.factor for p in partitions),
+            "paused": queue.paused,
+            "partitions": [
+                {
+                    "id": f"{shard.partition.pid:x}",
+                    "state": "ok" if shard.faulty is None else "faulty",
+                    "why": shard.faulty,
+                    "depth": shard.partition.live(),
+                }
+                for shard in queue.shards
+            ],
+        }
+
+
+def _oldest_age_ms(partitions: list[Partition], now_ms: int) -> int:
+    """Age of the oldest message that is there; rows of a page are in order of arrival."""
+    oldest = now_ms
+    for partition in partitions:
+        for page, slots in partition.index.live_seqs():
+            row = partition.index.read(page.number << 12 | int(slots[0]))
+            if row is not None:
+                oldest = min(oldest, row[5] & LOW48)
+            break
+    return max(0, now_ms - oldest)
+
+
+def removals(
+    engine: Engine, name: str, *, reason: str | None, since_ms: int | None
+) -> list[Removal]:
+    """The record of messages that left a queue other than by ack."""
+    codes = {text: code for code, text in REASON_TEXT.items()}
+    if reason is not None and reason not in codes:
+        raise InvalidMessage(f"reason is {reason!r}", f"use one of {', '.join(codes)}")
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        found = engine.removals.find(
+            list(queue.by_pid),
+            reason=int(codes[reason]) if reason else None,
+            since_ms=since_ms,
+        )
+    return [_removal(record, name) for record in found]
+
+
+def _removal(record: npt.NDArray[np.void] | Any, queue: str) -> Removal:
+    moved = int(record["moved_seq"])
+    return Removal(
+        message_id(int(record["pid"]), int(record["seq"])),
+        queue,
+        REASON_TEXT[Reason(int(record["reason"]))],
+        int(record["at_ms"]),
+        int(record["importance"]),
+        round(float(record["current"]), 4),
+        int(record["enqueued_at_ms"]),
+        int(record["failures"]),
+        int(record["attempts"]),
+        int(record["bytes"]),
+        message_id(int(record["moved_pid"]), moved) if moved else None,
+    )
+
+
+def why(engine: Engine, identity: str) -> dict[str, Any]:
+    """Where a message is, or why it left."""
+    parsed = parse_id(identity) if isinstance(identity, str) else None
+    if parsed is None:
+        raise InvalidMessage(
+            f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"
+        )
+    pid, seq = parsed
+    with engine.lock:
+        engine.check_open()
+        shard = engine.catalog.shards.get(pid)
+        row = shard.partition.index.read(seq) if shard else None
+        issued = shard.partition.index.next_seq if shard else 0
+        found = engine.removals.find([pid], seq=seq)
+    queue = shard.queue.spec.name if shard else None
+    if shard is not None and row is not None:
+        seen = leasing.look(engine, shard, seq)
+        return {
+            "id": identity,
+            "queue": queue,
+            "state": STATE_NAMES[row[0]],
+            "importance": row[2],
+            "current_importance": seen.current_importance if seen else None,
+            "failures": row[5] >> rows.HIGH,
+            "attempts": row[13],
+            "enqueued_at_ms": row[5] & LOW48,
+            "bytes": row[11],
+            "segment": row[9],
+            "damaged": seen is None,
+        }
+    if len(found):
+        removal = _removal(found[-1], queue or "a deleted queue")
+        return {"id": identity, "queue": queue, "state": "removed", **_fields(removal)}
+    if shard is not None and 0 < seq < issued:
+        return {
+            "id": identity,
+            "queue": queue,
+            "state": "gone",
+            "reason": "acked, or its removal record is older than the removals log keeps",
+        }
+    return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
+
+
+def _fields(removal: Removal) -> dict[str, Any]:
+    return {
+        name: getattr(removal, name)
+        for name in removal.__struct_fields__
+        if name not in ("id", "queue")
+    }
+
+
+def health(engine: Engine) -> dict[str, Any]:
+    """Whether the broker is ready, and everything a person should look at."""
+    problems = []
+    with engine.lock:
+        if engine.closed is not None:
+            problems.append(engine.closed)
+        elif engine.journal.failed is not None:
+            problems.append(str(engine.journal.failed))
+        if engine.clock_doubt:
+            problems.append(engine.clock_doubt)
+        for shard in engine.catalog.shards.values():
+            if shard.faulty is not None:
+                problems.append(f"partition {shard.partition.pid:x} is faulty: {shard.faulty}")
+        return {"ready": not problems, "problems": problems, "damage": list(engine.damage)}

@@ -1,0 +1,155 @@
+"""Moving messages between queues: to the dead queue, and back from it (redrive).
+
+A move is one GROUP record, the publish and the removal together, so a crash leaves the message in
+exactly one of the two queues.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.core import envelope, lifecycle
+from ebbmq.core import facts as fact
+from ebbmq.core.row import DURABLE, DYING, HIGH, LOW48, RATE_UNIT, READY
+from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
+from ebbmq.model import REASON_TEXT, Message, Reason
+from ebbmq.node import intake, outflow, publishing
+from ebbmq.node.levels import WRITTEN
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.partition import Move, Row
+    from ebbmq.model import Timing
+    from ebbmq.node.catalog import Queue, Shard
+    from ebbmq.node.engine import Engine
+
+REASON: Final = "x-ebbmq-reason"
+SOURCE: Final = "x-ebbmq-source"
+SOURCE_ID: Final = "x-ebbmq-source-id"
+AT_MS: Final = "x-ebbmq-at-ms"
+FAILURES: Final = "x-ebbmq-failures"
+ADDED: Final = (REASON, SOURCE, SOURCE_ID, AT_MS, FAILURES)
+
+
+def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
+    """Move DYING messages; those the dead queue refuses stay and are tried again (lock is held)."""
+    partition = shard.partition
+    name = shard.queue.spec.dead_queue
+    now_ms = engine.now_ms()
+    target = engine.catalog.queues.get(name) if name else None
+    for move in moves:
+        row = partition.index.read(move.seq)
+        if row is None or row[0] != DYING:
+            continue
+        if name is None:
+            partition.remove([(move.seq, row)], move.reason, now_ms)
+            engine.settle(shard)
+            continue
+        try:
+            if target is None:
+                raise ClientError(f"dead queue {name!r} is not declared", "declare it")
+            _move(engine, shard, target, move.seq, row, move.reason)
+        except (ClientError, StorageFailed) as error:
+            if isinstance(error, StorageFailed) and not isinstance(error, DamagedRecord):
+                raise
+            log.warning(
+                "dead_queue_refused",
+                message=outflow.message_id(partition.pid, move.seq),
+                dead_queue=name,
+                detail=error.detail,
+            )
+            lifecycle.postpone_move(partition, move.seq, now_ms)
+
+
+def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reason: Reason) -> None:
+    """Publish a copy in the target and remove the original, as one record."""
+    payload = _payload(engine, source, seq, row)
+    if payload is None:
+        gone = Reason.DAMAGED
+        source.partition.remove([(seq, row)], gone, engine.now_ms())
+        engine.settle(source)
+        return
+    message, history = _message(engine, source, seq, row, payload, reason)
+    batch = intake.pack([message], [history])
+    healthy = target.healthy() or [publishing.usable(target, target.shards[0])]
+    goal = healthy[target.next_shard % len(healthy)]
+    target.next_shard += 1
+    publishing.check_room(goal, 1, batch.body_bytes)
+    now_ms = engine.now_ms()
+    sizes = [fact.publish_bytes(1, batch.body_bytes), fact.REMOVAL.size]
+    head = fact.group_head_bytes(2)
+    # A move frees the reserve of the message it removes, so it needs no more than it gives back.
+    engine.journal.admit(head + sum(sizes), (engine.live - 1) * limits.RESERVE_BYTES_PER_MESSAGE)
+    segment, offset = engine.journal.place(head + sum(sizes))
+    first = goal.partition.index.next_seq
+    runs = goal.partition.publish(batch, now_ms, segment, offset + head + fact.publish_bytes(1, 0))
+    published = goal.partition.facts.pop()
+    source.partition.remove([(seq, row)], reason, now_ms, [(goal.partition.pid, first)])
+    removed = source.partition.facts.pop()
+    position = engine.append([fact.group([published, removed], sizes)])
+    engine.note_range(segment, goal.partition.pid, first, 1)
+    engine.removals.note(removed.parts[0], position)
+    source.partition.totals.setdefault("dead_lettered", 0)
+    if reason is not Reason.REDRIVEN:
+        source.partition.totals["dead_lettered"] += 1
+    publishing.admit_bodies(goal, first, batch.payloads)
+    engine.open_or_hold(goal, WRITTEN, position, runs)
+    engine.settle(source)
+
+
+def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:
+    payload = shard.resident.get(seq, row[2])
+    if payload is not None:
+        return payload
+    if row[9] << 32 | row[10] >= engine.written:
+        engine.write_now()
+    try:
+        payload = engine.journal.read(row[9], row[10], row[11])
+    except DamagedRecord:
+        return None
+    return payload if outflow.is_intact(payload, row) else None
+
+
+def _message(
+    engine: Engine, shard: Shard, seq: int, row: Row, payload: bytes, reason: Reason
+) -> tuple[Message, tuple[Timing, ...]]:
+    """The message as it goes to the other queue: what it was, and on the way to a dead queue why."""
+    size = row[7] >> HIGH
+    read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
+    headers = {k: v for k, v in envelope.headers_of(read).items() if k not in ADDED}
+    if reason is not Reason.REDRIVEN:
+        headers |= {
+            REASON: REASON_TEXT[reason],
+            SOURCE: shard.queue.spec.name,
+            SOURCE_ID: outflow.message_id(shard.partition.pid, seq),
+            AT_MS: str(engine.now_ms()),
+            FAILURES: str(row[5] >> HIGH),
+        }
+    dead = row[6] & LOW48
+    redriven = reason is Reason.REDRIVEN
+    message = Message(
+        payload[size:],
+        importance=row[2],
+        # A dead letter waits for people: no TTL, no decay, until it is redriven.
+        ttl_ms=dead - (row[5] & LOW48) if redriven and dead else None,
+        decay_rate=row[4] / RATE_UNIT if redriven else 0.0,
+        headers=headers,
+        key=read.key,
+        store=read.store,
+        replicas=read.replicas,
+        durable=bool(row[1] & DURABLE),
+        type=read.type,
+    )
+    return message, read.history + shard.partition.history(seq)
+
+
+def redrive_one(engine: Engine, source: Shard, target: Queue, seq: int) -> bool:
+    """Move a ready message of a dead queue back to work (the lock is held)."""
+    row = source.partition.index.read(seq)
+    if row is None or row[0] != READY:
+        return False
+    _move(engine, source, target, seq, row, Reason.REDRIVEN)
+    return True

@@ -1,0 +1,137 @@
+"""Opening and closing an engine on a data directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.node import declaring
+from ebbmq.node.checkpointing import Checkpointer
+from ebbmq.node.clock import SystemClock
+from ebbmq.node.compaction import Compactor
+from ebbmq.node.config import load
+from ebbmq.node.directory import Directory
+from ebbmq.node.engine import Engine
+from ebbmq.node.log import log
+from ebbmq.node.recovery import Recovery, disks
+from ebbmq.node.removals import Removals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from ebbmq.journal.disk import Disk
+    from ebbmq.node.clock import Clock
+    from ebbmq.node.config import Config
+
+_CLOCK_EVERY_MS: Final = 10_000
+
+
+def open_engine(
+    path: str | Path,
+    config: Config | dict[str, Any] | str | Path | None = None,
+    clock: Clock | None = None,
+    *,
+    disk: Disk | None = None,
+    accept_clock: bool = False,
+) -> Engine:
+    """Take a data directory, put back what it holds, and let time pass.
+
+    Raises:
+        DirectoryInUse: another process has it.
+        StorageFailed: it cannot be read or written.
+    """
+    settings = load(config)
+    directory = Directory(path)
+    removals = None
+    try:
+        removals = Removals(directory.path / "removals")
+        engine = Engine(settings, clock or SystemClock(), directory, removals)
+        journal_disk, checkpoint_disk = disks(engine, disk)
+        recovery = Recovery(engine, journal_disk, checkpoint_disk)
+        engine.journal = recovery.run()
+        _set_time(engine, recovery, accept=accept_clock)
+        engine.catalog.epoch += 1
+        recovery.finish(engine.now_ms())
+        engine.written = engine.synced = engine.journal.position
+        engine.journal.on_commit = engine.committed
+        declaring.note_catalog(engine)
+        engine.note_clock()
+        removals.flush()
+    except BaseException:
+        if removals is not None:
+            removals.close()
+        directory.close()
+        raise
+    upkeep = Upkeep(engine, journal_disk, checkpoint_disk, recovery.generation)
+    engine.upkeep = upkeep.run
+    engine.checkpoint = upkeep.checkpoint
+    engine.start()
+    return engine
+
+
+def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:
+    """Go on with queue time where it was, plus the calendar time since, if that can be believed."""
+    wall_ms = engine.clock.wall_ms()
+    now_ms = wall_ms
+    if recovery.queue_ms:
+        since_ms = wall_ms - recovery.wall_ms if recovery.wall_ms else 0
+        now_ms = max(recovery.queue_ms, recovery.clock_ms + since_ms)
+        doubt = None
+        if since_ms < 0:
+            doubt = f"the clock is {-since_ms} ms behind where it was when the store was last open"
+        elif since_ms > limits.CLOCK_AHEAD_MS_MAX:
+            doubt = f"the clock is {since_ms // limits.DAY_MS} days ahead of the store's last entry"
+        if doubt is not None:
+            if not accept:
+                engine.clock_doubt = (
+                    f"{doubt}; nothing is removed by age. Correct the clock, or run "
+                    "`ebbmq doctor --accept-clock`"
+                )
+                log.warning("clock_doubt", detail=engine.clock_doubt)
+                now_ms = recovery.queue_ms
+            elif since_ms < 0:
+                now_ms = recovery.queue_ms
+    engine.time_base_ms = now_ms - engine.clock.elapsed_ms()
+
+
+class Upkeep:
+    """What keeps a store small and quick to open: checkpoints, compaction, the clock on record."""
+
+    def __init__(
+        self, engine: Engine, journal_disk: Disk, checkpoint_disk: Disk, generation: int
+    ) -> None:
+        self._engine = engine
+        self._checkpointer = Checkpointer(engine, checkpoint_disk, generation)
+        self._compactor = Compactor(engine, journal_disk)
+
+    def run(self) -> None:
+        """Do what is due of it."""
+        engine = self._engine
+        with engine.lock:
+            if engine.closed is not None:
+                return
+            now_ms = engine.now_ms()
+            for shard in engine.catalog.shards.values():
+                shard.partition.refresh_factor(now_ms)
+            if now_ms - engine.clock_noted_ms >= _CLOCK_EVERY_MS and engine.live:
+                engine.note_clock()
+            engine.removals.flush()
+            engine.journal.admit(0, engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+        self._checkpointer.run_if_due()
+        self._compactor.run()
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now."""
+        self._checkpointer.run()
+
+
+def close_engine(engine: Engine) -> None:
+    """Make everything durable, leave a checkpoint for a quick start, let go of the directory."""
+
+    def clean() -> None:
+        if engine.journal.failed is None:
+            engine.note_clock()
+            engine.checkpoint()
+
+    engine.close(clean=clean)

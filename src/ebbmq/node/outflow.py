@@ -1,0 +1,151 @@
+"""From rows and bodies to what a consumer gets: tokens, leases, peeks."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from ebbmq.core import envelope
+from ebbmq.core import row as rows
+from ebbmq.core.row import HIGH, LOW48
+from ebbmq.model import NO_HEADERS, Lease, Peeked
+from ebbmq.policy import importance as policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.partition import Grants, Partition, Row, Token
+
+_TOKEN: Final = Struct(">IQIII")
+TOKEN_CHARS: Final = 2 * _TOKEN.size
+STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
+
+
+def message_id(pid: int, seq: int) -> str:
+    """The public id of a message."""
+    return f"{pid:x}-{seq:x}"
+
+
+def parse_id(text: str) -> tuple[int, int] | None:
+    """(pid, seq) of a public id; None if it is not one."""
+    pid, dash, seq = text.partition("-")
+    try:
+        return (int(pid, 16), int(seq, 16)) if dash else None
+    except ValueError:
+        return None
+
+
+def tokens_of(partition: Partition, grants: Grants) -> list[str]:
+    """One opaque token per lease."""
+    pack, pid, epoch, nonce = _TOKEN.pack, partition.pid, partition.epoch, grants.nonce
+    packed = b"".join(
+        [
+            pack(pid, seq, row[13] + 1, epoch, nonce)
+            for seq, row in zip(grants.seqs, grants.rows, strict=True)
+        ]
+    ).hex()
+    return [packed[at : at + TOKEN_CHARS] for at in range(0, len(packed), TOKEN_CHARS)]
+
+
+def token_of(pid: int, seq: int, row: Row, epoch: int) -> str:
+    """The token of a row that is leased."""
+    return _TOKEN.pack(pid, seq, row[13], epoch, row[14]).hex()
+
+
+def parse_tokens(tokens: Sequence[str]) -> list[Token | None]:
+    """(pid, seq, generation, epoch, nonce) per token, None for what is not a token of ours."""
+    try:
+        packed = bytes.fromhex("".join(tokens))
+    except (ValueError, TypeError):
+        packed = b""
+    if len(packed) == len(tokens) * _TOKEN.size and all(
+        len(token) == TOKEN_CHARS for token in tokens
+    ):
+        return list(_TOKEN.iter_unpack(packed))  # type: ignore[arg-type]  # five integers each
+    if len(tokens) == 1:
+        return [None]
+    return [parse_tokens([token])[0] for token in tokens]
+
+
+def is_intact(payload: bytes, row: Row) -> bool:
+    """Whether bytes read from a device are the ones that were published."""
+    return len(payload) == row[11] and crc32c(payload) == row[12]
+
+
+def leases(
+    partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
+) -> list[Lease]:
+    """What a lease call returns."""
+    out: list[Lease] = []
+    prefix = f"{partition.pid:x}-"
+    deadline_ms = grants.deadline_ms
+    width = partition.spec.band_width
+    for seq, row, payload, token in zip(
+        grants.seqs, grants.rows, payloads, tokens_of(partition, grants), strict=True
+    ):
+        enqueued_at_ms = row[5] & LOW48
+        dead = row[6] & LOW48
+        importance = row[2]
+        if row[4]:
+            current = partition.current_importance(row, now_ms)
+            band = policy.band_of(current, width or 1.0)
+            rate = row[4] / rows.RATE_UNIT
+        else:
+            current = float(importance)
+            band = importance if width == 1.0 else policy.band_of(current, width or 1.0)
+            rate = 0.0
+        headers, history, body = NO_HEADERS, (), payload
+        header_size = row[7] >> HIGH
+        if header_size:
+            read = envelope.unpack(payload[:header_size])
+            headers, history, body = envelope.headers_of(read), read.history, payload[header_size:]
+        failures = row[5] >> HIGH
+        if failures:
+            history = history + partition.history(seq)
+        out.append(
+            Lease(
+                prefix + f"{seq:x}",
+                body,
+                headers,
+                token,
+                row[13] + 1,
+                failures,
+                importance,
+                current,
+                band,
+                dead - enqueued_at_ms if dead else None,
+                rate,
+                enqueued_at_ms,
+                deadline_ms,
+                history,
+            )
+        )
+    return out
+
+
+def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int) -> Peeked:
+    """A message as `peek` shows it."""
+    enqueued_at_ms = row[5] & LOW48
+    dead = row[6] & LOW48
+    current = partition.current_importance(row, now_ms)
+    header_size = row[7] >> HIGH
+    read = envelope.unpack(payload[:header_size]) if header_size else envelope.EMPTY
+    due_ms = row[7] & LOW48
+    return Peeked(
+        message_id(partition.pid, seq),
+        payload[header_size:],
+        envelope.headers_of(read),
+        STATE_NAMES[row[0]],
+        row[13],
+        row[5] >> HIGH,
+        row[2],
+        current,
+        policy.band_of(current, partition.spec.band_width or 1.0),
+        dead - enqueued_at_ms if dead else None,
+        row[4] / rows.RATE_UNIT,
+        enqueued_at_ms,
+        due_ms or None,
+        read.history + partition.history(seq),
+    )

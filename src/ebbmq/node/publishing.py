@@ -1,0 +1,296 @@
+"""Taking messages in: route, refuse duplicates and overflow, find a place, append, hold until confirmed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
+from ebbmq.model import Message, Receipt
+from ebbmq.node import intake
+from ebbmq.node.levels import RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.partition import Batch, Run
+    from ebbmq.model import Level, TopicSpec
+    from ebbmq.node.catalog import Queue, Shard
+    from ebbmq.node.engine import Engine
+
+
+def publish(
+    engine: Engine, name: str, messages: object, confirm: str | None
+) -> tuple[list[Receipt], Level, int]:
+    """Take messages into a queue; returns receipts that hold once (level, position) does."""
+    checked = intake.as_messages(messages)
+    level = intake.level_of(confirm, checked)
+    batch = intake.pack(checked)
+    with engine.lock:
+        engine.check_open()
+        queue = engine.catalog.queue(name)
+        receipts = _into_queue(engine, queue, batch, RANK[level])
+        if level == "written":
+            engine.write_now()
+        return receipts, level, engine.journal.position
+
+
+def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[Receipt]:
+    if len(queue.shards) == 1:
+        return into_shard(engine, usable(queue, queue.shards[0]), batch, level)
+    receipts: list[Receipt | None] = [None] * len(batch.messages)
+    for shard, chosen in _route(queue, batch.messages).items():
+        part = into_shard(engine, shard, intake.select(batch, chosen), level)
+        for number, receipt in zip(chosen, part, strict=True):
+            receipts[number] = receipt
+    return [receipt for receipt in receipts if receipt is not None]
+
+
+def _route(queue: Queue, messages: Sequence[Message]) -> dict[Shard, list[int]]:
+    """Which messages go to which partition: by key, by producer's id, else in turn."""
+    healthy = queue.healthy()
+    if not healthy:
+        usable(queue, queue.shards[0])
+    turn = healthy[queue.next_shard % len(healthy)]
+    queue.next_shard += 1
+    routes: dict[Shard, list[int]] = {}
+    for number, message in enumerate(messages):
+        tag = message.key or message.id
+        shard = turn
+        if tag is not None:
+            shard = usable(queue, queue.shards[crc32(tag.encode()) % len(queue.shards)])
+        routes.setdefault(shard, []).append(number)
+    return routes
+
+
+def usable(queue: Queue, shard: Shard) -> Shard:
+    """A shard that takes requests.
+
+    Raises:
+        StorageFailed: it is faulty.
+    """
+    if shard.faulty is not None:
+        raise StorageFailed(
+            f"partition {shard.partition.pid:x} of queue {queue.spec.name!r} is faulty: "
+            f"{shard.faulty}",
+            "run `ebbmq doctor` on the data directory; the other partitions go on",
+            code="partition_faulty",
+        )
+    return shard
+
+
+def into_shard(engine: Engine, shard: Shard, batch: Batch, level: int) -> list[Receipt]:
+    """Take a batch into one partition (the lock is held)."""
+    now_ms = engine.now_ms()
+    if any(message.id is not None for message in batch.messages):
+        return _deduplicated(engine, shard, batch, level, now_ms)
+    return _append_all(engine, shard, batch, level, now_ms)
+
+
+def _deduplicated(
+    engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int
+) -> list[Receipt]:
+    """Store each producer's id once; a repeated one gets the receipt of the first."""
+    dedup = shard.partition.dedup
+    known: dict[int, int] = {}
+    fresh: list[int] = []
+    first_here: dict[str, int] = {}
+    repeats: dict[int, int] = {}
+    for number, message in enumerate(batch.messages):
+        name = message.id
+        if name is None:
+            fresh.append(number)
+        elif seq := dedup.find(name, now_ms):
+            known[number] = seq
+        elif name in first_here:
+            repeats[number] = first_here[name]
+        else:
+            first_here[name] = number
+            fresh.append(number)
+    prefix = f"{shard.partition.pid:x}-"
+    receipts: dict[int, Receipt] = {
+        number: Receipt(f"{prefix}{seq:x}", True) for number, seq in known.items()
+    }
+    if fresh:
+        stored = _append_all(engine, shard, intake.select(batch, fresh), level, now_ms)
+        for number, receipt in zip(fresh, stored, strict=True):
+            receipts[number] = receipt
+            name = batch.messages[number].id
+            if name is not None:
+                dedup.add(name, int(receipt.id[len(prefix) :], 16), now_ms)
+    for number, original in repeats.items():
+        receipts[number] = Receipt(receipts[original].id, True)
+    return [receipts[number] for number in range(len(batch.messages))]
+
+
+def _append_all(
+    engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int
+) -> list[Receipt]:
+    check_room(shard, len(batch.messages), batch.body_bytes)
+    receipts: list[Receipt] = []
+    prefix = f"{shard.partition.pid:x}-"
+    for part in intake.records(batch):
+        first = _append(engine, shard, part, level, now_ms)
+        receipts += [
+            Receipt(f"{prefix}{seq:x}") for seq in range(first, first + len(part.messages))
+        ]
+    engine.trim(shard)
+    return receipts
+
+
+def check_room(shard: Shard, count: int, body_bytes: int) -> None:
+    """Refuse what a bounded queue has no room for.
+
+    Raises:
+        QueueFull: max_messages or max_bytes is reached and the policy is to reject.
+        Overloaded: the queue keeps its bodies in RAM only and its cache is full.
+    """
+    spec, partition = shard.queue.spec, shard.partition
+    parts = len(shard.queue.shards)
+    if spec.overflow == "reject":
+        messages_max = spec.max_messages and max(1, spec.max_messages // parts)
+        bytes_max = spec.max_bytes and max(1, spec.max_bytes // parts)
+        if messages_max and partition.live() + count > messages_max:
+            raise QueueFull(
+                f"queue {spec.name!r} holds {partition.live()} of {messages_max} messages",
+                "consume, raise max_messages, or choose another overflow policy",
+            )
+        if bytes_max and partition.body_bytes + body_bytes > bytes_max:
+            raise QueueFull(
+                f"queue {spec.name!r} holds {partition.body_bytes} of {bytes_max} bytes",
+                "consume, raise max_bytes, or choose another overflow policy",
+            )
+    if not spec.page_to_disk and not shard.resident.has_room(body_bytes, count):
+        raise Overloaded(
+            f"queue {spec.name!r} keeps bodies in RAM (page_to_disk=False) and its "
+            f"{spec.cache_bytes} bytes are used up",
+            "consume, raise cache_bytes, or allow page_to_disk",
+            code="cache_full",
+        )
+
+
+def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int) -> int:
+    """One journal record; returns the first message number."""
+    partition = shard.partition
+    count = len(batch.messages)
+    payload_bytes = fact.publish_bytes(count, batch.body_bytes)
+    journal = engine.journal
+    journal.admit(payload_bytes, engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+    segment, offset = journal.place(payload_bytes)
+    first = partition.index.next_seq
+    runs = partition.publish(batch, now_ms, segment, offset + fact.publish_bytes(count, 0))
+    position = engine.append(partition.facts)
+    partition.facts.clear()
+    admit_bodies(shard, first, batch.payloads)
+    engine.open_or_hold(shard, level, position, runs)
+    return first
+
+
+def admit_bodies(shard: Shard, first: int, payloads: list[bytes]) -> None:
+    """Keep published bodies in RAM as far as they pay."""
+    if not shard.resident.bytes_max:
+        return
+    page = shard.partition.index.page_for(first)
+    slot = first & (limits.PAGE_ROWS - 1)
+    end = slot + len(payloads)
+    if end <= limits.PAGE_ROWS and page.thin is None:
+        importances = page.view["importance"][slot:end].tolist()
+    else:
+        importances = [
+            row[2] if (row := shard.partition.index.read(first + i)) else 0
+            for i in range(len(payloads))
+        ]
+    shard.resident.admit_many(first, importances, payloads)
+
+
+def publish_topic(
+    engine: Engine, name: str, messages: object, confirm: str | None
+) -> tuple[dict[str, list[Receipt]], Level, int]:
+    """Take messages into every queue subscribed to a topic: one body, one row each, all or none."""
+    checked = intake.as_messages(messages)
+    level = intake.level_of(confirm, checked)
+    with engine.lock:
+        engine.check_open()
+        topic = engine.catalog.topic(name)
+        batch = intake.pack([_aged(message, topic.spec) for message in checked])
+        queues = [engine.catalog.queue(subscribed) for subscribed in topic.queues]
+        shards = [_one_shard(queue) for queue in queues]
+        receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}
+        for shard in shards:
+            check_room(shard, len(batch.messages), batch.body_bytes)
+        for part in intake.records(batch):
+            if not shards:
+                break
+            firsts = _append_shared(engine, shards, part, RANK[level])
+            for shard, first in zip(shards, firsts, strict=True):
+                prefix = f"{shard.partition.pid:x}-"
+                receipts[shard.queue.spec.name] += [
+                    Receipt(f"{prefix}{first + i:x}") for i in range(len(part.messages))
+                ]
+        for shard in shards:
+            engine.trim(shard)
+        if level == "written":
+            engine.write_now()
+        return receipts, level, engine.journal.position
+
+
+def _one_shard(queue: Queue) -> Shard:
+    """The partition a topic's batch goes to, in turn."""
+    healthy = queue.healthy() or [usable(queue, queue.shards[0])]
+    queue.next_shard += 1
+    return healthy[queue.next_shard % len(healthy)]
+
+
+def _aged(message: Message, topic: TopicSpec) -> Message:
+    """A message that ends with its topic's max_age at the latest."""
+    if message.id is not None:
+        raise InvalidMessage(
+            "a topic does not deduplicate producers' ids", "publish to a queue, or leave id out"
+        )
+    if topic.max_age_ms is None or (message.ttl_ms and message.ttl_ms <= topic.max_age_ms):
+        return message
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
+    return Message(**{**fields, "ttl_ms": topic.max_age_ms})
+
+
+def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level: int) -> list[int]:
+    """One GROUP record: the first part holds the bodies, the rows of all parts point there."""
+    count = len(batch.messages)
+    now_ms = engine.now_ms()
+    sizes = [fact.publish_bytes(count, 0)] * len(shards)
+    sizes[0] += batch.body_bytes
+    head = fact.group_head_bytes(len(shards))
+    journal = engine.journal
+    journal.admit(head + sum(sizes), engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+    segment, offset = journal.place(head + sum(sizes))
+    bodies_at = offset + head + fact.publish_bytes(count, 0)
+    firsts: list[int] = []
+    all_runs: list[list[Run]] = []
+    parts: list[fact.Fact] = []
+    for number, shard in enumerate(shards):
+        firsts.append(shard.partition.index.next_seq)
+        all_runs.append(
+            shard.partition.publish(batch, now_ms, segment, bodies_at, shared=len(shards) > 1)
+        )
+        told = shard.partition.facts.pop()
+        parts.append(told if number == 0 else told._replace(parts=told.parts[:2]))
+    position = engine.append([fact.group(parts, sizes)])
+    for shard, first in zip(shards, firsts, strict=True):
+        engine.note_range(segment, shard.partition.pid, first, count)
+    engine.live += count * len(shards)
+    if len(shards) > 1:
+        _share(engine, segment, bodies_at, batch, len(shards))
+    for shard, first, runs in zip(shards, firsts, all_runs, strict=True):
+        admit_bodies(shard, first, batch.payloads)
+        engine.open_or_hold(shard, level, position, runs)
+    return firsts
+
+
+def _share(engine: Engine, segment: int, offset: int, batch: Batch, count: int) -> None:
+    for payload in batch.payloads:
+        if payload:
+            engine.holdings.share(segment << 32 | offset, count)
+        offset += len(payload)
+    engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + batch.body_bytes

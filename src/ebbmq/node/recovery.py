@@ -1,0 +1,405 @@
+"""Opening a data directory: newest good checkpoint, then every fact after it, then what follows from them.
+
+Damage is never guessed around: a record that cannot be read is set aside and named, message by
+message where its header can be read, and a partition whose checkpointed page and records are both
+unreadable is faulty. A torn tail, which nobody was told about, is cut off.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Final
+
+import crc32c
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import envelope, restore
+from ebbmq.core import facts as fact
+from ebbmq.core import row as rows
+from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
+from ebbmq.errors import DamagedRecord
+from ebbmq.journal import checkpoint, scan
+from ebbmq.journal.disk import FileDisk
+from ebbmq.journal.log import Log
+from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK
+from ebbmq.node import catalog as declared
+from ebbmq.node import declaring
+from ebbmq.node.log import log
+from ebbmq.node.outflow import message_id
+
+if TYPE_CHECKING:
+    from ebbmq.journal.disk import Disk
+    from ebbmq.node.engine import Engine
+
+#: Kinds of blobs in a checkpoint.
+PAGE: Final = 1
+DEDUP: Final = 2
+HISTORIES: Final = 3
+STATUS: Final = 4
+
+
+class Recovery:
+    """One opening of a data directory."""
+
+    def __init__(self, engine: Engine, journal_disk: Disk, checkpoint_disk: Disk) -> None:
+        self._engine = engine
+        self._journal_disk = journal_disk
+        self._checkpoint_disk = checkpoint_disk
+        self._restorers: dict[int, restore.Restorer] = {}
+        self._uuid = engine.directory.identity.uuid
+        self.queue_ms = self.clock_ms = 0
+        self.generation = 0
+        self._start = 0
+        self._item_end = 0
+        self.wall_ms = 0
+        self._segments: list[int] = []
+        self._missing: list[int] = []
+
+    def run(self) -> Log:
+        """Put everything back and return the journal, ready to go on."""
+        engine = self._engine
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            known_synced = self._load_checkpoint()
+            end = self._replay(known_synced)
+            journal = Log.open(
+                self._journal_disk, self._uuid, end, segment_bytes=engine.config.segment_bytes
+            )
+        finally:
+            if collecting:
+                gc.enable()
+        return journal
+
+    def _load_checkpoint(self) -> int:
+        loaded = checkpoint.Checkpoints(self._checkpoint_disk).load()
+        if loaded is None:
+            return 0
+        self.generation = loaded.generation
+        self._start = loaded.start_position
+        status = declared.read_status(loaded.meta)
+        self.queue_ms = self.clock_ms = status.queue_ms
+        self.wall_ms = status.wall_ms
+        self._declare(status.declared)
+        for pid, totals in status.totals.items():
+            if pid in self._engine.catalog.shards:
+                self._engine.catalog.shards[pid].partition.totals.update(totals)
+        damaged: set[int] = set()
+        for blob in loaded.blobs:
+            shard = self._engine.catalog.shards.get(blob.pid)
+            if shard is None:
+                continue
+            try:
+                payload = loaded.read(blob)
+            except DamagedRecord as error:
+                damaged.add(blob.pid)
+                self._report(f"checkpoint: {error.detail}")
+                continue
+            if blob.kind == PAGE:
+                self._restorer(blob.pid).page(blob.number, payload, blob.position)
+            elif blob.kind == DEDUP:
+                shard.partition.dedup.restore(payload)
+            elif blob.kind == HISTORIES:
+                shard.partition.restore_histories(bytes(payload))
+        if damaged:
+            # Without one of its pages a checkpoint proves nothing about what is gone: read all.
+            self._forget()
+            self._start = 0
+        return status.synced
+
+    def _forget(self) -> None:
+        engine = self._engine
+        for name in list(engine.catalog.queues):
+            for shard in engine.catalog.queues.pop(name).shards:
+                engine.residency.close(shard.partition.pid)
+                del engine.catalog.shards[shard.partition.pid]
+        self._restorers.clear()
+
+    def _declare(self, told: declared.Declared) -> None:
+        """Make the catalog what a META fact says."""
+        catalog = self._engine.catalog
+        catalog.next_pid = max(catalog.next_pid, told.next_pid)
+        catalog.epoch = max(catalog.epoch, told.epoch)
+        catalog.factors = dict(told.factors)
+        self._segments = told.segments
+        names = {entry.spec.name: entry for entry in told.queues}
+        for name in list(catalog.queues):
+            if name not in names or names[name].pids != [
+                shard.partition.pid for shard in catalog.queues[name].shards
+            ]:
+                for shard in catalog.queues.pop(name).shards:
+                    self._engine.residency.close(shard.partition.pid)
+                    catalog.shards.pop(shard.partition.pid, None)
+                    self._restorers.pop(shard.partition.pid, None)
+        for entry in told.queues:
+            queue = catalog.queues.get(entry.spec.name)
+            if queue is None:
+                queue = declaring.add_queue(self._engine, entry.spec, entry.pids)
+            elif queue.spec != entry.spec:
+                queue.spec = entry.spec
+                for shard in queue.shards:
+                    shard.partition.adopt(entry.spec)
+            queue.paused = entry.paused
+            for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
+                shard.partition.paused = entry.paused
+                index = shard.partition.index
+                index.next_seq = max(index.next_seq, next_seq)
+        catalog.topics = {entry.spec.name: entry for entry in told.topics}
+
+    def _restorer(self, pid: int) -> restore.Restorer:
+        found = self._restorers.get(pid)
+        if found is None:
+            found = restore.Restorer(self._engine.catalog.shards[pid].partition)
+            self._restorers[pid] = found
+        return found
+
+    # Facts
+
+    def _replay(self, known_synced: int) -> int:
+        """Read the journal; returns where it ends."""
+        relocated = list(self._scan_old())
+        if not self._start:
+            self._declare_ahead()
+        for pid, seqs, block, as_of in relocated:
+            if pid in self._engine.catalog.shards:
+                self._restorer(pid).relocated(seqs, block, as_of, self._start)
+        end = self._start or FIRST_POSITION
+        present = set(scan.numbers(self._journal_disk, old=False))
+        for item in scan.scan(
+            self._journal_disk, self._uuid, self._start, known_synced=known_synced
+        ):
+            end = self._item_end = item.end
+            if type(item) is scan.Found:
+                header = item.header
+                self._fact(
+                    header.kind, header.pid, header.count, header.first, item.payload, item.position
+                )
+            elif type(item) is scan.Damaged:
+                if item.position >> 32 not in present:
+                    self._missing.append(item.position >> 32)
+                else:
+                    self._damaged(item)
+            else:
+                self._torn(item)
+        for number in self._missing:
+            if number in self._segments:
+                self._report(f"journal segment {number} is missing")
+        return max(end, known_synced)
+
+    def _declare_ahead(self) -> None:
+        """Without a checkpoint the first META may have gone with its segment: take the next one."""
+        for item in scan.scan(self._journal_disk, self._uuid):
+            if type(item) is scan.Found and item.header.kind == fact.META:
+                self._declare(declared.read_declared(item.payload))
+                return
+
+    def _scan_old(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        for item in scan.scan_old(self._journal_disk, self._uuid):
+            if type(item) is not scan.Found or item.header.kind != fact.RELOCATE:
+                if type(item) is scan.Damaged:
+                    self._report(f"old segment record at {item.position:#x} cannot be read")
+                continue
+            count = item.header.count
+            as_of, crc, _ = fact.RELOCATE_HEAD.unpack_from(item.payload)
+            at = fact.RELOCATE_HEAD.size
+            seqs = np.frombuffer(item.payload[at : at + 8 * count], dtype="<u8").tolist()
+            block = bytearray(item.payload[at + 8 * count : at + 72 * count])
+            view = np.frombuffer(block, dtype=rows.DTYPE)
+            view["segment"] = item.position >> 32
+            view["offset"] += (item.position & OFFSET_MASK) + HEADER_BYTES
+            self._engine.note_range(
+                item.position >> 32, item.header.pid, min(seqs), max(seqs) - min(seqs) + 1
+            )
+            yield item.header.pid, seqs, memoryview(block), as_of
+
+    def _fact(
+        self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
+    ) -> None:
+        """Make one fact true."""
+        if kind == fact.GROUP:
+            for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
+                self._fact(part_kind, part_pid, part_count, part_first, part, position)
+            return
+        if kind == fact.META:
+            self._declare(declared.read_declared(payload))
+            return
+        if kind == fact.CLOCK:
+            queue_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
+            self.clock_ms = queue_ms
+            self.queue_ms = max(self.queue_ms, queue_ms)
+            return
+        if kind == fact.REMOVE:
+            self._engine.removals.note(bytes(payload), self._item_end)
+        if pid not in self._engine.catalog.shards:
+            return
+        restorer = self._restorer(pid)
+        if kind == fact.PUBLISH:
+            block = payload[8 : 8 + 64 * count]
+            self._published(pid, first, count, block, payload, position)
+        elif kind == fact.ACK:
+            restorer.acked(fact.acked(payload), position)
+        elif kind == fact.GRANT:
+            grant = fact.granted(payload)
+            self.queue_ms = max(self.queue_ms, grant.at_ms)
+            restorer.granted(grant, position)
+        elif kind == fact.STATE:
+            for seq, row, history in fact.states(payload, count):
+                restorer.changed(seq, row, history, position)
+        elif kind == fact.REMOVE:
+            records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
+            self.queue_ms = max(self.queue_ms, int(records["at_ms"].max()))
+            restorer.removed(records, position)
+
+    def _published(
+        self,
+        pid: int,
+        first: int,
+        count: int,
+        block: memoryview,
+        payload: memoryview,
+        position: int,
+    ) -> None:
+        self._engine.note_range(position >> 32, pid, first, count)
+        view = np.frombuffer(block, dtype=rows.DTYPE)
+        self.queue_ms = max(self.queue_ms, int(view["enqueued"][0] & LOW48))
+        self._restorer(pid).published(first, block, position)
+        if (view["due"] >> np.uint64(HIGH)).any():
+            self._remember_ids(pid, first, view, payload[8 + 64 * count :])
+
+    def _remember_ids(
+        self,
+        pid: int,
+        first: int,
+        view: np.ndarray,
+        bodies: memoryview,  # type: ignore[type-arg]
+    ) -> None:
+        dedup = self._engine.catalog.shards[pid].partition.dedup
+        at = 0
+        for number, row in enumerate(view):
+            size = int(row["due"]) >> HIGH
+            if size and at + size <= len(bodies):
+                name = envelope.unpack(bytes(bodies[at : at + size])).id
+                if name is not None:
+                    dedup.add(name, first + number, int(row["enqueued"]) & LOW48)
+            at += int(row["length"])
+
+    # Damage
+
+    def _report(self, problem: str) -> None:
+        self._engine.damage.append(problem)
+        log.error("damage", detail=problem)
+
+    def _torn(self, item: scan.Torn) -> None:
+        for header in item.headers:
+            if header.kind == fact.PUBLISH:
+                ids = f"{message_id(header.pid, header.first)} and {header.count - 1} after it"
+                log.warning("torn_tail", messages=ids)
+        if item.nbytes:
+            log.warning("torn_tail", position=hex(item.position), discarded_bytes=item.nbytes)
+            self._engine.torn_bytes = item.nbytes
+
+    def _damaged(self, item: scan.Damaged) -> None:
+        """Keep what can be proven of a record whose payload does not verify; name the rest."""
+        header = item.header
+        if header is None:
+            self._report(
+                f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read; "
+                "messages published or acked there are named by the gaps in their numbers"
+            )
+            return
+        if header.kind == fact.PUBLISH and item.payload is not None:
+            self._salvage(header.pid, header.first, header.count, item.payload, item.position)
+        elif header.kind == fact.GROUP:
+            self._report(f"a group of facts at {item.position:#x} cannot be read")
+        elif header.kind == fact.ACK:
+            self._report(
+                f"{header.count} acks from message {message_id(header.pid, header.first)} on "
+                "cannot be read; these messages are delivered again"
+            )
+        else:
+            self._report(
+                f"a record of kind {header.kind} about {header.count} messages from "
+                f"{message_id(header.pid, header.first)} on cannot be read"
+            )
+
+    def _salvage(
+        self, pid: int, first: int, count: int, payload: memoryview, position: int
+    ) -> None:
+        block = payload[8 : 8 + 64 * count]
+        crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
+        if len(block) < 64 * count or crc32c.crc32c(bytes(block)) != crc:
+            for number in range(count):
+                self._report(f"message {message_id(pid, first + number)} cannot be read")
+            return
+        if pid not in self._engine.catalog.shards:
+            return
+        kept = bytearray(block)
+        at = 8 + 64 * count
+        for number in range(count):
+            row = ROW.unpack_from(kept, number * 64)
+            body = bytes(payload[at : at + row[11]])
+            at += row[11]
+            if len(body) != row[11] or crc32c.crc32c(body) != row[12]:
+                self._report(f"message {message_id(pid, first + number)} cannot be read")
+                kept[number * 64] = FREE
+        self._restorer(pid).published(first, memoryview(bytes(kept)), position)
+
+    # What follows
+
+    def finish(self, now_ms: int) -> None:
+        """Derive order, wheels, counts and shares; the engine's time is known."""
+        engine = self._engine
+        shared: dict[int, tuple[int, int]] = {}
+        for shard in engine.catalog.shards.values():
+            partition = shard.partition
+            partition.epoch = engine.catalog.epoch
+            partition.removes_by_age = engine.clock_doubt is None
+            restore.rebuild(partition, now_ms, reopened=True)
+            engine.live += partition.live()
+            engine.residency.close(partition.pid)
+            shard.resident = declaring.open_resident(
+                engine, partition, shard.queue.spec, partition.index.next_seq - 1
+            )
+            self._ranges_of(shard.partition.pid)
+            for page, slots in partition.index.live_seqs():
+                view = page.view[slots] if page.thin is None else page.view
+                for row in view[(view["flags"] & SHARED) != 0]:
+                    if row["state"] != FREE and row["length"]:
+                        key = int(row["segment"]) << 32 | int(row["offset"])
+                        shared[key] = (shared.get(key, (0, 0))[0] + 1, int(row["length"]))
+        for key, (count, length) in shared.items():
+            engine.holdings.share(key, count)
+            segment = key >> 32
+            engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
+        for name, (factor, until_ms, run) in engine.catalog.factors.items():
+            queue = engine.catalog.queues.get(name)
+            if queue is not None:
+                declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+    def _ranges_of(self, pid: int) -> None:
+        """Where messages are whose records are older than the checkpoint."""
+        index = self._engine.catalog.shards[pid].partition.index
+        for page, slots in index.live_seqs():
+            if page.thin is not None:
+                for slot in slots.tolist():
+                    row = index.read(page.number * limits.PAGE_ROWS + slot)
+                    if row:
+                        self._engine.note_range(
+                            row[9], pid, page.number * limits.PAGE_ROWS + slot, 1
+                        )
+                continue
+            segments = page.view["segment"][slots]
+            for segment in np.unique(segments).tolist():
+                mine = slots[segments == segment]
+                first = page.number * limits.PAGE_ROWS + int(mine[0])
+                self._engine.note_range(segment, pid, first, int(mine[-1] - mine[0]) + 1)
+
+
+def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
+    """Where journal and checkpoints live: their directories, or one disk given for both."""
+    if disk is not None:
+        return disk, disk
+    path = engine.directory.path
+    return FileDisk(path / "journal"), FileDisk(path / "checkpoints")

@@ -1,0 +1,131 @@
+"""The removals log: one record per message that left its queue other than by ack, bounded on disk.
+
+Records are the ones the journal holds (`core.facts.REMOVAL`), appended here in blocks once the
+journal has them, each block with the journal position it came from; recovery appends what is
+missing. Two files take turns, so the newest half of the bound is always there.
+
+    block: [u32 magic][u32 records][u64 journal position][u32 crc of records][u32 0][record 56]*
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import crc32c
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core.facts import REMOVAL_DTYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+_MAGIC: Final = 0x52424245
+_BLOCK: Final = Struct("<IIQII")
+_FILE_BYTES_MAX: Final = limits.REMOVALS_BYTES_MAX // 2
+
+
+class Removals:
+    """The log's files; one writer."""
+
+    def __init__(self, directory: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
+        self._current = directory / "removals.log"
+        self._former = directory / "removals.1.log"
+        self._bytes_max = bytes_max
+        directory.mkdir(parents=True, exist_ok=True)
+        self.position = 0
+        self._pending: list[bytes] = []
+        good = 0
+        for start, position, records in self._blocks(self._current):
+            self.position = max(self.position, position)
+            good = start + _BLOCK.size + records.nbytes
+        if not good:
+            for _, position, _records in self._blocks(self._former):
+                self.position = max(self.position, position)
+        self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A block cut short by a crash is in the journal still: recovery appends it again.
+        os.ftruncate(self._descriptor, good)
+        self._end = good
+
+    def note(self, records: bytes, position: int) -> None:
+        """Keep the records of a REMOVE fact at a journal position; `flush` writes them."""
+        if position <= self.position:
+            return
+        self.position = position
+        count = len(records) // REMOVAL_DTYPE.itemsize
+        self._pending.append(_BLOCK.pack(_MAGIC, count, position, crc32c.crc32c(records), 0))
+        self._pending.append(records)
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        self._pending.clear()
+        if self._end + len(data) > self._bytes_max and self._end:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._current.replace(self._former)
+            self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._end = 0
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, self._end)
+            self._end += written
+            view = view[written:]
+
+    def sync(self) -> None:
+        """Write and flush to the device; segments with the same facts may go afterwards."""
+        self.flush()
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Write what was noted and let go of the file."""
+        self.flush()
+        os.close(self._descriptor)
+
+    def find(
+        self,
+        pids: list[int],
+        *,
+        reason: int | None = None,
+        since_ms: int | None = None,
+        seq: int | None = None,
+    ) -> npt.NDArray[np.void]:
+        """Matching records, oldest first."""
+        self.flush()
+        found = []
+        for path in (self._former, self._current):
+            for _, _, records in self._blocks(path):
+                mask = np.isin(records["pid"], pids)
+                if reason is not None:
+                    mask &= records["reason"] == reason
+                if since_ms is not None:
+                    mask &= records["at_ms"] >= since_ms
+                if seq is not None:
+                    mask &= records["seq"] == seq
+                if mask.any():
+                    found.append(records[mask])
+        return np.concatenate(found) if found else np.empty(0, dtype=REMOVAL_DTYPE)
+
+    @staticmethod
+    def _blocks(path: Path) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
+        """(offset, journal position, records) of each readable block."""
+        if not path.exists():
+            return
+        data = path.read_bytes()
+        at = 0
+        while at + _BLOCK.size <= len(data):
+            magic, count, position, crc, _ = _BLOCK.unpack_from(data, at)
+            end = at + _BLOCK.size + count * REMOVAL_DTYPE.itemsize
+            if magic != _MAGIC or end > len(data):
+                return
+            body = data[at + _BLOCK.size : end]
+            if crc32c.crc32c(body) == crc:
+                yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
+            at = end

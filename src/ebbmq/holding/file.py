@@ -1,0 +1,354 @@
+"""A durable device: copies in a segment log of its own directory.
+
+Theory of operation. A put appends the copies and syncs once; a delete appends tombstones. The index
+is in RAM and is rebuilt by reading the log when the device opens. Space comes back from the front:
+the oldest segment is deleted once nothing in it is live, and when less than half of the log is
+live, what the oldest segment still has is appended again first. As segments go in order, a
+tombstone always outlives the put it is about.
+
+Invariants:
+1. What the index says is live was synced.
+2. Each live copy has journal space reserved for its tombstone, so a delete never fails for want
+   of space.
+3. A segment is deleted only after what was live in it is synced elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import crc32c
+
+from ebbmq import limits
+from ebbmq.errors import DamagedRecord, Overloaded, StorageFailed
+from ebbmq.holding import file_format
+from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
+from ebbmq.holding.file_index import FileIndex, Place
+from ebbmq.journal import faults, record
+from ebbmq.journal.log import Log
+from ebbmq.journal.scan import Damaged, Found, Torn, scan
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ebbmq.journal.disk import Disk
+
+#: A tombstone of one message: a record of its own at worst.
+_TOMBSTONE_BYTES: Final = 72
+_SEGMENTS_PER_DEVICE: Final = 16
+_SEGMENT_BYTES_MIN: Final = 64 * limits.KIB
+_PROBE_FILE: Final = "probe"
+_PROBE: Final = bytes(512)
+
+
+class FileDevice:
+    """Copies on a disk; `capacity_bytes` of its spec bounds the log, tombstones included.
+
+    One process opens the directory at a time; the caller sees to that.
+    """
+
+    def __init__(
+        self, spec: DeviceSpec, disk: Disk, uuid: bytes, clock: Callable[[], float]
+    ) -> None:
+        """Read the log and go on where it ends.
+
+        Args:
+            spec: what this device is.
+            disk: a directory of its own.
+            uuid: 16 bytes that are this device's for ever.
+            clock: seconds that never go back, for the latency of a probe.
+
+        Raises:
+            StorageFailed: the directory cannot be read, or is another device's.
+            DeviceFull: there is no space for a first segment.
+        """
+        assert spec.durable
+        self._spec = spec
+        self._disk = disk
+        self._clock = clock
+        self._index = FileIndex(file_format.ENTRY_BYTES)
+        self._closed = False
+        self._damaged_records = 0
+        self._segment_bytes = min(
+            limits.SEGMENT_BYTES,
+            max(_SEGMENT_BYTES_MIN, spec.capacity_bytes // _SEGMENTS_PER_DEVICE),
+        )
+        try:
+            end = self._load(uuid)
+            self._log = Log.open(disk, uuid, end, segment_bytes=self._segment_bytes, threaded=False)
+        except OSError as error:
+            raise faults.storage_failed("reading the device in", disk.where, error) from error
+        except Overloaded as error:
+            raise self._full(0) from error
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What this device is."""
+        return self._spec
+
+    def put_many(self, copies: Sequence[Copy]) -> None:
+        """Keep the copies; they survive power loss once this returns."""
+        self._check()
+        latest = list({copy.key: copy for copy in copies}.values())
+        if not latest:
+            return
+        self._admit(latest)
+        self._put(latest)
+        # Without a later header nothing would prove, after a restart, that the batch was synced.
+        self._log.append(file_format.MARK, 0, 0, 0, ())
+        self._log.write()
+        self._reclaim(2 * self._index.live_bytes)
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
+        """The bodies in the order of the keys, each checked against its checksum."""
+        self._check()
+        places = [self._index.get(key) for key in keys]
+        payloads = iter(self._read([place for place in places if place is not None]))
+        return [Lack.MISSING if place is None else next(payloads) for place in places]
+
+    def delete_many(self, keys: Sequence[Key]) -> None:
+        """Forget the copies; they do not come back once this returns."""
+        self._check()
+        present = [key for key in keys if key in self._index]
+        if not present:
+            return
+        self._append_deletes(present)
+        self._log.commit()
+        for key in present:
+            self._index.remove(key)
+        with contextlib.suppress(Overloaded):
+            self._log.admit(0, self._reserve_bytes())
+        self._reclaim(2 * self._index.live_bytes)
+
+    def scan(self, store: bytes) -> Iterator[Stored]:
+        """Every copy of that store as of the call."""
+        self._check()
+        return iter(self._index.of_store(store))
+
+    def probe(self) -> Probe:
+        """Write and sync a sector beside the log, and tell the space."""
+        started = self._clock()
+        failure = self._failure() or self._try_write()
+        latency_ms = (self._clock() - started) * 1_000
+        used = 0 if self._closed else self._used_bytes()
+        damaged = f"{self._damaged_records} damaged records" if self._damaged_records else ""
+        return Probe(
+            ok=failure is None,
+            used_bytes=used,
+            capacity_bytes=min(self._spec.capacity_bytes, used + self._free_bytes()),
+            latency_ms=latency_ms,
+            detail=failure or damaged,
+        )
+
+    def close(self) -> None:
+        """Let go of the files; the copies stay."""
+        if not self._closed:
+            self._closed = True
+            self._log.close()
+
+    # Opening
+
+    def _load(self, uuid: bytes) -> int:
+        end = FIRST_POSITION
+        for item in scan(self._disk, uuid):
+            if end == FIRST_POSITION:
+                self._check_owner(uuid, item)
+            end = max(end, item.end)
+            match item:
+                case Found(header, payload):
+                    self._restore(header, payload)
+                case Damaged(_, _, header, payload):
+                    self._damaged_records += 1
+                    if (
+                        header is not None
+                        and payload is not None
+                        and header.kind == file_format.PUT
+                    ):
+                        self._restore(header, payload)
+                case Torn():
+                    pass
+        return end
+
+    def _check_owner(self, uuid: bytes, first: Found | Damaged | Torn) -> None:
+        """Refuse a directory in which nothing is ours: going on would erase it."""
+        ours = type(first) is not Torn or bool(first.headers)
+        for number in numbers(self._disk, old=False)[:1]:
+            file = self._disk.open(name_of(number))
+            data = file.read(0, record.HEADER_BYTES)
+            file.close()
+            ours = ours or record.parse(record.seed(uuid), number << 32, data, 0) is not None
+        if not ours:
+            raise StorageFailed(
+                f"the log in {self._disk.where} is not that of device {self._spec.name!r}",
+                "give each device a directory of its own, and keep its identity with it",
+            )
+
+    def _restore(self, header: record.Header, payload: memoryview) -> None:
+        if header.kind == file_format.DELETE:
+            for key in file_format.read_delete(payload):
+                self._index.remove(key)
+        elif header.kind == file_format.PUT:
+            start = (header.position & OFFSET_MASK) + record.HEADER_BYTES
+            segment = header.position >> 32
+            for key, at, payload_bytes, crc in file_format.read_put(payload, header.count):
+                self._index.add(key, Place(segment, start + at, payload_bytes, crc))
+
+    # Space
+
+    def _admit(self, copies: Sequence[Copy]) -> None:
+        sizes = _record_sizes(copies)
+        nbytes = sum(sizes) + record.record_bytes(0)
+        reserve = self._reserve_bytes(len(copies))
+        if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
+            self._reclaim(self._index.live_bytes)
+            if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
+                raise self._full(nbytes)
+        self._preallocate(sizes, reserve)
+
+    def _preallocate(self, sizes: Sequence[int], reserve: int) -> None:
+        """Have space for records of these sizes, so that appending them cannot fail half way.
+
+        A record that does not fit leaves the end of its segment unused. One above a segment's size
+        enlarges a segment when it is appended, which only free space can promise.
+        """
+        segment = self._segment_bytes
+        nbytes = sum(size if size <= segment else 2 * segment for size in sizes)
+        enlarging = sum(size - segment for size in sizes if size > segment)
+        try:
+            self._log.admit(0, nbytes + min(segment, max(sizes)) + reserve)
+        except Overloaded as error:
+            raise self._full(sum(sizes)) from error
+        if enlarging > self._free_bytes():
+            raise self._full(sum(sizes))
+
+    def _reserve_bytes(self, more: int = 0) -> int:
+        return (self._index.count + more) * _TOMBSTONE_BYTES
+
+    def _used_bytes(self) -> int:
+        return sum(segment.used_bytes for segment in self._log.segments())
+
+    def _free_bytes(self) -> int:
+        try:
+            return self._disk.free_bytes()
+        except OSError:
+            return 0
+
+    def _reclaim(self, allowed_bytes: int) -> None:
+        """Delete dead segments from the front; relocate while the log is much above `allowed`."""
+        for oldest in self._log.segments():
+            if not oldest.sealed:
+                return
+            if oldest.number in self._index.live:
+                if self._used_bytes() <= allowed_bytes + 2 * self._segment_bytes:
+                    return
+                try:
+                    self._relocate(oldest.number)
+                except DeviceFull:
+                    return
+            self._log.delete_segment(oldest.number)
+
+    def _relocate(self, segment: int) -> None:
+        """Append the live copies of a segment again, also those that are damaged."""
+        found = list(self._index.in_segment(segment))
+        payloads = self._read([place for _, place in found], verify=False)
+        copies = []
+        for (key, place), payload in zip(found, payloads, strict=True):
+            if isinstance(payload, bytes):
+                copies.append(Copy(key, payload, place.crc))
+            else:
+                # Its sectors cannot even be read: nothing is left to move.
+                self._index.remove(key)
+                self._damaged_records += 1
+        if copies:
+            self._preallocate(_record_sizes(copies), self._reserve_bytes())
+            self._put(copies)
+
+    # The log
+
+    def _put(self, copies: Sequence[Copy]) -> None:
+        appended: list[tuple[Key, Place]] = []
+        try:
+            for batch in file_format.records(copies):
+                appended += self._append_put(batch)
+            self._log.commit()
+        except Overloaded as error:
+            fresh = [key for key, _ in appended if key not in self._index]
+            self._append_deletes(fresh)
+            self._log.commit()
+            raise self._full(sum(len(copy.payload) for copy in copies)) from error
+        for key, place in appended:
+            self._index.add(key, place)
+
+    def _append_put(self, batch: Sequence[Copy]) -> Iterator[tuple[Key, Place]]:
+        segment, start = self._log.place(file_format.put_bytes(batch))
+        first = batch[0].key
+        self._log.append(
+            file_format.PUT, first.pid, len(batch), first.seq, file_format.put_parts(batch)
+        )
+        for key, at, payload_bytes, crc in file_format.placed_in(batch):
+            yield key, Place(segment, start + at, payload_bytes, crc)
+
+    def _append_deletes(self, keys: Sequence[Key]) -> None:
+        for payload in file_format.delete_payloads(keys):
+            self._log.append(file_format.DELETE, 0, 0, 0, (payload,))
+
+    def _read(self, places: Sequence[Place], *, verify: bool = True) -> list[bytes | Lack]:
+        found: list[bytes | Lack] = []
+        try:
+            found.extend(self._log.read_many([place[:3] for place in places]))
+        except DamagedRecord:
+            found = [self._read_one(place) for place in places]
+        if not verify:
+            return found
+        return [
+            payload
+            if isinstance(payload, bytes) and crc32c.crc32c(payload) == place.crc
+            else Lack.DAMAGED
+            for payload, place in zip(found, places, strict=True)
+        ]
+
+    def _read_one(self, place: Place) -> bytes | Lack:
+        try:
+            return self._log.read(*place[:3])
+        except DamagedRecord:
+            return Lack.DAMAGED
+
+    def _try_write(self) -> str | None:
+        try:
+            names = self._disk.names()
+            file = (
+                self._disk.open(_PROBE_FILE)
+                if _PROBE_FILE in names
+                else self._disk.create(_PROBE_FILE, len(_PROBE))
+            )
+            try:
+                file.write(0, [_PROBE])
+                file.sync()
+            finally:
+                file.close()
+        except OSError as error:
+            return f"writing in {self._disk.where} failed: {faults.reason(error)}"
+        return None
+
+    def _failure(self) -> str | None:
+        if self._closed:
+            return "closed"
+        return None if self._log.failed is None else self._log.failed.detail
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StorageFailed(f"device {self._spec.name!r} is closed", "open it again")
+
+    def _full(self, nbytes: int) -> DeviceFull:
+        return DeviceFull(
+            f"device {self._spec.name!r} in {self._disk.where} has no room for {nbytes} more bytes",
+            "choose another device, free space on its disk, or raise its capacity_bytes",
+        )
+
+
+def _record_sizes(copies: Sequence[Copy]) -> list[int]:
+    return [
+        record.record_bytes(file_format.put_bytes(batch)) for batch in file_format.records(copies)
+    ]

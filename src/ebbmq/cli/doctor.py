@@ -1,0 +1,78 @@
+"""`ebbmq doctor`: every record and body checked, with the directory closed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from ebbmq.cli.session import Session, common_options, has_files, pass_session
+from ebbmq.cli.values import show_count
+from ebbmq.errors import EbbError
+from ebbmq.node import doctor as node_doctor
+from ebbmq.node.broker import Broker
+
+CLEAN: Final = 0
+DAMAGED: Final = 1
+UNUSABLE: Final = 2
+
+
+@click.command(short_help="Check every record and body.")
+@click.option(
+    "--accept-clock",
+    is_flag=True,
+    help="Trust the wall clock after it jumped: removals by age go on.",
+)
+@common_options
+@pass_session
+@click.pass_context
+def doctor(ctx: click.Context, session: Session, accept_clock: bool) -> None:
+    """Read every record and body of the data directory and compare it with its checksum.
+
+    Changes nothing (but see --accept-clock). The directory must not be open elsewhere.
+    Exit code: 0 clean, 1 damage found, 2 unusable.
+
+    \b
+    Example:
+      ebbmq doctor --data ebbmq-data
+    """
+    if not has_files(session.data):
+        _unusable(session, f"{session.data} holds nothing", "name the data directory with --data")
+        ctx.exit(UNUSABLE)
+    try:
+        report = _examine(session)
+        if accept_clock and not report.unusable:
+            Broker.open(session.data, accept_clock=True).close()
+    except EbbError as error:
+        _unusable(session, error.detail, error.action)
+        ctx.exit(UNUSABLE)
+    if session.as_json:
+        session.show_json(report.to_dict())
+    else:
+        _show(session, report, accept_clock=accept_clock)
+    ctx.exit(UNUSABLE if report.unusable else CLEAN if report.clean else DAMAGED)
+
+
+def _examine(session: Session) -> node_doctor.Report:
+    with session.progress() as progress:
+        task = progress.add_task(f"reading {session.data}", total=None)
+        return node_doctor.examine(
+            session.data,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _unusable(session: Session, detail: str, action: str) -> None:
+    if session.as_json:
+        session.show_json({"clean": False, "unusable": True, "problems": [detail], "messages": 0})
+    click.echo(f"error: {detail}", err=True)
+    click.echo(f"hint: {action}", err=True)
+
+
+def _show(session: Session, report: node_doctor.Report, *, accept_clock: bool) -> None:
+    for problem in report.problems:
+        session.say(f"- {problem}")
+    verdict = "unusable" if report.unusable else "clean" if report.clean else "damaged"
+    session.say(f"{session.data} is {verdict}: {show_count(report.messages, 'message')}")
+    if accept_clock and not report.unusable:
+        session.say("the clock is accepted; removals by age go on")

@@ -1,0 +1,53 @@
+"""How a command fails: `error:` says what, `hint:` says what to do, the exit code says whose fault.
+
+0 done · 1 the request is refused · 2 the command line is wrong · 3 the storage is ·
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from ebbmq.errors import ClientError, EbbError
+
+REFUSED: Final = 1
+USAGE: Final = 2
+STORAGE: Final = 3
+INTERRUPTED: Final = 130
+CHECK_THE_DISK: Final = (
+    "check that the path exists, that you may read and write it, and that the disk has room"
+)
+
+
+def report(error: Exception) -> int:
+    """Tell a person what went wrong, on stderr; returns the exit code."""
+    match error:
+        case click.Abort():
+            code, detail, hint = INTERRUPTED, "interrupted", ""
+        case click.ClickException():
+            code, detail, hint = USAGE, _sentence(error.format_message()), _usage_hint(error)
+        case EbbError():
+            code = REFUSED if isinstance(error, ClientError) else STORAGE
+            detail, hint = error.detail, error.action
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            code, detail, hint = STORAGE, f"{where}{error.strerror or error}", CHECK_THE_DISK
+        case _:
+            raise error
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {detail}", err=True)
+    if hint:
+        click.echo(f"{click.style('hint:', bold=True)} {hint}", err=True)
+    return code
+
+
+def _sentence(text: str) -> str:
+    text = text.removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    return f"{error.ctx.command_path} --help shows how it is used, with an example"

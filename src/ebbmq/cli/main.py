@@ -1,0 +1,71 @@
+"""`ebbmq`: the command line. One module per command; this one puts them together."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from ebbmq.bench.command import bench
+from ebbmq.cli import fault
+from ebbmq.cli.backup import backup, restore
+from ebbmq.cli.consume import consume
+from ebbmq.cli.demo import demo
+from ebbmq.cli.doctor import doctor
+from ebbmq.cli.peek import peek
+from ebbmq.cli.publish import publish
+from ebbmq.cli.queues import queues
+from ebbmq.cli.removals import removals, why
+from ebbmq.cli.session import common_options
+from ebbmq.cli.topics import topics
+from ebbmq.errors import EbbError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.group(invoke_without_command=True, context_settings={"max_content_width": 100})
+@click.version_option(package_name="ebbmq", prog_name="ebbmq")
+@common_options
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """EbbMQ: a message queue whose messages lose importance as they age.
+
+    \b
+    A first look:
+      ebbmq demo
+      ebbmq queues declare orders
+      ebbmq publish orders 'pay invoice 17' --importance 9
+      ebbmq consume orders
+
+    Exit codes: 0 done, 1 refused, 2 wrong usage, 3 storage failed (doctor has its own).
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for command in (
+    demo,
+    publish,
+    consume,
+    peek,
+    queues,
+    topics,
+    removals,
+    why,
+    bench,
+    backup,
+    restore,
+    doctor,
+):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code."""
+    try:
+        code = cli.main(arguments, prog_name="ebbmq", standalone_mode=False)
+    except (click.ClickException, click.Abort, EbbError, OSError) as error:
+        code = fault.report(error)
+    sys.exit(code)

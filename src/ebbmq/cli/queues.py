@@ -1,0 +1,323 @@
+"""`ebbmq queues`: list, declare and look after queues."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+import msgspec
+
+from ebbmq.cli.session import Session, common_options, did_you_mean, pass_session
+from ebbmq.cli.values import (
+    duration_ms,
+    pair,
+    show_bytes,
+    show_count,
+    show_duration,
+)
+from ebbmq.model import QueueSpec
+
+PRESETS: Final = ("fifo", "fresh-first", "deadline")
+#: States a queue is in only now and then; shown when somebody is in them.
+RARE_STATES: Final = ("replicating", "dying")
+
+
+@click.group(invoke_without_command=True, short_help="List, declare and look after queues.")
+@common_options
+@click.pass_context
+def queues(ctx: click.Context) -> None:
+    """List the queues with their depth by state, oldest age, bytes and rates per second.
+
+    \b
+    Examples:
+      ebbmq queues
+      ebbmq queues declare orders --preset deadline --ttl 60s
+      ebbmq queues show orders
+    """
+    session = ctx.ensure_object(Session)
+    if ctx.invoked_subcommand is None:
+        list_queues(session)
+
+
+def list_queues(session: Session) -> None:
+    """Every queue with its numbers."""
+    with session.open() as broker:
+        everything = [broker.stats(spec.name) for spec in broker.queues()]
+    if session.as_json:
+        session.show_json(everything)
+    elif everything:
+        _show_stats(session, everything)
+    else:
+        session.note(f"no queues in {session.data}; ebbmq queues declare NAME makes one")
+
+
+def _show_stats(session: Session, everything: list[dict[str, Any]]) -> None:
+    rare = [s for s in RARE_STATES if any(stats["depth"].get(s) for stats in everything)]
+    states = ["ready", "leased", "scheduled", *rare]
+    columns = ["QUEUE", *(f">{state.upper()}" for state in states), ">OLDEST", ">BYTES"]
+    session.show_table(
+        [*columns, ">PUBLISH/S", ">ACK/S", "PAUSED"],
+        (
+            (
+                stats["queue"],
+                *(f"{stats['depth'].get(state, 0):,}" for state in states),
+                show_duration(stats["oldest_age_ms"] if any(stats["depth"].values()) else None),
+                show_bytes(stats["bytes"]),
+                f"{stats['rates']['publish']:.1f}",
+                f"{stats['rates']['ack']:.1f}",
+                "paused" if stats.get("paused") else "",
+            )
+            for stats in everything
+        ),
+    )
+
+
+@queues.command(short_help="Make a queue, or change one.")
+@click.argument("name")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="fifo",
+    show_default=True,
+    help="fifo: first in, first out. fresh-first: newest and most important first, stale within "
+    "the hour. deadline: worth nothing at the end of its TTL.",
+)
+@click.option("--ttl", "ttl_ms", type=duration_ms, help="Default TTL of its messages.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    type=pair,
+    metavar="FIELD=VALUE",
+    help="Any field of the queue; repeat for more. Durations may have units.",
+)
+@common_options
+@pass_session
+def declare(
+    session: Session,
+    name: str,
+    preset: str,
+    ttl_ms: int | None,
+    changes: tuple[tuple[str, str], ...],
+) -> None:
+    """Make the queue NAME, or have it be as given here; the same again changes nothing.
+
+    \b
+    Examples:
+      ebbmq queues declare orders --set dead_queue=orders.dead --set max_attempts=5
+      ebbmq queues declare prices --preset deadline --ttl 30s
+      ebbmq queues declare feed --preset fresh-first --set lease_timeout_ms=2m
+    """
+    spec = _spec(name, preset, ttl_ms, dict(parse_field(*change) for change in changes))
+    with session.open(create=True) as broker:
+        before = {known.name: known for known in broker.queues()}.get(name)
+        broker.declare(spec)
+    if session.as_json:
+        session.show_json(spec)
+    else:
+        outcome = "declared" if before is None else "unchanged" if before == spec else "changed"
+        session.say(f"queue {name} is {outcome} in {session.data} ({describe(spec)})")
+
+
+def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:
+    if ttl_ms is not None:
+        changes.setdefault("default_ttl_ms", ttl_ms)
+    if preset == "fresh-first":
+        return QueueSpec.fresh_first(name, **changes)
+    if preset == "deadline":
+        ttl = changes.pop("default_ttl_ms", None)
+        if ttl is None:
+            raise click.UsageError(
+                "--preset deadline needs --ttl: when is a message worth nothing?"
+            )
+        return QueueSpec.deadline(name, ttl_ms=ttl, **changes)
+    return QueueSpec.fifo(name, **changes)
+
+
+def parse_field(field: str, text: str) -> tuple[str, Any]:
+    """Read one `field=value` of a queue spec as its type.
+
+    Raises:
+        click.UsageError: no such field, or not a value of its type.
+    """
+    types = {known.name: known.type for known in msgspec.structs.fields(QueueSpec)}
+    if field not in types or field == "name":
+        known = sorted(types.keys() - {"name"})
+        near = did_you_mean(field, known) or f"it has {', '.join(known)}"
+        raise click.UsageError(f"a queue has no field {field!r}; {near.strip()}")
+    if text.lower() in {"none", "null"}:
+        return field, None
+    value: object = text
+    if field.endswith("_ms") and text[-1:].isalpha():
+        value = duration_ms(text)
+    elif field == "tiers":
+        value = tuple(filter(None, text.split(",")))
+    elif text.startswith("{"):
+        value = _json_object(field, text)
+    try:
+        return field, msgspec.convert(value, types[field], strict=False)
+    except msgspec.ValidationError as error:
+        usual = getattr(QueueSpec("any"), field)
+        raise click.UsageError(f"{field} cannot be {text!r}; a usual value is {usual!r}") from error
+
+
+def _json_object(field: str, text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{field}={text}: not a JSON object ({error})") from error
+
+
+def describe(spec: QueueSpec) -> str:
+    """What of the spec is not the default, in one line."""
+    plain = QueueSpec(spec.name)
+    changed = [
+        f"{name}={getattr(spec, name)}"
+        for name in QueueSpec.__struct_fields__
+        if getattr(spec, name) != getattr(plain, name)
+    ]
+    return ", ".join(changed) if changed else "a plain durable FIFO"
+
+
+@queues.command(short_help="Everything about one queue.")
+@click.argument("name")
+@common_options
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show what the queue NAME promises and how it stands.
+
+    \b
+    Example:
+      ebbmq queues show orders
+    """
+    with session.open() as broker:
+        spec = session.require_queue(broker, name)
+        stats = broker.stats(name)
+    if session.as_json:
+        session.show_json({"spec": spec, "stats": stats})
+        return
+    _show_stats(session, [stats])
+    session.say("")
+    session.show_fields(
+        {
+            "declared as": describe(spec),
+            "by importance": _line(stats["by_importance"]),
+            "since it was made": _line(stats["totals"]),
+            "bodies": stats["residency"],
+            "cache": _line(stats["cache"]),
+            "decay factor": stats["decay_factor"],
+            "partitions": len(stats["partitions"]),
+        }
+    )
+
+
+def _line(numbers: dict[Any, Any]) -> str:
+    return ", ".join(f"{name}: {value:,}" for name, value in numbers.items() if value) or "-"
+
+
+@queues.command(short_help="Remove all messages of a queue, on the record.")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+@pass_session
+def purge(session: Session, name: str, yes: bool) -> None:
+    """Remove every message of the queue NAME that is not leased, on the record as `purged`.
+
+    \b
+    Example:
+      ebbmq queues purge orders --yes
+    """
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        count = sum(broker.stats(name)["depth"].values())
+        session.confirm(f"Remove {show_count(count, 'message')} from {name}?", yes=yes)
+        purged = broker.purge(name)
+    _done(session, name, "purged", purged)
+
+
+@queues.command(short_help="Delete a queue and its messages.")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+@pass_session
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Delete the queue NAME; each message it held is recorded with the reason `deleted`.
+
+    \b
+    Example:
+      ebbmq queues delete orders --yes
+    """
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        count = sum(broker.stats(name)["depth"].values())
+        session.confirm(f"Delete {name} with {show_count(count, 'message')}?", yes=yes)
+        broker.delete(name)
+    _done(session, name, "deleted", count)
+
+
+@queues.command(short_help="Stop deliveries of a queue.")
+@click.argument("name")
+@common_options
+@pass_session
+def pause(session: Session, name: str) -> None:
+    """Stop deliveries of the queue NAME; it still takes messages.
+
+    \b
+    Example:
+      ebbmq queues pause orders
+    """
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        broker.pause(name)
+    _done(session, name, "paused")
+
+
+@queues.command(short_help="Deliver again after a pause.")
+@click.argument("name")
+@common_options
+@pass_session
+def resume(session: Session, name: str) -> None:
+    """Deliver messages of the queue NAME again after a pause.
+
+    \b
+    Example:
+      ebbmq queues resume orders
+    """
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        broker.resume(name)
+    _done(session, name, "resumed")
+
+
+@queues.command(short_help="Send dead messages back to work.")
+@click.argument("name")
+@click.option("--to", metavar="QUEUE", help="Where to; the queue each came from unless given.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
+@common_options
+@pass_session
+def redrive(session: Session, name: str, to: str | None, rate: float | None) -> None:
+    """Move the messages of the dead queue NAME back to where they came from.
+
+    \b
+    Example:
+      ebbmq queues redrive orders.dead --rate 50
+    """
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        if to is not None:
+            session.require_queue(broker, to)
+        with session.progress(counted=False) as progress:
+            progress.add_task(f"redriving {name}", total=None)
+            moved = broker.redrive(name, to=to, rate=rate)
+    _done(session, name, "redriven", moved)
+
+
+def _done(session: Session, name: str, outcome: str, count: int | None = None) -> None:
+    if session.as_json:
+        result: dict[str, object] = {"queue": name, "outcome": outcome}
+        session.show_json(result if count is None else {**result, "messages": count})
+    else:
+        session.say(
+            f"{name}: {outcome}" + ("" if count is None else f" {show_count(count, 'message')}")
+        )

@@ -1,0 +1,202 @@
+"""What every command shares: the data directory, the way to print, and the open broker."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ebbmq.errors import ClientError, UnknownQueue
+from ebbmq.node.broker import Broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ebbmq.model import QueueSpec
+
+DATA_DEFAULT: Final = Path("ebbmq-data")
+#: Piped tables are read by tools and editors: wide enough that no cell is cut.
+PIPED_WIDTH: Final = 200
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    return console
+
+
+@dataclass
+class Session:
+    """One run of the command line."""
+
+    chosen_data: Path | None = None
+    as_json: bool = False
+    out: Console = field(default_factory=lambda: _console(stderr=False))
+    err: Console = field(default_factory=lambda: _console(stderr=True))
+
+    @property
+    def data(self) -> Path:
+        """The data directory: what `--data` said, else `./ebbmq-data`."""
+        return self.chosen_data or DATA_DEFAULT
+
+    def open(self, *, create: bool = False) -> Broker:
+        """Open the broker on the data directory; only declaring makes a directory.
+
+        Raises:
+            ClientError: there is nothing at the directory and the command would not make it.
+        """
+        if not create and not is_store(self.data):
+            what = "not a data directory" if self.data.exists() else "no such directory"
+            raise ClientError(
+                f"no queues in {self.data}: {what}",
+                f"declare a queue first: ebbmq queues declare NAME{self.data_flag()}, "
+                "or name the right directory with --data",
+                code="unknown_directory",
+            )
+        broker = Broker.open(self.data)
+        health = broker.health()
+        for problem in (*health["problems"], *health["damage"]):
+            self.note(f"attention: {problem}")
+        return broker
+
+    def data_flag(self) -> str:
+        """` --data DIR` as a hint must repeat it, or nothing where the default is meant."""
+        return f" --data {shlex.quote(str(self.chosen_data))}" if self.chosen_data else ""
+
+    def require_queue(self, broker: Broker, name: str) -> QueueSpec:
+        """The queue's spec.
+
+        Raises:
+            UnknownQueue: no such queue; the action names the nearest one and how to declare it.
+        """
+        specs = {spec.name: spec for spec in broker.queues()}
+        if name not in specs:
+            raise UnknownQueue(
+                f"no queue {name!r} in {self.data}",
+                f"{did_you_mean(name, specs)}to make it: "
+                f"ebbmq queues declare {shlex.quote(name)}{self.data_flag()}",
+            )
+        return specs[name]
+
+    def say(self, text: str) -> None:
+        """One line for people on stdout; nothing under `--json`."""
+        if not self.as_json:
+            self.out.print(text, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """One line beside the result, on stderr, so that pipes stay clean."""
+        self.err.print(text, soft_wrap=True, style="dim")
+
+    def show_json(self, value: object) -> None:
+        """One JSON document on stdout."""
+        click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2))
+
+    def show_json_line(self, value: object) -> None:
+        """One JSON object on a line of its own, for streams."""
+        click.echo(msgspec.json.encode(value, enc_hook=str))
+
+    def show_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table; a column whose name starts with `>` is aligned to the right."""
+        table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+        for name in columns:
+            right = name.startswith(">")
+            table.add_column(
+                name.removeprefix(">"),
+                justify="right" if right else "left",
+                no_wrap=right,
+                overflow="fold",
+            )
+        for row in rows:
+            table.add_row(*(Text(str(cell)) for cell in row))
+        self.out.print(table)
+
+    def show_fields(self, fields: dict[str, object]) -> None:
+        """Names and values, one a line."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in fields.items():
+            table.add_row(Text(name), Text(str(value)))
+        self.out.print(table)
+
+    def progress(self, *, counted: bool = True) -> Progress:
+        """A progress bar on stderr that leaves no trace; silent where nobody watches."""
+        columns = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+        if counted:
+            columns.insert(2, MofNCompleteColumn())
+        return Progress(
+            *columns, console=self.err, transient=True, disable=not self.err.is_terminal
+        )
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before destroying, where somebody sits there to answer."""
+        if not yes and sys.stdin.isatty() and not self.as_json:
+            click.confirm(question, abort=True, err=True)
+
+
+def is_store(directory: Path) -> bool:
+    """Whether a broker made this directory; opening another one would leave files in it."""
+    return (directory / "store.json").is_file()
+
+
+def has_files(directory: Path) -> bool:
+    """Whether the directory exists and holds anything."""
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'orders'? ` when a known name is near, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def wall_ms() -> int:
+    """The wall clock in whole milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+pass_session = click.make_pass_decorator(Session, ensure=True)
+
+
+def _set_data(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).chosen_data = value
+
+
+def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Session).as_json = True
+
+
+def common_options(command: F) -> F:
+    """`--data` and `--json`, which every command and group takes in any place."""
+    command = click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_json,
+        help="Print JSON for programs instead of text for people.",
+    )(command)
+    return click.option(
+        "--data",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        expose_value=False,
+        callback=_set_data,
+        help=f"The data directory; ./{DATA_DEFAULT} unless given.",
+    )(command)

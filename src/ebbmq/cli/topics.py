@@ -1,0 +1,131 @@
+"""`ebbmq topics`: one publish for every queue subscribed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from ebbmq.cli.messages import MessageOptions, message_options, publish_all, show_receipts
+from ebbmq.cli.session import Session, common_options, did_you_mean, pass_session
+from ebbmq.cli.values import duration_ms, show_duration
+from ebbmq.errors import UnknownQueue
+from ebbmq.model import TopicSpec
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ebbmq.node.broker import Broker
+
+
+@click.group(invoke_without_command=True, short_help="Publish once to many queues.")
+@common_options
+@click.pass_context
+def topics(ctx: click.Context) -> None:
+    """List the topics and the queues subscribed to each.
+
+    \b
+    Example:
+      ebbmq topics declare news && ebbmq topics subscribe news mail
+      ebbmq topics publish news 'all is well'
+    """
+    session = ctx.ensure_object(Session)
+    if ctx.invoked_subcommand is not None:
+        return
+    with session.open() as broker:
+        known = broker.topics()
+    if session.as_json:
+        session.show_json(known)
+    elif known:
+        session.show_table(
+            ("TOPIC", ">MAX AGE", "QUEUES"),
+            (
+                (each["topic"], show_duration(each["max_age_ms"]), ", ".join(each["queues"]) or "-")
+                for each in known
+            ),
+        )
+    else:
+        session.note(f"no topics in {session.data}; ebbmq topics declare NAME makes one")
+
+
+def _require_topic(session: Session, broker: Broker, name: str) -> None:
+    known = [topic["topic"] for topic in broker.topics()]
+    if name not in known:
+        raise UnknownQueue(
+            f"no topic {name!r} in {session.data}",
+            f"{did_you_mean(name, known)}to make it: "
+            f"ebbmq topics declare {shlex.quote(name)}{session.data_flag()}",
+        )
+
+
+@topics.command(short_help="Make a topic.")
+@click.argument("name")
+@click.option("--max-age", "max_age_ms", type=duration_ms, help="How long a message is kept.")
+@common_options
+@pass_session
+def declare(session: Session, name: str, max_age_ms: int | None) -> None:
+    """Make the topic NAME; declaring the same again changes nothing.
+
+    \b
+    Example:
+      ebbmq topics declare news --max-age 7d
+    """
+    spec = TopicSpec(name, max_age_ms=max_age_ms)
+    with session.open(create=True) as broker:
+        broker.declare_topic(spec)
+    if session.as_json:
+        session.show_json(spec)
+    else:
+        session.say(f"topic {name} is declared in {session.data}")
+
+
+@topics.command(short_help="Deliver a topic's messages to a queue.")
+@click.argument("topic")
+@click.argument("queue")
+@common_options
+@pass_session
+def subscribe(session: Session, topic: str, queue: str) -> None:
+    """From now on, deliver what is published to TOPIC to QUEUE as well.
+
+    \b
+    Example:
+      ebbmq topics subscribe news mail
+    """
+    with session.open() as broker:
+        _require_topic(session, broker, topic)
+        session.require_queue(broker, queue)
+        broker.subscribe(topic, queue)
+    if session.as_json:
+        session.show_json({"topic": topic, "queue": queue, "outcome": "subscribed"})
+    else:
+        session.say(f"{queue} gets what is published to {topic}")
+
+
+@topics.command(short_help="Publish messages to every queue of a topic.")
+@click.argument("topic")
+@message_options
+@common_options
+@pass_session
+def publish(session: Session, topic: str, **options: Unpack[MessageOptions]) -> None:
+    """Publish messages to every queue subscribed to TOPIC; the body is stored once.
+
+    \b
+    Example:
+      ebbmq topics publish news 'all is well' --importance 7
+    """
+    with session.open() as broker:
+        _require_topic(session, broker, topic)
+        receipts = publish_all(
+            session,
+            topic,
+            options,
+            lambda batch: broker.publish_topic(topic, batch, confirm=options["confirm"]),
+        )
+    if session.as_json:
+        session.show_json({"topic": topic, "confirm": options["confirm"], "receipts": receipts})
+    elif receipts:
+        for queue, of_queue in receipts.items():
+            show_receipts(session, queue, of_queue, options["confirm"])
+    else:
+        session.note(f"no queue is subscribed to {topic}: nothing is stored")

@@ -1,4 +1,4 @@
-"""What the journal holds: facts, packed. A fact says what is, not what was asked, and may be restored twice.
+"""What the journal holds: packed facts. A fact says what is, and may be restored more than once.
 
     PUBLISH   [u32 crc of rows][u32 0][row 64]*count [headers + body]*count; first = first seq
     GRANT     [u64 deadline_ms][u32 nonce][u32 epoch][u64 at_ms][u16 name bytes][u16 0][u32 runs]
@@ -42,6 +42,7 @@ CLOCK: Final = 9
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")
 GRANT_RUN: Final = Struct("<QII")
+GRANT_RUN_DTYPE: Final = np.dtype([("first", "<u8"), ("rows", "<u4"), ("generation", "<u4")])
 ACK_RUN: Final = Struct("<QII")
 GROUP_HEAD: Final = Struct("<II")
 GROUP_PART: Final = Struct("<IIIIQ")
@@ -121,6 +122,16 @@ def ack(pid: int, seqs: Sequence[int]) -> Fact:
     return Fact(ACK, pid, len(seqs), runs[0][0], [packed])
 
 
+def ack_array(pid: int, seqs: npt.NDArray[np.uint64]) -> Fact:
+    """`ack` for sorted numbers."""
+    breaks = np.flatnonzero(np.diff(seqs) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    runs = np.zeros(len(starts), dtype=GRANT_RUN_DTYPE)
+    runs["first"] = seqs[starts]
+    runs["rows"] = np.diff(np.append(starts, len(seqs)))
+    return Fact(ACK, pid, len(seqs), int(seqs[0]), [runs.tobytes()])
+
+
 def acked(payload: bytes | memoryview) -> list[tuple[int, int]]:
     """The (first, count) runs of an ACK fact."""
     return [(first, count) for first, count, _ in ACK_RUN.iter_unpack(payload)]
@@ -137,15 +148,13 @@ class Grant(NamedTuple):
     runs: list[tuple[int, int, int]]
 
 
-def grant(pid: int, grant_: Grant, count: int) -> Fact:
-    """These messages were leased; runs are (first seq, rows, generation)."""
-    name = grant_.name.encode()
-    runs = grant_.runs
-    head = GRANT_HEAD.pack(
-        grant_.deadline_ms, grant_.nonce, grant_.epoch, grant_.at_ms, len(name), 0, len(runs)
-    )
-    packed = b"".join([GRANT_RUN.pack(*run) for run in runs])
-    return Fact(GRANT, pid, count, runs[0][0], [head, packed, name])
+def grant(
+    pid: int, told: tuple[int, int, int, int], runs: bytes, count: int, first: int, name: str
+) -> Fact:
+    """These messages were leased: (deadline_ms, nonce, epoch, at_ms) and packed runs of rows."""
+    packed_name = name.encode()
+    head = GRANT_HEAD.pack(*told, len(packed_name), 0, len(runs) // GRANT_RUN.size)
+    return Fact(GRANT, pid, count, first, [head, runs, packed_name])
 
 
 def granted(payload: bytes | memoryview) -> Grant:

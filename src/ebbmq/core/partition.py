@@ -64,12 +64,9 @@ if TYPE_CHECKING:
     from ebbmq.model import Message, QueueSpec
 
 RETRY_DELAY_MS_MAX: Final = 300_000
-_DUE_PLACE: Final = Struct("<QQ")
-_GENERATION_NONCE: Final = Struct("<II")
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
 _HISTORIES: Final = msgspec.msgpack.Decoder(dict[int, tuple[Timing, ...]])
 
-Token = tuple[int, int, int, int, int]
 Row = tuple[int, ...]
 
 
@@ -102,15 +99,6 @@ class Run(NamedTuple):
     count: int
     place: int
     at_ms: int
-
-
-class Grants(NamedTuple):
-    """What a lease call got: the rows as they were, and what their tokens need."""
-
-    seqs: list[int]
-    rows: list[Row]
-    deadline_ms: int
-    nonce: int
 
 
 class Move(NamedTuple):
@@ -375,80 +363,7 @@ class Partition:
         self.depth[READY] += opened
         return opened
 
-    # Lease
-
-    def lease(self, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = "") -> Grants:
-        """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
-        deadline_ms = now_ms + timeout_ms
-        seqs: list[int] = []
-        granted: list[Row] = []
-        if self.paused:
-            return Grants(seqs, granted, deadline_ms, nonce)
-        epoch_bits = (self.epoch & 0xFFFF) << HIGH
-        pages = self.index.pages
-        number, page, buffer = -1, None, None
-        unpack, pack_due, pack_generation = (
-            ROW.unpack_from, _DUE_PLACE.pack_into, _GENERATION_NONCE.pack_into,
-        )  # fmt: skip
-        while len(seqs) < count:
-            candidates = self._next(count - len(seqs), now_ms)
-            if not candidates:
-                break
-            for seq in candidates:
-                if seq >> PAGE_BITS != number or page is None:
-                    number = seq >> PAGE_BITS
-                    page = pages.get(number)
-                    if page is None:
-                        continue
-                    buffer = page.buffer
-                    page.dirty = True
-                at = (seq & SLOT_MASK) << 6
-                if page.thin is not None:
-                    at = page.thin.get(at, -1)
-                    if at < 0:
-                        continue
-                assert buffer is not None
-                row = unpack(buffer, at)
-                if row[0] != READY:
-                    continue
-                if (row[6] & LOW48 or row[4] or self.spec.retention_ms) and self._end_due(
-                    seq, row, now_ms
-                ):
-                    continue
-                buffer[at] = LEASED
-                pack_due(
-                    buffer,
-                    at + AT_DUE,
-                    deadline_ms | row[7] >> HIGH << HIGH,
-                    row[8] & LOW48 | epoch_bits,
-                )
-                pack_generation(buffer, at + AT_GENERATION, row[13] + 1 & 0xFFFFFFFF, nonce)
-                seqs.append(seq)
-                granted.append(row)
-        if seqs:
-            self._note_grant(seqs, granted, deadline_ms, nonce, now_ms, name)
-            if timeout_ms != self.spec.lease_timeout_ms:
-                self.granted_at.update(dict.fromkeys(seqs, now_ms))
-        return Grants(seqs, granted, deadline_ms, nonce)
-
-    def _next(self, count: int, now_ms: int) -> list[int]:
-        """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
-        share = self.spec.fair_share
-        if not share:
-            return self.order.pop(count, now_ms)
-        until_turn = share - self.leases_granted % share - 1
-        if until_turn:
-            return self.order.pop(min(count, until_turn), now_ms)
-        oldest = self.order.pop_oldest(now_ms)
-        return [] if oldest < 0 else [oldest]
-
-    def _end_due(self, seq: int, row: Row, now_ms: int) -> bool:
-        """Whether a row's end has come; if so it is dealt with here instead of delivered."""
-        reason = self.end_reason(row, now_ms)
-        if reason is None or not self.removes_by_age:
-            return False
-        self.end_row(seq, row, reason, now_ms)
-        return True
+    # Rows
 
     def end_reason(self, row: Row, now_ms: int) -> Reason | None:
         """Why a row's life is over by age at this instant; None if it is not."""
@@ -465,105 +380,15 @@ class Partition:
             return Reason.RETENTION
         return None
 
-    def _note_grant(
-        self,
-        seqs: list[int],
-        granted: list[Row],
-        deadline_ms: int,
-        nonce: int,
-        now_ms: int,
-        name: str,
-    ) -> None:
-        count = len(seqs)
-        self.depth[READY] -= count
-        self.depth[LEASED] += count
-        self.totals["leased"] += count
-        self.leases_granted += count
-        self.due_wheel.add_many(deadline_ms, seqs)
-        runs: list[tuple[int, int, int]] = []
-        first = seqs[0]
-        last, generation = first, granted[0][13] + 1
-        for seq, row in zip(seqs[1:], granted[1:], strict=True):
-            if seq == last + 1 and row[13] + 1 == generation:
-                last = seq
-                continue
-            runs.append((first, last - first + 1, generation))
-            first = last = seq
-            generation = row[13] + 1
-        runs.append((first, last - first + 1, generation))
-        told = fact.Grant(deadline_ms, nonce, self.epoch, now_ms, name, runs)
-        self.facts.append(fact.grant(self.pid, told, count))
-        if name:
-            self.names[name] = [(seq, row[13] + 1) for seq, row in zip(seqs, granted, strict=True)]
+    def end_if_due(self, seq: int, row: Row, now_ms: int) -> bool:
+        """Whether a row's end has come; if so it is dealt with here instead of delivered."""
+        reason = self.end_reason(row, now_ms)
+        if reason is None or not self.removes_by_age:
+            return False
+        self.end_row(seq, row, reason, now_ms)
+        return True
 
-    # Settle
-
-    def held_row(self, token: Token, now_ms: int) -> tuple[object, int, Row] | None:
-        """Page, offset and row that a token holds the lease of; None if it holds none."""
-        _, seq, generation, epoch, nonce = token
-        found = self.index.locate(seq)
-        if found is None:
-            return None
-        page, at = found
-        row = ROW.unpack_from(page.buffer, at)
-        if (
-            row[0] != LEASED
-            or row[14] != nonce
-            or row[13] != generation
-            or row[8] >> HIGH != epoch & 0xFFFF
-            or row[7] & LOW48 <= now_ms
-        ):
-            return None
-        return page, at, row
-
-    def ack(self, tokens: Iterable[Token], now_ms: int) -> list[int]:
-        """Remove the messages whose lease a token holds; returns the indexes of refused tokens."""
-        refused: list[int] = []
-        acked: list[int] = []
-        pages = self.index.pages
-        by_importance, ledger = self.by_importance, self.ledger
-        unpack = ROW.unpack_from
-        body_bytes = 0
-        for number, (_, seq, generation, epoch, nonce) in enumerate(tokens):
-            page = pages.get(seq >> PAGE_BITS)
-            at = (seq & SLOT_MASK) << 6
-            if page is not None and page.thin is not None:
-                at = page.thin.get(at, -1)
-            if page is None or at < 0:
-                refused.append(number)
-                continue
-            row = unpack(page.buffer, at)
-            if (
-                row[0] != LEASED
-                or row[14] != nonce
-                or row[13] != generation
-                or row[8] >> HIGH != epoch & 0xFFFF
-                or row[7] & LOW48 <= now_ms
-            ):
-                refused.append(number)
-                continue
-            if self.adapt is not None or self.granted_at:
-                self._observe(seq, row, now_ms)
-            if row[1]:
-                self._forget(seq, row)
-            by_importance[row[2]] -= 1
-            body_bytes += row[11]
-            if not row[1] & SHARED:
-                ledger[row[9]] -= row[11] + 64
-            page.buffer[at] = FREE
-            page.live -= 1
-            page.dirty = True
-            if page.live <= 256:  # noqa: PLR2004  # index.THIN_BELOW, spelled out on the hot path
-                self.index.tidy(page)
-            acked.append(seq)
-        if acked:
-            self.depth[LEASED] -= len(acked)
-            self.body_bytes -= body_bytes
-            self.totals["acked"] += len(acked)
-            self.facts.append(fact.ack(self.pid, acked))
-        return refused
-
-    def _observe(self, seq: int, row: Row, now_ms: int) -> int:
+    def observe(self, seq: int, row: Row, now_ms: int) -> int:
         """Time since a lease was granted; fed to the adaptive controller."""
         started = self.granted_at.pop(seq, (row[7] & LOW48) - self.spec.lease_timeout_ms)
         duration_ms = max(0, now_ms - started)
@@ -572,7 +397,7 @@ class Partition:
             self.set_factor(self.adapt.factor(now_ms))
         return duration_ms
 
-    def _forget(self, seq: int, row: Row) -> None:
+    def forget(self, seq: int, row: Row) -> None:
         """Drop what is kept beside the row of a message that leaves."""
         if row[1] & FAILED_BEFORE:
             self.histories.pop(seq, None)
@@ -583,7 +408,7 @@ class Partition:
         """Take a row out of the index and all counts except `depth` and `totals`."""
         found = self.index.locate(seq)
         assert found is not None
-        self._forget(seq, row)
+        self.forget(seq, row)
         self.granted_at.pop(seq, None)
         self.by_importance[row[2]] -= 1
         self.body_bytes -= row[11]
@@ -591,27 +416,12 @@ class Partition:
             self.ledger[row[9]] -= row[11] + 64
         self.index.free(*found)
 
-    def retry(self, tokens: Iterable[Token], delay_ms: int | None, now_ms: int) -> list[int]:
-        """Count a failure against each message and give it back; returns refused indexes."""
-        refused: list[int] = []
-        changed: list[int] = []
-        for number, token in enumerate(tokens):
-            found = self.held_row(token, now_ms)
-            if found is None:
-                refused.append(number)
-                continue
-            if self.fail(token[1], found[2], "retried", delay_ms, now_ms):
-                changed.append(token[1])
-            self.totals["retried"] += 1
-        self.note_states(changed)
-        return refused
-
     def fail(self, seq: int, row: Row, outcome: str, delay_ms: int | None, now_ms: int) -> bool:
         """One lease of a message failed; False if the message left instead of changing.
 
         TTL and stale act on a leased message now, when it fails.
         """
-        duration_ms = self._observe(seq, row, now_ms)
+        duration_ms = self.observe(seq, row, now_ms)
         past = self.histories.get(seq, ())
         timing = Timing(self.node, row[13], duration_ms, outcome)
         self.histories[seq] = (*past, timing)[-limits.HISTORY_ENTRIES_MAX :]
@@ -635,7 +445,7 @@ class Partition:
 
     def _schedule(self, seq: int, row: Row, due_ms: int) -> None:
         due = due_ms | row[7] >> HIGH << HIGH
-        self._set_state(row[0], SCHEDULED)
+        self.change_state(row[0], SCHEDULED)
         self.write_row(seq, (SCHEDULED, *row[1:7], due, row[8] & LOW48, *row[9:]))
         self.due_wheel.add(due_ms, seq)
 
@@ -645,14 +455,14 @@ class Partition:
         if not keep_place and self.spec.requeue == "tail":
             place = self.next_place
             self.next_place += 1
-        self._set_state(row[0], READY)
+        self.change_state(row[0], READY)
         self.write_row(
             seq,
             (READY, row[1] | DISPLACED, *row[2:7], row[7] >> HIGH << HIGH, place, *row[9:]),
         )
         self.order.enter(seq, place, now_ms)
 
-    def _set_state(self, before: int, after: int) -> None:
+    def change_state(self, before: int, after: int) -> None:
         self.depth[before] -= 1
         self.depth[after] += 1
 
@@ -663,45 +473,6 @@ class Partition:
         page, at = found
         ROW.pack_into(page.buffer, at, *row)
         page.dirty = True
-
-    def release(self, tokens: Iterable[Token], now_ms: int) -> list[int]:
-        """Give messages back unharmed: no failure, the place is kept; returns refused indexes."""
-        refused: list[int] = []
-        changed: list[int] = []
-        for number, token in enumerate(tokens):
-            found = self.held_row(token, now_ms)
-            if found is None:
-                refused.append(number)
-                continue
-            seq, row = token[1], found[2]
-            self.granted_at.pop(seq, None)
-            self.totals["released"] += 1
-            if not self._end_due(seq, row, now_ms):
-                self.make_ready(seq, row, now_ms, keep_place=True)
-            if self.index.state_of(seq) != FREE:
-                changed.append(seq)
-        self.note_states(changed)
-        return refused
-
-    def extend(self, tokens: Iterable[Token], timeout_ms: int, now_ms: int) -> list[int]:
-        """Move lease deadlines to `timeout_ms` from now; returns refused indexes."""
-        refused: list[int] = []
-        changed: list[int] = []
-        deadline_ms = now_ms + timeout_ms
-        for number, token in enumerate(tokens):
-            found = self.held_row(token, now_ms)
-            if found is None:
-                refused.append(number)
-                continue
-            seq, row = token[1], found[2]
-            self.granted_at.setdefault(seq, (row[7] & LOW48) - self.spec.lease_timeout_ms)
-            self.write_row(seq, (*row[:7], deadline_ms | row[7] >> HIGH << HIGH, *row[8:]))
-            # An earlier deadline needs its own entry; a later one is found when the old one fires.
-            if deadline_ms < row[7] & LOW48:
-                self.due_wheel.add(deadline_ms, seq)
-            changed.append(seq)
-        self.note_states(changed)
-        return refused
 
     def note_states(self, seqs: Sequence[int]) -> None:
         """Leave a STATE fact for rows that changed."""
@@ -722,7 +493,7 @@ class Partition:
     def end_row(self, seq: int, row: Row, reason: Reason, now_ms: int) -> None:
         """A message's life in this queue is over: on the record and gone, or to the dead queue."""
         if self.goes_to_dead_queue(reason):
-            self._set_state(row[0], DYING)
+            self.change_state(row[0], DYING)
             self.write_row(seq, (DYING, *row[1:3], int(reason), *row[4:]))
             self.moves.append(Move(seq, reason))
             return

@@ -210,7 +210,7 @@ class AsyncBroker:
 
     async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """See Broker.ack."""
-        await self._settle(queue, tokens, confirm, lambda p, found, now: p.ack(found, now))
+        await self._settle(queue, tokens, confirm, settling.ack)
 
     async def retry(
         self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None
@@ -218,20 +218,16 @@ class AsyncBroker:
         """See Broker.retry."""
         if delay_ms is not None:
             settling.check_duration("delay_ms", delay_ms, 0)
-        await self._settle(
-            queue, tokens, "written", lambda p, found, now: p.retry(found, delay_ms, now)
-        )
+        await self._settle(queue, tokens, "written", settling.retry(delay_ms))
 
     async def release(self, queue: str, tokens: Iterable[str]) -> None:
         """See Broker.release."""
-        await self._settle(queue, tokens, "written", lambda p, found, now: p.release(found, now))
+        await self._settle(queue, tokens, "written", settling.release)
 
     async def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
         """See Broker.extend."""
         settling.check_duration("timeout_ms", timeout_ms, 1)
-        await self._settle(
-            queue, tokens, "written", lambda p, found, now: p.extend(found, timeout_ms, now)
-        )
+        await self._settle(queue, tokens, "written", settling.extend(timeout_ms))
 
     async def _settle(
         self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply

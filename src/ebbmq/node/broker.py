@@ -213,7 +213,7 @@ class Broker:
         Raises:
             LeaseLost: with the tokens that hold no lease; the others were acked.
         """
-        self._settle(queue, tokens, confirm, lambda p, found, now: p.ack(found, now))
+        self._settle(queue, tokens, confirm, settling.ack)
 
     def retry(self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None) -> None:
         """Count a failure against messages and give them back after a delay (default: backoff).
@@ -223,7 +223,7 @@ class Broker:
         """
         if delay_ms is not None:
             settling.check_duration("delay_ms", delay_ms, 0)
-        self._settle(queue, tokens, "written", lambda p, found, now: p.retry(found, delay_ms, now))
+        self._settle(queue, tokens, "written", settling.retry(delay_ms))
 
     def release(self, queue: str, tokens: Iterable[str]) -> None:
         """Give messages back unharmed: no failure is counted and they keep their place.
@@ -231,7 +231,7 @@ class Broker:
         Raises:
             LeaseLost: with the tokens that hold no lease; the others were given back.
         """
-        self._settle(queue, tokens, "written", lambda p, found, now: p.release(found, now))
+        self._settle(queue, tokens, "written", settling.release)
 
     def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
         """Have leases end `timeout_ms` from now.
@@ -240,9 +240,7 @@ class Broker:
             LeaseLost: with the tokens that hold no lease; the others were extended.
         """
         settling.check_duration("timeout_ms", timeout_ms, 1)
-        self._settle(
-            queue, tokens, "written", lambda p, found, now: p.extend(found, timeout_ms, now)
-        )
+        self._settle(queue, tokens, "written", settling.extend(timeout_ms))
 
     def _settle(
         self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.core.partition import Grants
+from ebbmq.core import leases
+from ebbmq.core.leases import Grants
 from ebbmq.core.row import LEASED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.holding.resident import WINDOW_BYTES_MAX
@@ -55,7 +56,7 @@ def lease_now(
     for shard in shards:
         if shard.faulty is not None or not shard.partition.depth[READY]:
             continue
-        grants = shard.partition.lease(count, timeout, engine.nonce(), now_ms, name or "")
+        grants = leases.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
         engine.settle(shard)
         if grants.seqs:
             out.append((shard, grants))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from crc32c import crc32c
 
 from ebbmq.core import envelope
 from ebbmq.core import row as rows
+from ebbmq.core.leases import TOKEN, TOKEN_DTYPE
 from ebbmq.core.row import HIGH, LOW48
 from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
@@ -16,10 +17,10 @@ from ebbmq.policy import importance as policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbmq.core.partition import Grants, Partition, Row, Token
+    from ebbmq.core.leases import Grants
+    from ebbmq.core.partition import Partition, Row
 
-_TOKEN: Final = Struct(">IQIII")
-TOKEN_CHARS: Final = 2 * _TOKEN.size
+TOKEN_CHARS: Final = 2 * TOKEN.size
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
 
@@ -39,34 +40,29 @@ def parse_id(text: str) -> tuple[int, int] | None:
 
 def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     """One opaque token per lease."""
-    pack, pid, epoch, nonce = _TOKEN.pack, partition.pid, partition.epoch, grants.nonce
-    packed = b"".join(
-        [
-            pack(pid, seq, row[13] + 1, epoch, nonce)
-            for seq, row in zip(grants.seqs, grants.rows, strict=True)
-        ]
-    ).hex()
+    pid, epoch, nonce = partition.pid, partition.epoch, grants.nonce
+    if len(grants.seqs) == 1:
+        return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
+    tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
+    tokens["pid"] = pid
+    tokens["seq"] = grants.seqs
+    tokens["generation"] = [row[13] + 1 for row in grants.rows]
+    tokens["epoch"] = epoch
+    tokens["nonce"] = nonce
+    packed = tokens.tobytes().hex()
     return [packed[at : at + TOKEN_CHARS] for at in range(0, len(packed), TOKEN_CHARS)]
 
 
-def token_of(pid: int, seq: int, row: Row, epoch: int) -> str:
-    """The token of a row that is leased."""
-    return _TOKEN.pack(pid, seq, row[13], epoch, row[14]).hex()
-
-
-def parse_tokens(tokens: Sequence[str]) -> list[Token | None]:
-    """(pid, seq, generation, epoch, nonce) per token, None for what is not a token of ours."""
+def pack_tokens(tokens: Sequence[str]) -> bytes | None:
+    """Tokens as bytes, one after the other; None if any of them is not of the form of a token."""
+    for token in tokens:
+        if len(token) != TOKEN_CHARS:
+            return None
     try:
         packed = bytes.fromhex("".join(tokens))
-    except (ValueError, TypeError):
-        packed = b""
-    if len(packed) == len(tokens) * _TOKEN.size and all(
-        len(token) == TOKEN_CHARS for token in tokens
-    ):
-        return list(_TOKEN.iter_unpack(packed))  # type: ignore[arg-type]  # five integers each
-    if len(tokens) == 1:
-        return [None]
-    return [parse_tokens([token])[0] for token in tokens]
+    except ValueError:
+        return None
+    return packed if len(packed) == len(tokens) * TOKEN.size else None
 
 
 def is_intact(payload: bytes, row: Row) -> bool:

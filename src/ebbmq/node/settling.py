@@ -6,19 +6,22 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ebbmq import limits
+from ebbmq.core import leases
+from ebbmq.core.leases import TOKEN
 from ebbmq.core.row import READY
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import LEVELS
 from ebbmq.node import outflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ebbmq.core.partition import Partition, Token
+    from ebbmq.core.partition import Partition
     from ebbmq.node.catalog import Queue
     from ebbmq.node.engine import Engine
 
-    Apply = Callable[[Partition, list[Token], int], list[int]]
+    #: Applies a verb to packed tokens of one partition; returns the indexes it refused.
+    Apply = Callable[[Partition, bytes, int], list[int]]
 
 
 def as_tokens(tokens: object) -> list[str]:
@@ -55,48 +58,86 @@ def check_level(confirm: object) -> None:
         raise InvalidMessage(f"confirm is {confirm!r}", f"use one of {', '.join(LEVELS)}")
 
 
+def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
+    """Verb: see `core.leases.ack`."""
+    return leases.ack(partition, packed, now_ms)
+
+
+def retry(delay_ms: int | None) -> Apply:
+    """Verb: see `core.leases.retry`."""
+    return lambda partition, packed, now_ms: leases.retry(
+        partition, TOKEN.iter_unpack(packed), delay_ms, now_ms
+    )
+
+
+def release(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
+    """Verb: see `core.leases.release`."""
+    return leases.release(partition, TOKEN.iter_unpack(packed), now_ms)
+
+
+def extend(timeout_ms: int) -> Apply:
+    """Verb: see `core.leases.extend`."""
+    return lambda partition, packed, now_ms: leases.extend(
+        partition, TOKEN.iter_unpack(packed), timeout_ms, now_ms
+    )
+
+
 def settle(
     engine: Engine, name: str, tokens: list[str], confirm: str, apply: Apply
 ) -> tuple[list[str], int]:
-    """Apply a verb to the leases of tokens; returns the refused tokens and a position to wait for."""
-    parsed = outflow.parse_tokens(tokens)
+    """Apply a verb to leases; returns the refused tokens and a position to wait for."""
+    packed = outflow.pack_tokens(tokens)
     with engine.lock:
-        engine.check_open()
+        if engine.closed is not None:
+            engine.check_open()
         queue = engine.catalog.queue(name)
-        refused = _apply(engine, queue, parsed, apply)
+        if packed is not None and len(queue.shards) == 1:
+            refused = _one_partition(engine, queue, packed, apply)
+        else:
+            refused = _several(engine, queue, tokens, apply)
         if confirm != "memory":
             engine.write_now()
         return [tokens[i] for i in refused], engine.journal.position
 
 
-def _apply(engine: Engine, queue: Queue, parsed: list[Token | None], apply: Apply) -> list[int]:
-    now_ms = engine.now_ms()
-    groups, refused = _by_partition(queue, parsed)
-    for pid, numbers in groups.items():
-        shard = queue.by_pid[pid]
-        ready = shard.partition.depth[READY]
-        # Tokens of one partition are the common case: no need to pick them out one by one.
-        mine = parsed if len(numbers) == len(parsed) else [parsed[i] for i in numbers]
-        lost = apply(shard.partition, mine, now_ms)  # type: ignore[arg-type]  # Nones were refused
-        refused += [numbers[i] for i in lost]
-        engine.settle(shard)
-        engine.announce(queue, shard.partition.depth[READY] - ready)
+def _one_partition(engine: Engine, queue: Queue, packed: bytes, apply: Apply) -> list[int]:
+    shard = queue.shards[0]
+    partition = shard.partition
+    pid = partition.pid.to_bytes(4, "big")
+    strangers = [i for i in range(len(packed) // TOKEN.size) if packed[i * 24 : i * 24 + 4] != pid]
+    if strangers:
+        return _several(
+            engine,
+            queue,
+            [packed[i * 24 : i * 24 + 24].hex() for i in range(len(packed) // 24)],
+            apply,
+        )
+    ready = partition.depth[READY]
+    refused = apply(partition, packed, engine.now_ms())
+    engine.settle(shard)
+    if partition.depth[READY] > ready:
+        engine.announce(queue, partition.depth[READY] - ready)
     return refused
 
 
-def _by_partition(
-    queue: Queue, parsed: list[Token | None]
-) -> tuple[dict[int, range | list[int]], list[int]]:
-    first = parsed[0] if parsed else None
-    if first is not None and first[0] in queue.by_pid:
-        pid = first[0]
-        if all(token is not None and token[0] == pid for token in parsed):
-            return {pid: range(len(parsed))}, []
+def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) -> list[int]:
+    """Tokens of several partitions, or with some that are not tokens at all."""
     groups: dict[int, list[int]] = {}
     refused: list[int] = []
-    for number, token in enumerate(parsed):
-        if token is None or token[0] not in queue.by_pid:
-            refused.append(number)
+    for number, token in enumerate(tokens):
+        packed = outflow.pack_tokens([token])
+        pid = int.from_bytes(packed[:4], "big") if packed else -1
+        if pid in queue.by_pid:
+            groups.setdefault(pid, []).append(number)
         else:
-            groups.setdefault(token[0], []).append(number)
-    return groups, refused  # type: ignore[return-value]  # lists are fine where ranges are
+            refused.append(number)
+    now_ms = engine.now_ms()
+    for pid, numbers in groups.items():
+        shard = queue.by_pid[pid]
+        ready = shard.partition.depth[READY]
+        mine = outflow.pack_tokens([tokens[i] for i in numbers])
+        assert mine is not None
+        refused += [numbers[i] for i in apply(shard.partition, mine, now_ms)]
+        engine.settle(shard)
+        engine.announce(queue, shard.partition.depth[READY] - ready)
+    return sorted(refused)

@@ -68,10 +68,8 @@ def fill_and_measure(
 ) -> list[Row]:
     """Fill to the full depth and measure bytes, lease + ack and an idle tick there."""
     before = rss_bytes()
-    cache_before = broker.stats(QUEUE)["cache"]["bytes"]
     fill(run, broker, order.messages, total(run))
     growth = rss_bytes() - before
-    cache_growth = broker.stats(QUEUE)["cache"]["bytes"] - cache_before
     count = ready(broker)
     settings = {"backlog": count, "body": BODY_BYTES}
     single, batched = _lease_us(broker, order)
@@ -79,12 +77,11 @@ def fill_and_measure(
     return [
         at_most(
             f"row + order, {order.name}, per message",
-            (growth - cache_growth) / count,
+            growth / count,
             "B",
             ROW_AND_ORDER_BYTES,
             **settings,
             rss_growth=growth,
-            cached_bodies=cache_growth,
         ),
         stated(f"lease + ack one at full depth, {order.name}", single, "us", **settings),
         stated(f"lease + ack of 100 at full depth, {order.name}", batched, "us", **settings),

@@ -6,13 +6,14 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.bench.clock import JumpingClock
     from ebbmq.bench.run import Run
+    from ebbmq.model import Level
 
 KIB: Final = 1024
 HOUR_MS: Final = 3_600_000
@@ -20,21 +21,23 @@ DAY_MS: Final = 24 * HOUR_MS
 BATCH: Final = 100
 FILL_BATCH: Final = 1_000
 QUEUE: Final = "q"
+#: Too small to count where bytes per message are measured.
+SMALL_CACHE_BYTES: Final = 1024 * KIB
 
 
-def fifo_spec() -> QueueSpec:
+def fifo_spec(cache_bytes: int = limits.QUEUE_CACHE_BYTES) -> QueueSpec:
     """A durable FIFO whose leases outlast the measurement."""
-    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS)
+    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS, cache_bytes=cache_bytes)
 
 
-def banded_spec() -> QueueSpec:
+def banded_spec(cache_bytes: int = limits.QUEUE_CACHE_BYTES) -> QueueSpec:
     """Bands of width 1 over decaying importance."""
-    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS, decay_rate=0.5)
+    return QueueSpec(QUEUE, lease_timeout_ms=HOUR_MS, decay_rate=0.5, cache_bytes=cache_bytes)
 
 
-def fifo_messages(count: int, body_bytes: int) -> list[Message]:
+def fifo_messages(count: int, body_bytes: int, first: int = 0) -> list[Message]:
     """Messages of one class, bodies all different."""
-    return [Message(_body(number, body_bytes)) for number in range(count)]
+    return [Message(_body(number, body_bytes)) for number in range(first, first + count)]
 
 
 def classed_messages(count: int, body_bytes: int) -> list[Message]:
@@ -62,10 +65,21 @@ def open_with(directory: Path, spec: QueueSpec, clock: JumpingClock | None = Non
 
 
 def fill(run: Run, broker: Broker, messages: list[Message], total: int) -> None:
-    """Publish the messages over and over until there are `total`, not waiting for the disk."""
+    """Publish the messages over and over until there are `total`, not waiting for the disk.
+
+    The bodies are the same objects each time: nothing to weigh a cache with.
+    """
     label = f"filling {total:,}"
     for size in run.steps(label, total, len(messages)):
         broker.publish(QUEUE, messages[:size], confirm="memory")
+
+
+def fill_with_fresh(run: Run, broker: Broker, body_bytes: int, total: int) -> None:
+    """Publish `total` messages, each with a body of its own, not waiting for the disk."""
+    done = 0
+    for size in run.steps(f"filling {total:,}", total, FILL_BATCH):
+        broker.publish(QUEUE, fifo_messages(size, body_bytes, done), confirm="memory")
+        done += size
 
 
 def drain(run: Run, broker: Broker, total: int, batch: int = FILL_BATCH) -> None:
@@ -77,7 +91,7 @@ def drain(run: Run, broker: Broker, total: int, batch: int = FILL_BATCH) -> None
         broker.ack(QUEUE, [lease.token for lease in leases], confirm="memory")
 
 
-def publish_us(broker: Broker, batches: list[list[Message]], confirm: str) -> list[float]:
+def publish_us(broker: Broker, batches: list[list[Message]], confirm: Level) -> list[float]:
     """Microseconds per message of each batch."""
     times = []
     for batch in batches:

@@ -10,9 +10,8 @@ from ebbmq.bench.load import (
     KIB,
     QUEUE,
     drain,
-    fifo_messages,
     fifo_spec,
-    fill,
+    fill_with_fresh,
     open_with,
 )
 from ebbmq.bench.row import Row, at_least, at_most
@@ -28,12 +27,11 @@ HIT_SHARE: Final = 0.95
 def measure(run: Run) -> list[Row]:
     """RSS growth of 1 M x 1 KiB at the default cache, then the share of hits while draining."""
     count = run.scale(1_000_000, 300_000)
-    messages = fifo_messages(FILL_BATCH, KIB)
     with open_with(run.fresh("backlog"), fifo_spec()) as broker:
-        broker.publish(QUEUE, messages, confirm="written")
+        fill_with_fresh(run, broker, KIB, FILL_BATCH)
         drain(run, broker, FILL_BATCH)
         before = rss_bytes()
-        fill(run, broker, messages, count)
+        fill_with_fresh(run, broker, KIB, count)
         growth = rss_bytes() - before
         cache = broker.stats(QUEUE)["cache"]
         drain(run, broker, count, BATCH)

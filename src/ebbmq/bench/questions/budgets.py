@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import Message
-from ebbmq.bench.load import FILL_BATCH, QUEUE, fifo_messages, fifo_spec, fill, open_with
+from ebbmq.bench.load import (
+    FILL_BATCH,
+    QUEUE,
+    SMALL_CACHE_BYTES,
+    fifo_messages,
+    fifo_spec,
+    fill,
+    open_with,
+)
 from ebbmq.bench.row import Row, at_most
 from ebbmq.bench.run import rss_bytes
 
@@ -46,7 +54,7 @@ def _growth(count: int, work: Callable[[], None]) -> float:
 
 
 def _filled(run: Run, name: str, count: int) -> Broker:
-    broker = open_with(run.fresh(name), fifo_spec())
+    broker = open_with(run.fresh(name), fifo_spec(SMALL_CACHE_BYTES))
     fill(run, broker, fifo_messages(FILL_BATCH, BODY_BYTES), count)
     return broker
 

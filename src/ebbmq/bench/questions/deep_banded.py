@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
 from ebbmq.bench.clock import JumpingClock
-from ebbmq.bench.load import FILL_BATCH, banded_spec, classed_messages, open_with
+from ebbmq.bench.load import FILL_BATCH, SMALL_CACHE_BYTES, banded_spec, classed_messages, open_with
 
 if TYPE_CHECKING:
     from ebbmq.bench.row import Row
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def measure(run: Run) -> list[Row]:
     """Bytes per message, lease + ack, a tick."""
     messages = classed_messages(FILL_BATCH, deep.BODY_BYTES)
-    order = deep.Order("banded, 100 classes", banded_spec(), messages)
+    order = deep.Order("banded, 100 classes", banded_spec(SMALL_CACHE_BYTES), messages)
     shallow = deep.shallow_us(run, order)
     clock = JumpingClock()
     with open_with(run.fresh("deep"), order.spec, clock) as broker:

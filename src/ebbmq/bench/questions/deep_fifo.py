@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
 from ebbmq.bench.clock import JumpingClock
-from ebbmq.bench.load import FILL_BATCH, drain, fifo_messages, fifo_spec, open_with
+from ebbmq.bench.load import (
+    FILL_BATCH,
+    SMALL_CACHE_BYTES,
+    drain,
+    fifo_messages,
+    fifo_spec,
+    open_with,
+)
 from ebbmq.bench.row import Row, at_most
 from ebbmq.bench.run import MIB, disk_bytes, rss_bytes, wait_until
 from ebbmq.limits import SEGMENT_BYTES
@@ -19,7 +26,9 @@ DRAINED_RSS_MIB = 64
 
 def measure(run: Run) -> list[Row]:
     """Bytes per message, lease + ack, a tick; then drain and look at RSS and disk."""
-    order = deep.Order("FIFO", fifo_spec(), fifo_messages(FILL_BATCH, deep.BODY_BYTES))
+    order = deep.Order(
+        "FIFO", fifo_spec(SMALL_CACHE_BYTES), fifo_messages(FILL_BATCH, deep.BODY_BYTES)
+    )
     shallow = deep.shallow_us(run, order)
     clock = JumpingClock()
     directory = run.fresh("deep")

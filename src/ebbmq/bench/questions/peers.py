@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.bench.run import Run
+    from ebbmq.model import Level
 
 BODY: Final = b"x" * KIB
 
@@ -36,7 +37,7 @@ class Peer(Protocol):
 class Ebb:
     """EbbMQ at one confirm level, in batches of a size."""
 
-    def __init__(self, directory: Path, confirm: str, batch: int) -> None:
+    def __init__(self, directory: Path, confirm: Level, batch: int) -> None:
         self._broker: Broker = open_with(directory, fifo_spec())
         self._confirm = confirm
         self._batch = batch

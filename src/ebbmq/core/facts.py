@@ -116,10 +116,15 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
 def ack(pid: int, seqs: Sequence[int]) -> Fact:
     """These messages are gone for good."""
     if len(seqs) == 1:
-        return Fact(ACK, pid, 1, seqs[0], [ACK_RUN.pack(seqs[0], 1, 0)])
+        return ack_run(pid, seqs[0], 1)
     runs = runs_of(seqs)
     packed = b"".join([ACK_RUN.pack(first, count, 0) for first, count in runs])
     return Fact(ACK, pid, len(seqs), runs[0][0], [packed])
+
+
+def ack_run(pid: int, first: int, count: int) -> Fact:
+    """`ack` for consecutive numbers."""
+    return Fact(ACK, pid, count, first, [ACK_RUN.pack(first, count, 0)])
 
 
 def ack_array(pid: int, seqs: npt.NDArray[np.uint64]) -> Fact:

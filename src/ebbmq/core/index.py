@@ -191,8 +191,14 @@ class Index:
         seqs: npt.NDArray[np.uint64],
     ) -> Iterator[tuple[int, slice | npt.NDArray[np.int64]]]:
         """Split row numbers by page: (page number, where those numbers stand in `seqs`)."""
+        if not len(seqs):
+            return
         numbers = seqs >> np.uint64(PAGE_BITS)
-        if len(numbers) and bool((numbers[1:] >= numbers[:-1]).all()):
+        first = int(numbers[0])
+        if bool((numbers == first).all()):
+            yield first, slice(0, len(seqs))
+            return
+        if bool((numbers[1:] >= numbers[:-1]).all()):
             cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
             starts = [0, *cuts.tolist()]
             for start, end in zip(starts, [*cuts.tolist(), len(seqs)], strict=True):

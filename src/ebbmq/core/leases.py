@@ -132,28 +132,30 @@ def _grant_one(partition: Partition, seq: int, grants: Grants, now_ms: int) -> N
 
 def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
     """`_grant_one` for many, page by page; the order of the candidates is kept."""
-    found: list[Row | None] = [None] * len(candidates)
     array = np.array(candidates, dtype=np.uint64)
-    for number, where in partition.index.by_page(array):
+    groups = list(partition.index.by_page(array))
+    if len(groups) * _MANY > len(candidates):
+        for seq in candidates:
+            _grant_one(partition, seq, grants, now_ms)
+        return
+    found: list[Row | None] = [None] * len(candidates)
+    for number, where in groups:
         page = partition.index.pages.get(number)
         if page is None:
             continue
         slots = (array[where] & _SLOTS).astype(np.int64)
-        places = range(where.start, where.stop) if isinstance(where, slice) else where.tolist()
-        if (
-            len(slots) < _MANY
-            or page.thin is not None
-            or not _all_plain(partition, page, slots, now_ms)
-        ):
-            for place in places:
-                one = Grants([], [], grants.deadline_ms, grants.nonce)
-                _grant_one(partition, candidates[place], one, now_ms)
-                if one.rows:
-                    found[place] = one.rows[0]
-            continue
-        granted = _grant_rows(partition, page, slots, grants)
-        for place, row in zip(places, granted, strict=True):
-            found[place] = row
+        rows_before: Sequence[Row | None]
+        if page.thin is None and _all_plain(partition, page, slots, now_ms):
+            rows_before = _grant_rows(partition, page, slots, grants)
+        else:
+            rows_before = [
+                _granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()
+            ]
+        if isinstance(where, slice):
+            found[where] = rows_before
+        else:
+            for place, row in zip(where.tolist(), rows_before, strict=True):
+                found[place] = row
     if None in found:
         kept = [(seq, row) for seq, row in zip(candidates, found, strict=True) if row]
         grants.seqs.extend(seq for seq, _ in kept)
@@ -161,6 +163,12 @@ def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now
     else:
         grants.seqs.extend(candidates)
         grants.rows.extend(found)  # type: ignore[arg-type]  # none of them is None
+
+
+def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> Row | None:
+    one = Grants([], [], grants.deadline_ms, grants.nonce)
+    _grant_one(partition, seq, one, now_ms)
+    return one.rows[0] if one.rows else None
 
 
 def _all_plain(partition: Partition, page: Page, slots: npt.NDArray[np.int64], now_ms: int) -> bool:
@@ -332,7 +340,8 @@ def _ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
 def _ack_many(partition: Partition, tokens: npt.NDArray[np.void], now_ms: int) -> bool:
     """Ack a batch whose tokens all hold and whose rows have nothing beside them; else change nothing."""
     seqs = tokens["seq"].astype(np.uint64)
-    if len(np.unique(seqs)) != len(seqs):
+    is_run = bool((seqs[1:] == seqs[:-1] + np.uint64(1)).all())
+    if not is_run and len(np.unique(seqs)) != len(seqs):
         return False
     groups: list[tuple[Page, npt.NDArray[np.int64], npt.NDArray[np.void]]] = []
     for number, where in partition.index.by_page(seqs):
@@ -357,7 +366,12 @@ def _ack_many(partition: Partition, tokens: npt.NDArray[np.void], now_ms: int) -
         _free_rows(partition, page, slots, view)
     partition.depth[LEASED] -= len(seqs)
     partition.totals["acked"] += len(seqs)
-    partition.facts.append(fact.ack_array(partition.pid, np.sort(seqs)))
+    told = (
+        fact.ack_run(partition.pid, int(seqs[0]), len(seqs))
+        if is_run
+        else fact.ack_array(partition.pid, np.sort(seqs))
+    )
+    partition.facts.append(told)
     return True
 
 

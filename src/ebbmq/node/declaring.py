@@ -91,7 +91,7 @@ def open_resident(engine: Engine, partition: Partition, spec: QueueSpec, stored_
         spec.cache_bytes // spec.partitions,
         spec.cache_enabled,
         spec.page_to_disk,
-        decays=spec.band_width == 0,
+        decays=spec.decay_rate > 0 or spec.band_width == 0,
         stored_through=stored_through,
     )
 

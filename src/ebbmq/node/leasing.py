@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ebbmq import limits
 from ebbmq.core import leases
 from ebbmq.core.leases import Grants
@@ -118,10 +120,11 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
     for shard, grants in granted:
         resident = shard.resident
         taken.append(resident.take_many(grants.seqs, [row[2] for row in grants.rows]))
-        if resident.bytes * 2 < min(resident.bytes_max // 2, WINDOW_BYTES_MAX) and (
-            shard.partition.depth[READY] > resident.entries
-        ):
-            engine.ask_ahead(shard)
+        ready = shard.partition.depth[READY]
+        if ready and not shard.reading_ahead:
+            low = resident.bytes * 2 < min(resident.bytes_max // 2, WINDOW_BYTES_MAX)
+            if None in taken[-1] or (low and ready > resident.entries):
+                engine.ask_ahead(shard)
     return taken
 
 
@@ -281,7 +284,12 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
         if not depth or shard.faulty is not None:
             return False
         seqs = partition.order.peek(min(depth, limits.LEASE_COUNT_MAX), engine.now_ms())
-        wanted = [(seq, row[2]) for seq in seqs if (row := partition.index.read(seq))]
+        importances = partition.index.column(np.array(seqs, dtype=np.uint64), "importance")
+        wanted = [
+            (seq, importance)
+            for seq, importance in zip(seqs, importances.tolist(), strict=True)
+            if importance
+        ]
         missing = shard.resident.missing(wanted)
     if not missing:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -55,9 +56,8 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
 
 def pack_tokens(tokens: Sequence[str]) -> bytes | None:
     """Tokens as bytes, one after the other; None if any of them is not of the form of a token."""
-    for token in tokens:
-        if len(token) != TOKEN_CHARS:
-            return None
+    if any(map(TOKEN_CHARS.__ne__, map(len, tokens))):
+        return None
     try:
         packed = bytes.fromhex("".join(tokens))
     except ValueError:
@@ -74,51 +74,82 @@ def leases(
     partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
 ) -> list[Lease]:
     """What a lease call returns."""
-    out: list[Lease] = []
-    prefix = f"{partition.pid:x}-"
-    deadline_ms = grants.deadline_ms
-    width = partition.spec.band_width
-    for seq, row, payload, token in zip(
-        grants.seqs, grants.rows, payloads, tokens_of(partition, grants), strict=True
-    ):
-        enqueued_at_ms = row[5] & LOW48
-        dead = row[6] & LOW48
-        importance = row[2]
-        if row[4]:
-            current = partition.current_importance(row, now_ms)
-            band = policy.band_of(current, width or 1.0)
-            rate = row[4] / rows.RATE_UNIT
-        else:
-            current = float(importance)
-            band = importance if width == 1.0 else policy.band_of(current, width or 1.0)
-            rate = 0.0
-        headers, history, body = NO_HEADERS, (), payload
-        header_size = row[7] >> HIGH
-        if header_size:
-            read = envelope.unpack(payload[:header_size])
-            headers, history, body = envelope.headers_of(read), read.history, payload[header_size:]
-        failures = row[5] >> HIGH
-        if failures:
-            history = history + partition.history(seq)
-        out.append(
-            Lease(
-                prefix + f"{seq:x}",
-                body,
-                headers,
-                token,
-                row[13] + 1,
-                failures,
-                importance,
-                current,
-                band,
-                dead - enqueued_at_ms if dead else None,
-                rate,
-                enqueued_at_ms,
-                deadline_ms,
-                history,
+    tokens = tokens_of(partition, grants)
+    columns = tuple(zip(*grants.rows, strict=True))
+    # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
+    if any(columns[4]) or any(columns[7]) or max(columns[5]) > LOW48:
+        return [
+            _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
+            for seq, row, payload, token in zip(
+                grants.seqs, grants.rows, payloads, tokens, strict=True
             )
+        ]
+    prefix = f"{partition.pid:x}-"
+    width = partition.spec.band_width or 1.0
+    importances, enqueued = columns[2], columns[5]
+    bands = importances
+    if width != 1.0:
+        bands = tuple(policy.band_of(importance, width) for importance in importances)
+    return list(
+        map(
+            Lease,
+            [f"{prefix}{seq:x}" for seq in grants.seqs],
+            payloads,
+            repeat(NO_HEADERS),
+            tokens,
+            [generation + 1 for generation in columns[13]],
+            repeat(0),
+            importances,
+            map(float, importances),
+            bands,
+            [
+                (dead & LOW48) - at_ms if dead & LOW48 else None
+                for dead, at_ms in zip(columns[6], enqueued, strict=True)
+            ],
+            repeat(0.0),
+            enqueued,
+            repeat(grants.deadline_ms),
+            repeat(()),
         )
-    return out
+    )
+
+
+def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its lease
+    partition: Partition,
+    seq: int,
+    row: Row,
+    payload: bytes,
+    token: str,
+    deadline_ms: int,
+    now_ms: int,
+) -> Lease:
+    enqueued_at_ms = row[5] & LOW48
+    dead = row[6] & LOW48
+    current = partition.current_importance(row, now_ms) if row[4] else float(row[2])
+    headers, history, body = NO_HEADERS, (), payload
+    header_size = row[7] >> HIGH
+    if header_size:
+        read = envelope.unpack(payload[:header_size])
+        headers, history, body = envelope.headers_of(read), read.history, payload[header_size:]
+    failures = row[5] >> HIGH
+    if failures:
+        history = history + partition.history(seq)
+    return Lease(
+        f"{partition.pid:x}-{seq:x}",
+        body,
+        headers,
+        token,
+        row[13] + 1,
+        failures,
+        row[2],
+        current,
+        policy.band_of(current, partition.spec.band_width or 1.0),
+        dead - enqueued_at_ms if dead else None,
+        row[4] / rows.RATE_UNIT,
+        enqueued_at_ms,
+        deadline_ms,
+        history,
+    )
 
 
 def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int) -> Peeked:

@@ -31,11 +31,11 @@ def as_tokens(tokens: object) -> list[str]:
             f"tokens is {type(tokens).__name__}", "give a list of tokens: [lease.token]"
         )
     out = list(tokens)
-    for token in out:
-        if not isinstance(token, str):
-            raise InvalidMessage(
-                f"a token is {type(token).__name__}, not str", "give the tokens of your leases"
-            )
+    if out and {str} != set(map(type, out)):
+        raise InvalidMessage(
+            f"a token is {next(type(t).__name__ for t in out if type(t) is not str)}, not str",
+            "give the tokens of your leases",
+        )
     return out
 
 
@@ -92,7 +92,7 @@ def settle(
             engine.check_open()
         queue = engine.catalog.queue(name)
         if packed is not None and len(queue.shards) == 1:
-            refused = _one_partition(engine, queue, packed, apply)
+            refused = _one_partition(engine, queue, tokens, packed, apply)
         else:
             refused = _several(engine, queue, tokens, apply)
         if confirm != "memory":
@@ -100,18 +100,17 @@ def settle(
         return [tokens[i] for i in refused], engine.journal.position
 
 
-def _one_partition(engine: Engine, queue: Queue, packed: bytes, apply: Apply) -> list[int]:
+def _one_partition(
+    engine: Engine, queue: Queue, tokens: Sequence[str], packed: bytes, apply: Apply
+) -> list[int]:
     shard = queue.shards[0]
     partition = shard.partition
-    pid = partition.pid.to_bytes(4, "big")
-    strangers = [i for i in range(len(packed) // TOKEN.size) if packed[i * 24 : i * 24 + 4] != pid]
-    if strangers:
-        return _several(
-            engine,
-            queue,
-            [packed[i * 24 : i * 24 + 24].hex() for i in range(len(packed) // 24)],
-            apply,
-        )
+    size = TOKEN.size
+    pid = packed[:4]
+    if pid != partition.pid.to_bytes(4, "big") or (
+        len(packed) > size and {pid} != {packed[at : at + 4] for at in range(0, len(packed), size)}
+    ):
+        return _several(engine, queue, tokens, apply)
     ready = partition.depth[READY]
     refused = apply(partition, packed, engine.now_ms())
     engine.settle(shard)

@@ -304,6 +304,7 @@ class Partition:
             offset += size
             at += 64
             page.live += 1
+            page.dirty = True
             seq += 1
         if profile is not None:
             self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)

@@ -116,6 +116,8 @@ class Status(msgspec.Struct, frozen=True):
     wall_ms: int
     synced: int
     totals: dict[int, dict[str, int]]
+    #: (first, last) message of each partition whose record is in a segment, dead ones included.
+    ranges: dict[int, dict[int, tuple[int, int]]]
 
 
 _encode = msgspec.msgpack.Encoder().encode

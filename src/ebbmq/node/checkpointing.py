@@ -89,10 +89,11 @@ class Checkpointer:
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()
             }
+            ranges = {segment: dict(known) for segment, known in engine.ranges.items()}
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
         for kind, pid, payload in extras:
             self._store.put(kind, pid, 0, position, payload)
-        status = declared.Status(told, queue_ms, wall_ms, position, totals)
+        status = declared.Status(told, queue_ms, wall_ms, position, totals, ranges)
         self._store.commit(declared.pack_status(status), start)

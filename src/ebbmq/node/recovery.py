@@ -83,6 +83,7 @@ class Recovery:
         self.queue_ms = self.clock_ms = status.queue_ms
         self.wall_ms = status.wall_ms
         self._declare(status.declared)
+        self._engine.ranges = {segment: dict(known) for segment, known in status.ranges.items()}
         for pid, totals in status.totals.items():
             if pid in self._engine.catalog.shards:
                 self._engine.catalog.shards[pid].partition.totals.update(totals)
@@ -116,6 +117,7 @@ class Recovery:
                 engine.residency.close(shard.partition.pid)
                 del engine.catalog.shards[shard.partition.pid]
         self._restorers.clear()
+        engine.ranges.clear()
 
     def _declare(self, told: declared.Declared) -> None:
         """Make the catalog what a META fact says."""
@@ -351,6 +353,7 @@ class Recovery:
     def finish(self, now_ms: int) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
         engine = self._engine
+        self._drop_without_segment()
         shared: dict[int, tuple[int, int]] = {}
         for shard in engine.catalog.shards.values():
             partition = shard.partition
@@ -362,7 +365,6 @@ class Recovery:
             shard.resident = declaring.open_resident(
                 engine, partition, shard.queue.spec, partition.index.next_seq - 1
             )
-            self._ranges_of(shard.partition.pid)
             for page, slots in partition.index.live_seqs():
                 view = page.view[slots] if page.thin is None else page.view
                 for row in view[(view["flags"] & SHARED) != 0]:
@@ -378,23 +380,27 @@ class Recovery:
             if queue is not None:
                 declaring.apply_factor(queue, factor, until_ms, run, now_ms)
 
-    def _ranges_of(self, pid: int) -> None:
-        """Where messages are whose records are older than the checkpoint."""
-        index = self._engine.catalog.shards[pid].partition.index
-        for page, slots in index.live_seqs():
-            if page.thin is not None:
-                for slot in slots.tolist():
-                    row = index.read(page.number * limits.PAGE_ROWS + slot)
-                    if row:
-                        self._engine.note_range(
-                            row[9], pid, page.number * limits.PAGE_ROWS + slot, 1
-                        )
-                continue
-            segments = page.view["segment"][slots]
-            for segment in np.unique(segments).tolist():
-                mine = slots[segments == segment]
-                first = page.number * limits.PAGE_ROWS + int(mine[0])
-                self._engine.note_range(segment, pid, first, int(mine[-1] - mine[0]) + 1)
+    def _drop_without_segment(self) -> None:
+        """Free rows whose segment is gone: it went because they had, or it was taken away."""
+        numbers = [s.number for s in self._engine.journal.segments()]
+        present = np.array(numbers, dtype=np.uint32)
+        for segment in self._engine.ranges.keys() - set(numbers):
+            del self._engine.ranges[segment]
+        for shard in self._engine.catalog.shards.values():
+            index = shard.partition.index
+            for page, slots in list(index.live_seqs()):
+                gone = slots[~np.isin(page.view["segment"][slots], present)]
+                if not len(gone):
+                    continue
+                for slot in gone.tolist():
+                    segment = int(page.view["segment"][slot])
+                    if segment in self._missing and segment in self._segments:
+                        seq = page.number * limits.PAGE_ROWS + slot
+                        identity = message_id(shard.partition.pid, seq)
+                        self._report(f"message {identity} was in segment {segment}, which is missing")
+                page.view["state"][gone] = FREE
+                page.live -= len(gone)
+                page.dirty = True
 
 
 def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:

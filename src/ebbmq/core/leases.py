@@ -290,7 +290,7 @@ def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
     refused: list[int] = []
     acked: list[int] = []
     for number, token in enumerate(TOKEN.iter_unpack(packed)):
-        if _ack_one(partition, token, now_ms):  # type: ignore[arg-type]  # five integers
+        if _ack_one(partition, token, now_ms):
             acked.append(token[1])
         else:
             refused.append(number)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ebbmq.errors import LeaseLost, Overloaded
 from ebbmq.node import declaring, leasing, looking, moving_back, publishing, settling
+from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
 from ebbmq.node.opening import close_engine, open_engine
 
@@ -329,6 +330,4 @@ class Broker:
 
     def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> int:
         """Copy the store to an empty directory while it is in use; returns bytes copied."""
-        from ebbmq.node.backup import backup
-
         return backup(self.engine, target, progress)

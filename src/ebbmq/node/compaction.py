@@ -47,12 +47,13 @@ class Compactor:
 
     def run(self) -> None:
         """Delete what is dead, then relocate while the disk holds more than twice what lives."""
-        dead, thin = self._survey()
-        for number in dead:
-            self._delete(number)
-        for number in thin:
-            self._relocate(number)
-            self._delete(number)
+        with self._engine.compacting:
+            dead, thin = self._survey()
+            for number in dead:
+                self._delete(number)
+            for number in thin:
+                self._relocate(number)
+                self._delete(number)
 
     def live_bytes(self) -> dict[int, int]:
         """Bytes of live messages by segment (the lock is held)."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.directory import Directory
-    from ebbmq.node.removals import Removals
+    from ebbmq.node.removals import NoRemovals, Removals
 
 _EVERYTHING: Final = 1 << 63
 _TICK_MS: Final = 25
@@ -53,7 +53,7 @@ class Engine:
         config: Config,
         clock: Clock,
         directory: Directory,
-        removals: Removals,
+        removals: Removals | NoRemovals,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -86,6 +86,8 @@ class Engine:
         self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
         self.checkpoint: Callable[[], None] = lambda: None
+        #: Held while segments are deleted, so that a backup can keep them.
+        self.compacting = threading.Lock()
         _engines.add(self)
 
     # Time

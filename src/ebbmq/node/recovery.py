@@ -1,4 +1,4 @@
-"""Opening a data directory: newest good checkpoint, then every fact after it, then what follows from them.
+"""Opening a data directory: newest good checkpoint, every fact after it, what follows from them.
 
 Damage is never guessed around: a record that cannot be read is set aside and named, message by
 message where its header can be read, and a partition whose checkpointed page and records are both
@@ -23,13 +23,17 @@ from ebbmq.journal import checkpoint, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
-from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
     from ebbmq.journal.disk import Disk
     from ebbmq.node.engine import Engine
 
@@ -59,19 +63,22 @@ class Recovery:
 
     def run(self) -> Log:
         """Put everything back and return the journal, ready to go on."""
-        engine = self._engine
+        return Log.open(
+            self._journal_disk,
+            self._uuid,
+            self.read(),
+            segment_bytes=self._engine.config.segment_bytes,
+        )
+
+    def read(self) -> int:
+        """Put the rows back and return where the journal ends; nothing on disk is changed."""
         collecting = gc.isenabled()
         gc.disable()
         try:
-            known_synced = self._load_checkpoint()
-            end = self._replay(known_synced)
-            journal = Log.open(
-                self._journal_disk, self._uuid, end, segment_bytes=engine.config.segment_bytes
-            )
+            return self._replay(self._load_checkpoint())
         finally:
             if collecting:
                 gc.enable()
-        return journal
 
     def _load_checkpoint(self) -> int:
         loaded = checkpoint.Checkpoints(self._checkpoint_disk).load()
@@ -168,7 +175,7 @@ class Recovery:
             if pid in self._engine.catalog.shards:
                 self._restorer(pid).relocated(seqs, block, as_of, self._start)
         end = self._start or FIRST_POSITION
-        present = set(scan.numbers(self._journal_disk, old=False))
+        present = set(numbers(self._journal_disk, old=False))
         for item in scan.scan(
             self._journal_disk, self._uuid, self._start, known_synced=known_synced
         ):
@@ -197,14 +204,14 @@ class Recovery:
                 self._declare(declared.read_declared(item.payload))
                 return
 
-    def _scan_old(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _scan_old(self) -> Iterator[tuple[int, list[int], memoryview, int]]:
         for item in scan.scan_old(self._journal_disk, self._uuid):
             if type(item) is not scan.Found or item.header.kind != fact.RELOCATE:
                 if type(item) is scan.Damaged:
                     self._report(f"old segment record at {item.position:#x} cannot be read")
                 continue
             count = item.header.count
-            as_of, crc, _ = fact.RELOCATE_HEAD.unpack_from(item.payload)
+            as_of, _, _ = fact.RELOCATE_HEAD.unpack_from(item.payload)
             at = fact.RELOCATE_HEAD.size
             seqs = np.frombuffer(item.payload[at : at + 8 * count], dtype="<u8").tolist()
             block = bytearray(item.payload[at + 8 * count : at + 72 * count])
@@ -397,7 +404,9 @@ class Recovery:
                     if segment in self._missing and segment in self._segments:
                         seq = page.number * limits.PAGE_ROWS + slot
                         identity = message_id(shard.partition.pid, seq)
-                        self._report(f"message {identity} was in segment {segment}, which is missing")
+                        self._report(
+                            f"message {identity} was in segment {segment}, which is missing"
+                        )
                 page.view["state"][gone] = FREE
                 page.live -= len(gone)
                 page.dirty = True

@@ -129,3 +129,30 @@ class Removals:
             if crc32c.crc32c(body) == crc:
                 yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
             at = end
+
+
+class NoRemovals:
+    """Keeps nothing: for examining a store without changing it."""
+
+    def note(self, records: bytes, position: int) -> None:
+        """Ignore removals."""
+
+    def flush(self) -> None:
+        """Nothing was kept."""
+
+    def sync(self) -> None:
+        """Nothing was kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def find(
+        self,
+        pids: list[int],
+        *,
+        reason: int | None = None,
+        since_ms: int | None = None,
+        seq: int | None = None,
+    ) -> npt.NDArray[np.void]:
+        """Nothing was kept."""
+        return np.empty(0, dtype=REMOVAL_DTYPE)

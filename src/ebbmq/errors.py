@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,6 +31,7 @@ class EbbError(Exception):
         if code is not None:
             self.code = code  # type: ignore[misc]  # an instance may narrow its class's code
 
+    @override
     def __str__(self) -> str:
         text = f"{self.code}; {self.detail}"
         return f"{text} ({self.action})" if self.action else text

@@ -77,7 +77,7 @@ class Fact(NamedTuple):
 
     kind: int
     pid: int
-    count: int
+    messages: int
     first: int
     parts: list[bytes]
 
@@ -203,10 +203,10 @@ def group(facts: Sequence[Fact], payload_sizes: Sequence[int]) -> Fact:
     """Several facts that hold together or not at all."""
     parts = [GROUP_HEAD.pack(len(facts), 0)]
     for fact, size in zip(facts, payload_sizes, strict=True):
-        parts.append(GROUP_PART.pack(fact.kind, fact.pid, fact.count, size, fact.first))
+        parts.append(GROUP_PART.pack(fact.kind, fact.pid, fact.messages, size, fact.first))
     for fact in facts:
         parts += fact.parts
-    return Fact(GROUP, facts[0].pid, facts[0].count, facts[0].first, parts)
+    return Fact(GROUP, facts[0].pid, facts[0].messages, facts[0].first, parts)
 
 
 def group_head_bytes(count: int) -> int:

@@ -61,6 +61,7 @@ from ebbmq.policy.adapt import AdaptiveDecay
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ebbmq.core.index import Page
     from ebbmq.model import Message, QueueSpec
 
 RETRY_DELAY_MS_MAX: Final = 300_000
@@ -96,7 +97,7 @@ class Run(NamedTuple):
 
     known: OrderClass
     first: int
-    count: int
+    length: int
     place: int
     at_ms: int
 
@@ -338,10 +339,10 @@ class Partition:
             self.end_wheel.add(now_ms + profile.end_age_ms, seq)
 
     @staticmethod
-    def _row_blocks(starts: list[tuple[object, int]], end: int) -> Iterable[bytes]:
+    def _row_blocks(starts: list[tuple[Page, int]], end: int) -> Iterable[bytes]:
         for number, (page, at) in enumerate(starts):
             stop = end if number == len(starts) - 1 else PAGE_BYTES
-            yield bytes(page.buffer[at:stop])  # type: ignore[attr-defined]
+            yield bytes(page.buffer[at:stop])
 
     def hold(self, level: int, position: int, runs: list[Run]) -> None:
         """Keep a batch from being leased until `open_held` is told that its level holds."""
@@ -358,8 +359,8 @@ class Partition:
         """Let a batch into the order; returns how many messages became ready."""
         opened = 0
         for run in runs:
-            self.order.extend(run.known, run.first, run.count, run.place, run.at_ms)
-            opened += run.count
+            self.order.extend(run.known, run.first, run.length, run.place, run.at_ms)
+            opened += run.length
         self.depth[REPLICATING] -= opened
         self.depth[READY] += opened
         return opened

@@ -1,4 +1,4 @@
-"""Putting a partition back from facts: idempotent, in journal order, then one rebuild of what is derived.
+"""Putting a partition back from facts: in journal order, then one rebuild of what is derived.
 
 `apply` changes rows only. A fact older than the checkpoint of the page it concerns, or than the
 relocation of the row it concerns, is skipped. `rebuild` then derives order, wheels, counts and the

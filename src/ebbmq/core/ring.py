@@ -9,6 +9,7 @@ number, there is nothing to add). A chunk that is used up is freed at once.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -154,6 +155,57 @@ class Ring:
             self._drop(len(part))
         return _joined(parts)
 
+    def peek_array(self, n: int) -> npt.NDArray[np.uint64]:
+        """Return up to n rows at the head that share a chunk, leaving them there."""
+        return self._head_array(n)
+
+    def first_chunk(self) -> tuple[int, int, int]:
+        """Return the first row, the last row and the number of rows of the chunk at the head.
+
+        Raises:
+            IndexError: the ring is empty.
+        """
+        base, chunk = self._bases[0], self._chunks[0]
+        return base + chunk[self._at], base + chunk[-1], len(chunk) - self._at
+
+    def give_chunk(self, to: Ring) -> None:
+        """Hand over the chunk at the head to the tail of another ring, copying no more than it."""
+        chunk, base = self._chunks[0], self._bases[0]
+        if self._at or chunk is self._tail:
+            chunk = chunk[self._at :]
+        self._count -= len(chunk)
+        self._free_head()
+        if chunk:
+            to._adopt(base, chunk)
+
+    def copy_below(self, limit_seq: int, n: int, into: dict[int, array[int]]) -> int:
+        """Copy up to n rows at the head that are below the limit, offsets by their base.
+
+        Only for a ring whose rows increase. Returns how many there were.
+        """
+        copied = 0
+        at = self._at
+        for base, chunk in zip(self._bases, self._chunks, strict=True):
+            end = len(chunk)
+            if end and base + chunk[-1] >= limit_seq:
+                end = bisect_left(chunk, limit_seq - base, at)
+            end = min(end, at + n - copied)
+            if end > at:
+                part = chunk[at:end]
+                copied += end - at
+                if base in into:
+                    into[base].extend(part)
+                else:
+                    into[base] = part
+            if end < len(chunk):
+                break
+            at = 0
+        return copied
+
+    def drop(self, n: int) -> None:
+        """Let go of the first n rows, at most as many as there are."""
+        self._drop(min(n, self._count))
+
     def take_while_below(self, limit_seq: int, n: int) -> list[int]:
         """Take rows from the head, at most n, up to the first that is not below the limit."""
         taken = self.peek(n)
@@ -208,6 +260,21 @@ class Ring:
     def _head_array(self, n: int) -> npt.NDArray[np.uint64]:
         at = self._at
         return np.array(self._chunks[0][at : at + n], dtype=np.uint64) + np.uint64(self._bases[0])
+
+    def _adopt(self, base: int, chunk: array[int]) -> None:
+        if not self._count:
+            self._chunks, self._bases, self._at = [chunk], [base], 0
+        elif base == self._tail_base and len(self._tail) + len(chunk) <= CHUNK_ROWS:
+            # Short chunks must not pile up: an array costs as much as twenty rows.
+            self._tail.extend(chunk)
+            self._count += len(chunk)
+            return
+        else:
+            self._chunks[-1] = self._tail[:]
+            self._chunks.append(chunk)
+            self._bases.append(base)
+        self._tail, self._tail_base = chunk, base
+        self._count += len(chunk)
 
     def _all_fit(self, seqs: npt.NDArray[np.uint64]) -> bool:
         base = self._tail_base

@@ -1,7 +1,7 @@
 """The 64 bytes the index keeps for each message, in RAM, in checkpoints and in the journal alike.
 
     0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
-    1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (body shared by queues)
+    1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (by queues)
     2  u8   importance       1..10, as published
     3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
     4  u32  rate             decay rate in billionths, the adaptive factor included
@@ -9,7 +9,7 @@
     16 u64  dead_deadline_ms 48 bits, 0 = none; above them 16 bits: order class
     24 u64  due_ms           48 bits: lease deadline (LEASED), due instant (SCHEDULED), else 0;
                              above them 16 bits: length of the headers block
-    32 u64  place            48 bits: position inside a band; above them 16 bits: boot epoch of the lease
+    32 u64  place            48 bits: position in a band; above them 16 bits: epoch of the lease
     40 u32  segment          where headers + body start: segment number of the node's log ..
     44 u32  offset           .. and byte offset in it
     48 u32  length           bytes of headers block + body
@@ -64,7 +64,7 @@ DTYPE: Final = np.dtype(
         ("nonce", "<u4"),
     ]
 )
-assert ROW.size == DTYPE.itemsize == 64
+assert ROW.size == DTYPE.itemsize
 
 #: Byte offsets of the fields that are written one at a time.
 AT_FLAGS: Final = 1

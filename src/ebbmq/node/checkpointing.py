@@ -1,4 +1,4 @@
-"""Writing checkpoints: dirty pages a few at a time, each with the journal position it stands for."""
+"""Writing checkpoints: dirty pages, a few at a time, each with the position it stands for."""
 
 from __future__ import annotations
 

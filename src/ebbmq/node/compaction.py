@@ -243,7 +243,7 @@ class Compactor:
                     shard.partition.state_entry(seq)
                     for seq in living[at : at + limits.RECORD_ROWS_MAX]
                 ]
-                out.append(fact.state(pid, entries)._replace(count=len(entries)))
+                out.append(fact.state(pid, entries))
         return out
 
 

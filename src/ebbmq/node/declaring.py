@@ -1,4 +1,4 @@
-"""Declaring and deleting: queues, topics, subscriptions. Every change is a META fact with all of it."""
+"""Declaring and deleting queues, topics, subscriptions; each change is one META fact of it all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking a data directory that nobody has open: every record, every checkpointed page, every body."""
+"""Checking a data directory that nobody has open: every record, every page, every body."""
 
 from __future__ import annotations
 

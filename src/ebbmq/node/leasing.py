@@ -264,7 +264,7 @@ def _seqs(shard: Shard, count: int, state: str, now_ms: int) -> list[int]:
     wanted = STATES[state]
     if state == "replicating":
         held = [run for _, _, runs in partition.held for run in runs]
-        return [run.first + i for run in held for i in range(run.count)][:count]
+        return [run.first + i for run in held for i in range(run.length)][:count]
     out: list[int] = []
     for page, slots in partition.index.live_seqs():
         for slot in slots.tolist():

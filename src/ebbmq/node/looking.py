@@ -1,4 +1,4 @@
-"""What people ask of a broker: how deep, how old, how fast, where is it, why did it go, is it well."""
+"""What people ask of a broker: how deep, how old, how fast, where is it, why did it go."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _removal(record: npt.NDArray[np.void] | Any, queue: str) -> Removal:
 
 def why(engine: Engine, identity: str) -> dict[str, Any]:
     """Where a message is, or why it left."""
-    parsed = parse_id(identity) if isinstance(identity, str) else None
+    parsed = parse_id(str(identity))
     if parsed is None:
         raise InvalidMessage(
             f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"

@@ -23,7 +23,7 @@ def redrive(
     where: Callable[[Peeked], bool] | None,
 ) -> int:
     """Move messages back one by one; returns how many. What cannot go back stays where it is."""
-    if rate is not None and (not isinstance(rate, int | float) or not rate > 0):
+    if rate is not None and not rate > 0:
         raise InvalidMessage(f"rate is {rate!r}", "use messages per second above 0, or None")
     with engine.lock:
         engine.check_open()
@@ -37,7 +37,7 @@ def redrive(
             if shard.faulty is None
             for seq in shard.partition.order.peek(shard.partition.depth[3], now_ms)
         ]
-    moved = 0
+    moved = position = 0
     for shard, seq in waiting:
         seen = leasing.look(engine, shard, seq)
         if seen is None or (where is not None and not where(seen)):

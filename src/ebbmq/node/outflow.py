@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.leases import Grants
+    from ebbmq.model import Timing
     from ebbmq.core.partition import Partition, Row
 
 TOKEN_CHARS: Final = 2 * TOKEN.size
@@ -126,7 +127,8 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48
     current = partition.current_importance(row, now_ms) if row[4] else float(row[2])
-    headers, history, body = NO_HEADERS, (), payload
+    headers, body = NO_HEADERS, payload
+    history: tuple[Timing, ...] = ()
     header_size = row[7] >> HIGH
     if header_size:
         read = envelope.unpack(payload[:header_size])

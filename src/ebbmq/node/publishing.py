@@ -1,4 +1,4 @@
-"""Taking messages in: route, refuse duplicates and overflow, find a place, append, hold until confirmed."""
+"""Taking messages in: route, refuse duplicates and overflow, find a place, append, hold."""
 
 from __future__ import annotations
 

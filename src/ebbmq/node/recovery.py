@@ -190,7 +190,7 @@ class Recovery:
                     self._missing.append(item.position >> 32)
                 else:
                     self._damaged(item)
-            else:
+            elif type(item) is scan.Torn:
                 self._torn(item)
         for number in self._missing:
             if number in self._segments:
@@ -281,8 +281,8 @@ class Recovery:
         self,
         pid: int,
         first: int,
-        view: np.ndarray,
-        bodies: memoryview,  # type: ignore[type-arg]
+        view: npt.NDArray[np.void],
+        bodies: memoryview,
     ) -> None:
         dedup = self._engine.catalog.shards[pid].partition.dedup
         at = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.bench.load import BATCH, FILL_BATCH, QUEUE, fill, median_lease_us, open_with
+from ebbmq.bench.load import BATCH, FILL_BATCH, QUEUE, fill, lease_times, open_with
 from ebbmq.bench.row import Row, at_most, stated
 from ebbmq.bench.run import median_us, rss_bytes
 
@@ -50,8 +50,8 @@ def shallow_us(run: Run, order: Order) -> tuple[float, float]:
 
 def _lease_us(broker: Broker, order: Order) -> tuple[float, float]:
     return (
-        median_lease_us(broker, order.messages, 1, ROUNDS),
-        median_lease_us(broker, order.messages, BATCH, ROUNDS // 20),
+        lease_times(broker, order.messages, 1, ROUNDS).median,
+        lease_times(broker, order.messages, BATCH, ROUNDS // 20).median,
     )
 
 

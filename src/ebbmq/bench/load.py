@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq import Broker, Message, QueueSpec, limits
 
@@ -113,16 +113,33 @@ def lease_and_ack_us(broker: Broker, batch: int, rounds: int) -> list[float]:
     return times
 
 
-def median_lease_us(
+class Times(NamedTuple):
+    """Microseconds per message over many calls."""
+
+    median: float
+    mean: float
+    p99: float
+
+    def as_settings(self) -> dict[str, float]:
+        """What is told beside the median."""
+        return {"mean_us": round(self.mean, 2), "p99_us": round(self.p99, 2)}
+
+
+def summary(times: list[float]) -> Times:
+    """Median, mean and 99th percentile."""
+    p99 = statistics.quantiles(times, n=100)[98]
+    return Times(statistics.median(times), statistics.fmean(times), p99)
+
+
+def lease_times(
     broker: Broker, messages: list[Message], batch: int, rounds: int, repeats: int = 5
-) -> float:
-    """Median over repeats of the mean per message, the backlog made up again in between."""
-    means = []
+) -> Times:
+    """Lease and ack again and again, the backlog made up in between."""
+    times: list[float] = []
     for _ in range(repeats):
-        times = lease_and_ack_us(broker, batch, rounds)
-        means.append(statistics.fmean(times))
+        times += lease_and_ack_us(broker, batch, rounds)
         taken = batch * rounds
         while taken > 0:
             broker.publish(QUEUE, messages[:taken], confirm="written")
             taken -= len(messages)
-    return statistics.median(means)
+    return summary(times)

@@ -13,7 +13,7 @@ from ebbmq.bench.load import (
     fifo_messages,
     fifo_spec,
     fill,
-    median_lease_us,
+    lease_times,
     open_with,
 )
 from ebbmq.bench.row import Row, at_most
@@ -37,17 +37,25 @@ def measure(run: Run) -> list[Row]:
     for name, spec, messages in orders:
         with open_with(run.fresh(name), spec) as broker:
             fill(run, broker, messages, BACKLOG)
-            single = median_lease_us(broker, messages, 1, rounds)
-            batched = median_lease_us(broker, messages, BATCH, rounds // 40)
+            single = lease_times(broker, messages, 1, rounds)
+            batched = lease_times(broker, messages, BATCH, rounds // 40)
         settings = {"backlog": BACKLOG, "body": KIB, "ack": "written"}
         rows += [
-            at_most(f"lease + ack one, {name}", single, "us", SINGLE_US, **settings),
+            at_most(
+                f"lease + ack one, {name}",
+                single.median,
+                "us",
+                SINGLE_US,
+                **settings,
+                **single.as_settings(),
+            ),
             at_most(
                 f"lease + ack batches of 100, {name}, per message",
-                batched,
+                batched.median,
                 "us",
                 BATCHED_US,
                 **settings,
+                **batched.as_settings(),
             ),
         ]
     return rows

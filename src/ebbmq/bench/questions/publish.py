@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING
 
-from ebbmq.bench.load import BATCH, KIB, fifo_messages, fifo_spec, open_with, publish_us
+from ebbmq.bench.load import BATCH, KIB, fifo_messages, fifo_spec, open_with, publish_us, summary
 from ebbmq.bench.row import Row, at_most, stated
 
 if TYPE_CHECKING:
@@ -23,22 +22,23 @@ def measure(run: Run) -> list[Row]:
         for part in range(10):
             in_batches += publish_us(broker, batches[part::10], "written")
             run.progress("batches of 100", part + 1, 10)
-        one_by_one = publish_us(broker, singles, "written")
+        batched = summary(in_batches)
+        single = summary(publish_us(broker, singles, "written"))
     settings = {"confirm": "written", "body": KIB, "messages": total}
     return [
         at_most(
             "publish, batches of 100, per message",
-            statistics.median(in_batches),
+            batched.median,
             "us",
             5,
             **settings,
-            mean_us=round(statistics.fmean(in_batches), 2),
-            p99_us=round(statistics.quantiles(in_batches, n=100)[98], 2),
+            **batched.as_settings(),
         ),
         stated(
             "publish, one by one, per message",
-            statistics.median(one_by_one),
+            single.median,
             "us",
             **settings,
+            **single.as_settings(),
         ),
     ]

@@ -158,7 +158,7 @@ def grant(
 ) -> Fact:
     """These messages were leased: (deadline_ms, nonce, epoch, at_ms) and packed runs of rows."""
     packed_name = name.encode()
-    head = GRANT_HEAD.pack(*told, len(packed_name), 0, len(runs) // GRANT_RUN.size)
+    head = GRANT_HEAD.pack(*told, len(packed_name), 0, len(runs) >> 4)
     return Fact(GRANT, pid, count, first, [head, runs, packed_name])
 
 

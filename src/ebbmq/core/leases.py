@@ -6,6 +6,7 @@ running settles it. Batches are handled page by page with numpy, with the same o
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,8 +69,9 @@ def lease(
     """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
     grants = Grants([], [], now_ms + timeout_ms, nonce)
     seqs = grants.seqs
+    pop = partition.order.pop if not partition.spec.fair_share else partial(_next, partition)
     while not partition.paused and len(seqs) < count:
-        candidates = _next(partition, count - len(seqs), now_ms)
+        candidates = pop(count - len(seqs), now_ms)
         if not candidates:
             break
         if len(candidates) < _MANY:
@@ -87,8 +89,6 @@ def lease(
 def _next(partition: Partition, count: int, now_ms: int) -> list[int]:
     """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
     share = partition.spec.fair_share
-    if not share:
-        return partition.order.pop(count, now_ms)
     until_turn = share - partition.leases_granted % share - 1
     if until_turn:
         taken = partition.order.pop(min(count, until_turn), now_ms)

@@ -43,6 +43,7 @@ class Resident:
         "hits",
         "misses",
         "page_to_disk",
+        "window_bytes",
     )
 
     def __init__(
@@ -51,6 +52,8 @@ class Resident:
         self.bytes = 0
         self.bytes_max = bytes_max
         self.page_to_disk = page_to_disk
+        #: How far to read ahead, unless the node pages out.
+        self.window_bytes = min(bytes_max // 2, WINDOW_BYTES_MAX)
         self.hits = 0
         self.misses = 0
         self.evicted = 0
@@ -298,7 +301,7 @@ class Resident:
         self._behind[importance] = max(seq, self._behind.get(importance, 0))
 
     def _window_bytes(self) -> int:
-        window = min(self.bytes_max // 2, WINDOW_BYTES_MAX)
+        window = self.window_bytes
         return min(window, self._node.even_part) if self._node.is_paging else window
 
     def _give_back_tables(self) -> None:

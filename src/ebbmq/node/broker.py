@@ -200,8 +200,13 @@ class Broker:
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         engine = self.engine
         with engine.lock:
-            engine.check_open()
+            if engine.closed is not None:
+                engine.check_open()
             found = engine.catalog.queue(queue)
+            if count == 1 and name is None:
+                one = leasing.lease_one(engine, found, lease_timeout_ms)
+                if one is not None:
+                    return one
             granted = leasing.lease_now(engine, found, count, lease_timeout_ms, name)
             if not granted and wait_ms:
                 granted = leasing.wait_for(engine, found, count, wait_ms, lease_timeout_ms, name)

@@ -16,12 +16,14 @@ import os
 import secrets
 import threading
 import weakref
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import lifecycle
 from ebbmq.core.holdings import Holdings
+from ebbmq.core.row import READY
 from ebbmq.errors import ClosedBroker, EbbError
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _EVERYTHING: Final = 1 << 63
 _TICK_MS: Final = 25
+_NONCES: Final = Struct("<1024I")
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -82,6 +85,7 @@ class Engine:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._ahead: list[Shard] = []
+        self._nonces: list[int] = []
         self.clock_noted_ms = 0
         self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
@@ -136,6 +140,11 @@ class Engine:
             finally:
                 shard.reading_ahead = False
 
+    def ask_ahead_if_short(self, shard: Shard) -> None:
+        """Have more bodies read if there are more messages than bodies in RAM."""
+        if shard.partition.depth[READY] > shard.resident.entries:
+            self.ask_ahead(shard)
+
     def ask_ahead(self, shard: Shard) -> None:
         """Have bodies that are delivered next read into RAM, by another thread."""
         if not shard.reading_ahead and self._threads:
@@ -158,11 +167,11 @@ class Engine:
                 partition = shard.partition
                 deadline_ms = lifecycle.next_deadline_ms(partition)
                 if partition.moves or (deadline_ms is not None and deadline_ms <= now_ms):
-                    ready = partition.depth[3]
+                    ready = partition.depth[READY]
                     lifecycle.tick(partition, now_ms)
                     self.settle(shard)
-                    if partition.depth[3] > ready:
-                        self.announce(shard.queue, partition.depth[3] - ready)
+                    if partition.depth[READY] > ready:
+                        self.announce(shard.queue, partition.depth[READY] - ready)
                     deadline_ms = lifecycle.next_deadline_ms(partition)
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
         if more and self._threads:
@@ -172,15 +181,17 @@ class Engine:
 
     # Effects
 
-    def settle(self, shard: Shard) -> int:
-        """Carry out what a verb left behind: append its facts, let bodies go, move the dead.
-
-        Returns the position after the last fact.
-        """
+    def settle(self, shard: Shard) -> None:
+        """Carry out what a verb left behind: append its facts, let bodies go, move the dead."""
         partition = shard.partition
         if partition.facts:
             self.append(partition.facts)
             partition.facts.clear()
+        if partition.left or partition.let_go or partition.moves:
+            self._settle_others(shard)
+
+    def _settle_others(self, shard: Shard) -> None:
+        partition = shard.partition
         if partition.left:
             if shard.resident.bytes:
                 for seq, importance in partition.left:
@@ -193,7 +204,6 @@ class Engine:
             moves = list(partition.moves)
             partition.moves.clear()
             moving.to_dead_queue(self, shard, moves)
-        return self.journal.position
 
     def append(self, facts: Iterable[fact.Fact]) -> int:
         """Append facts to the journal, in order."""
@@ -315,8 +325,10 @@ class Engine:
             raise ClosedBroker(self.closed, "open the data directory again with Broker.open")
 
     def nonce(self) -> int:
-        """A number nobody can guess, for the tokens of one grant."""
-        return secrets.randbits(32)
+        """A number nobody can guess, for the tokens of one grant (the lock is held)."""
+        if not self._nonces:
+            self._nonces = list(_NONCES.unpack(secrets.token_bytes(_NONCES.size)))
+        return self._nonces.pop()
 
     def pages_for(self, shard: Shard) -> int:
         """Bytes the index of a partition takes."""

@@ -11,7 +11,6 @@ from ebbmq.core import leases
 from ebbmq.core.leases import Grants
 from ebbmq.core.row import LEASED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
-from ebbmq.holding.resident import WINDOW_BYTES_MAX
 from ebbmq.model import Reason
 from ebbmq.node import outflow
 from ebbmq.node.log import log
@@ -28,6 +27,13 @@ STATES: Final = {"ready": READY, "leased": LEASED, "scheduled": 1, "replicating"
 
 def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
     """Refuse arguments of a lease call that make no sense."""
+    if (
+        type(count) is int
+        and 0 < count <= limits.LEASE_COUNT_MAX
+        and wait_ms == 0
+        and (timeout_ms is None)
+    ):
+        return
     for name, value, low, high in (
         ("count", count, 1, limits.LEASE_COUNT_MAX),
         ("wait_ms", wait_ms, 0, limits.DURATION_MS_MAX),
@@ -68,6 +74,37 @@ def lease_now(
     if out:
         engine.write_now()
     return out
+
+
+def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Lease] | None:
+    """The next message of a queue with one partition, if its body is in RAM; None: ask the others.
+
+    The same outcome as `lease_now` and `deliver` for one message, without what a batch needs.
+    """
+    shard = queue.shards[0]
+    partition = shard.partition
+    if not partition.depth[READY] or shard.faulty is not None or len(queue.shards) > 1:
+        return None
+    now_ms = engine.now_ms()
+    timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
+    grants = leases.lease(partition, 1, timeout, engine.nonce(), now_ms)
+    engine.settle(shard)
+    if not grants.seqs:
+        return None
+    engine.write_now()
+    seq, row = grants.seqs[0], grants.rows[0]
+    payload = shard.resident.take(seq, row[2])
+    if payload is None:
+        engine.ask_ahead(shard)
+        engine.lock.release()
+        try:
+            return deliver(engine, [(shard, grants)], [[None]])
+        finally:
+            engine.lock.acquire()
+    resident = shard.resident
+    if resident.bytes * 2 < resident.window_bytes and not shard.reading_ahead:
+        engine.ask_ahead_if_short(shard)
+    return [outflow.lease(partition, seq, row, payload, grants, now_ms)]
 
 
 def wait_for(
@@ -122,7 +159,7 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
         taken.append(resident.take_many(grants.seqs, [row[2] for row in grants.rows]))
         ready = shard.partition.depth[READY]
         if ready and not shard.reading_ahead:
-            low = resident.bytes * 2 < min(resident.bytes_max // 2, WINDOW_BYTES_MAX)
+            low = resident.bytes * 2 < resident.window_bytes
             if None in taken[-1] or (low and ready > resident.entries):
                 engine.ask_ahead(shard)
     return taken

@@ -115,6 +115,33 @@ def leases(
     )
 
 
+def lease(
+    partition: Partition, seq: int, row: Row, payload: bytes, grants: Grants, now_ms: int
+) -> Lease:
+    """What a lease call for one message returns."""
+    pid = partition.pid
+    token = TOKEN.pack(pid, seq, row[13] + 1, partition.epoch, grants.nonce).hex()
+    if row[4] or row[7] or row[5] > LOW48 or partition.spec.band_width != 1.0:
+        return _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
+    dead = row[6] & LOW48
+    return Lease(
+        f"{pid:x}-{seq:x}",
+        payload,
+        NO_HEADERS,
+        token,
+        row[13] + 1,
+        0,
+        row[2],
+        float(row[2]),
+        row[2],
+        dead - row[5] if dead else None,
+        0.0,
+        row[5],
+        grants.deadline_ms,
+        (),
+    )
+
+
 def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its lease
     partition: Partition,
     seq: int,

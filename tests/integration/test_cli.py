@@ -333,7 +333,7 @@ class TestBackupRestoreDoctor:
         (tmp_path / "photos" / "cat.png").write_bytes(b"meow")
         result = run("restore", "photos", "--data", "new")
         assert result.code == 1
-        assert "not a usable backup" in result.err
+        assert "photos is not a backup" in result.err
         assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
     def test_doctor_finds_nothing_wrong_with_a_good_directory(self, orders: Run) -> None:

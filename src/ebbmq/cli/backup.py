@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbmq.cli.session import Session, common_options, has_files, pass_session
+from ebbmq.cli.session import Session, common_options, has_files, is_store, pass_session
 from ebbmq.cli.values import show_bytes, show_count
 from ebbmq.errors import ClientError
 from ebbmq.node import doctor
@@ -59,8 +59,8 @@ def restore(session: Session, source: Path) -> None:
     """
     target = session.data
     _refuse_non_empty(target)
-    if not has_files(source):
-        raise ClientError(f"{source} is empty", "name a directory made by ebbmq backup")
+    if not is_store(source):
+        raise ClientError(f"{source} is not a backup", "name a directory made by ebbmq backup")
     staged = target.with_name(f"{target.name}.restoring")
     _refuse_non_empty(staged)
     try:
@@ -114,15 +114,16 @@ def _copy(session: Session, source: Path, target: Path) -> None:
     """Copy file by file, each synced before the directory gets its name."""
     with session.progress(counted=False) as progress:
         task = progress.add_task("restoring", total=sum(p.stat().st_size for p in files(source)))
-        target.mkdir(parents=True)
-        for path in sorted(files(source)):
+        directories = [source, *(path for path in source.rglob("*") if path.is_dir())]
+        for directory in directories:
+            (target / directory.relative_to(source)).mkdir(parents=True)
+        for path in files(source):
             copied = target / path.relative_to(source)
-            copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copied)
             _sync(copied)
             progress.advance(task, path.stat().st_size)
-        for directory in [target, *(p for p in target.rglob("*") if p.is_dir())]:
-            _sync(directory)
+        for directory in directories:
+            _sync(target / directory.relative_to(source))
 
 
 def _sync(path: Path) -> None:

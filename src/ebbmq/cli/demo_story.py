@@ -147,7 +147,6 @@ class Story:
         except BaseException as failure:
             self.failures.append(failure)
             self._stop.set()
-            raise
 
     def _publish(self, number: int) -> None:
         """One producer: its share of the load, to both queues, each message confirmed."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from ebbmq.cli.session import Session, common_options, has_files, pass_session
+from ebbmq.cli.session import Session, common_options, is_store, pass_session
 from ebbmq.cli.values import show_count
 from ebbmq.errors import EbbError
 from ebbmq.node import doctor as node_doctor
@@ -36,8 +36,8 @@ def doctor(ctx: click.Context, session: Session, accept_clock: bool) -> None:
     Example:
       ebbmq doctor --data ebbmq-data
     """
-    if not has_files(session.data):
-        _unusable(session, f"{session.data} holds nothing", "name the data directory with --data")
+    if not is_store(session.data):
+        _unusable(session, f"{session.data} is not a data directory", "name the right one: --data")
         ctx.exit(UNUSABLE)
     try:
         report = _examine(session)

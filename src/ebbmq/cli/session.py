@@ -68,6 +68,8 @@ class Session:
                 code="unknown_directory",
             )
         broker = Broker.open(self.data)
+        # A command is over before the broker's first tick: what fell due meanwhile is due now.
+        broker.engine.run_due()
         health = broker.health()
         for problem in (*health["problems"], *health["damage"]):
             self.note(f"attention: {problem}")

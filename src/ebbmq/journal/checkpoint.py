@@ -2,30 +2,42 @@
 
     checkpoint-%08d.pages      the blobs a generation wrote, back to back
     checkpoint-%08d.manifest   [u32 magic][u32 version][u32 crc][u32 bytes] msgpack Manifest
+                               (crc: CRC32C of the version and the msgpack)
 
 A generation names blobs of its own file and blobs of former files that did not change since; a file
-of which less than half is still named is not named again, so that old files can go. The manifest is
-written under another name, synced and renamed last: a generation is there as a whole or not at all.
+of which less than half is still named, or that is one of too many, is not named again, so that old
+files can go. The manifest is written under another name, synced and renamed last: a generation is
+there as a whole or not at all. Files that the two newest good generations do not name are deleted.
+
+Changing the format: raise _VERSION, leave the 16 bytes in front of the manifest as they are, and
+teach `_manifest` to read the old version.
 """
 
 from __future__ import annotations
 
+import contextlib
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from crc32c import crc32c
 
-from ebbmq.errors import DamagedRecord
+from ebbmq.errors import DamagedRecord, StorageFailed
+from ebbmq.journal import faults
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ebbmq.journal.disk import Disk, File
 
 _MAGIC: Final = 0x4B434245
 _VERSION: Final = 1
 _HEAD: Final = Struct("<IIII")
 _PREFIX: Final = "checkpoint-"
+_MANIFEST: Final = ".manifest"
 _KEPT_GENERATIONS: Final = 2
+#: Former files that a generation may name.
+_FILES_MAX: Final = 32
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,7 +103,11 @@ class Loaded:
 
 
 class Checkpoints:
-    """The checkpoints on a disk; one writer."""
+    """The checkpoints on a disk; one writer.
+
+    A checkpoint that cannot be written raises Overloaded (code `disk_full`) or StorageFailed and
+    changes nothing: the generations before it stay, and another one may be begun.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -102,40 +118,39 @@ class Checkpoints:
         self._former: dict[tuple[int, int, int], Blob] = {}
         self._worth_keeping: set[int] = set()
 
-    def load(self) -> Loaded | None:
-        """The newest generation whose manifest verifies."""
-        for generation in sorted(self._generations(), reverse=True):
-            manifest = self._manifest(generation)
-            if manifest is not None:
+    def load(self, *, before: int | None = None) -> Loaded | None:
+        """The newest generation whose manifest verifies, or the newest one older than `before`.
+
+        Raises:
+            StorageFailed: a later version of EbbMQ wrote a newer one, or the disk cannot be read.
+        """
+        for manifest in self._good_manifests():
+            if before is None or manifest.generation < before:
                 return Loaded(self._disk, manifest)
         return None
 
     def begin(self, generation: int) -> None:
         """Start to write a generation; one that was not committed is forgotten."""
-        if self._file is not None:
-            self._file.close()
-        former = self._manifest(generation - 1)
-        self._former = {(b.kind, b.pid, b.number): b for b in former.blobs} if former else {}
-        self._worth_keeping = self._files_worth_keeping()
-        self._generation = generation
-        self._blobs = []
-        self._end = 0
-        name = _pages_name(generation)
-        if name in self._disk.names():
-            self._disk.delete(name)
-        self._file = self._disk.create(name, 0)
+        former = next(self._good_manifests(), None)
+        assert former is None or former.generation < generation
+        with self._named_errors():
+            self._abandon()
+            self._former = {(b.kind, b.pid, b.number): b for b in former.blobs} if former else {}
+            self._worth_keeping = self._files_worth_keeping()
+            self._generation = generation
+            self._blobs = []
+            self._end = 0
+            self._file = self._create(_pages_name(generation))
 
     def put(self, kind: int, pid: int, number: int, position: int, payload: bytes) -> None:
         """Write a blob."""
         assert self._file is not None
-        self._file.write(self._end, [payload])
-        self._blobs.append(
-            Blob(
-                kind, pid, number, position, self._generation, self._end, len(payload),
-                crc32c(payload),
-            )
-        )  # fmt: skip
-        self._end += len(payload)
+        with self._named_errors():
+            self._file.write(self._end, [payload])
+        crc = crc32c(payload)
+        at, size = self._end, len(payload)
+        self._blobs.append(Blob(kind, pid, number, position, self._generation, at, size, crc))
+        self._end += size
 
     def keep(self, kind: int, pid: int, number: int) -> bool:
         """Name the blob of the former generation again; False means that it must be put."""
@@ -148,65 +163,93 @@ class Checkpoints:
     def commit(self, meta: bytes, start_position: int) -> None:
         """Make the generation durable and visible, then let go of what nothing names any more."""
         assert self._file is not None
-        self._file.sync()
-        self._file.close()
-        self._file = None
         packed = _encode(Manifest(self._generation, start_position, meta, self._blobs))
         name = _manifest_name(self._generation)
-        file = self._disk.create(name + ".new", 0)
-        file.write(0, [_HEAD.pack(_MAGIC, _VERSION, crc32c(packed), len(packed)), packed])
-        file.sync()
-        file.close()
-        self._disk.rename(name + ".new", name)
-        self._sweep()
+        with self._named_errors():
+            self._file.sync()
+            self._abandon()
+            file = self._create(name + ".new")
+            head = _HEAD.pack(_MAGIC, _VERSION, _checksum(_VERSION, packed), len(packed))
+            file.write(0, [head, packed])
+            file.sync()
+            file.close()
+            self._disk.rename(name + ".new", name)
+            self._sweep()
+
+    def _abandon(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _create(self, name: str) -> File:
+        """Make a file anew, in place of one that an interrupted checkpoint left."""
+        if name in self._disk.names():
+            self._disk.delete(name)
+        return self._disk.create(name, 0)
 
     def _files_worth_keeping(self) -> set[int]:
         named: dict[int, int] = {}
         for blob in self._former.values():
             named[blob.file] = named.get(blob.file, 0) + blob.length
-        worth = set()
         present = set(self._disk.names())
+        half_named: dict[int, int] = {}
         for number, size in named.items():
-            if _pages_name(number) not in present:
-                continue
-            file = self._disk.open(_pages_name(number))
-            if 2 * size >= file.size():
-                worth.add(number)
-            file.close()
-        return worth
+            if _pages_name(number) in present:
+                file = self._disk.open(_pages_name(number))
+                if 2 * size >= file.size():
+                    half_named[number] = size
+                file.close()
+        return set(sorted(half_named, key=half_named.__getitem__, reverse=True)[:_FILES_MAX])
 
     def _sweep(self) -> None:
-        kept = sorted(self._generations())[-_KEPT_GENERATIONS:]
-        names = {_manifest_name(generation) for generation in kept}
-        for generation in kept:
-            manifest = self._manifest(generation)
-            if manifest is not None:
-                names |= {_pages_name(blob.file) for blob in manifest.blobs}
+        names: set[str] = set()
+        for manifest, _ in zip(self._good_manifests(), range(_KEPT_GENERATIONS), strict=False):
+            names.add(_manifest_name(manifest.generation))
+            names |= {_pages_name(blob.file) for blob in manifest.blobs}
         for name in self._disk.names():
             if name.startswith(_PREFIX) and name not in names:
                 self._disk.delete(name)
 
-    def _generations(self) -> list[int]:
-        return [
-            int(name[len(_PREFIX) : -len(".manifest")])
-            for name in self._disk.names()
-            if name.startswith(_PREFIX) and name.endswith(".manifest")
-        ]
+    def _good_manifests(self) -> Iterator[Manifest]:
+        """Those that verify, newest first."""
+        with self._named_errors():
+            generations = sorted(
+                int(name[len(_PREFIX) : -len(_MANIFEST)])
+                for name in self._disk.names()
+                if name.startswith(_PREFIX) and name.endswith(_MANIFEST)
+            )
+        for generation in reversed(generations):
+            with self._named_errors():
+                manifest = self._manifest(generation)
+            if manifest is not None:
+                yield manifest
 
     def _manifest(self, generation: int) -> Manifest | None:
-        name = _manifest_name(generation)
-        if generation < 1 or name not in self._disk.names():
-            return None
-        file = self._disk.open(name)
+        file = self._disk.open(_manifest_name(generation))
         data = file.read(0, file.size())
         file.close()
         if len(data) < _HEAD.size:
             return None
         magic, version, crc, size = _HEAD.unpack_from(data)
         packed = data[_HEAD.size : _HEAD.size + size]
-        if magic != _MAGIC or version != _VERSION or len(packed) != size or crc32c(packed) != crc:
+        if magic != _MAGIC or len(packed) != size or _checksum(version, packed) != crc:
             return None
+        if version != _VERSION:
+            raise StorageFailed(
+                f"{_manifest_name(generation)} has format version {version}, "
+                f"this EbbMQ reads version {_VERSION}",
+                "open the data directory with the EbbMQ that wrote it, or a later one",
+            )
         return _decode(packed)
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if faults.is_full(error):
+                raise faults.disk_full(self._disk.where) from error
+            raise faults.storage_failed("a checkpoint in", self._disk.where, error) from error
 
 
 def _pages_name(generation: int) -> str:
@@ -214,7 +257,11 @@ def _pages_name(generation: int) -> str:
 
 
 def _manifest_name(generation: int) -> str:
-    return f"{_PREFIX}{generation:08d}.manifest"
+    return f"{_PREFIX}{generation:08d}{_MANIFEST}"
+
+
+def _checksum(version: int, packed: bytes) -> int:
+    return crc32c(packed, crc32c(version.to_bytes(4, "little")))
 
 
 def _unreadable(blob: Blob, name: str, why: str) -> DamagedRecord:

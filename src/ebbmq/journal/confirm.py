@@ -1,0 +1,170 @@
+"""Who waits for which level, and the commits that let them go on."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.errors import StorageFailed
+from ebbmq.journal.commit import CommitByHand, CommitThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ebbmq.journal.commit import Committing
+    from ebbmq.journal.contract import Confirmed
+    from ebbmq.journal.writer import Writer
+    from ebbmq.model import Level
+
+
+#: How many sleeping threads are woken at once: the others would only wait for the interpreter.
+_WOKEN_AT_ONCE: Final = 2
+
+
+class Sleeper:
+    """A thread that waits for a commit. Woken, it first wakes the one behind it.
+
+    Threads that are all woken together pile up at the interpreter's lock and sleep a second time;
+    passing the wake-up on costs each of them one sleep and confirms about 30 % more per second.
+    """
+
+    __slots__ = ("_lock", "behind")
+
+    def __init__(self) -> None:
+        self.behind: Sleeper | None = None
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self) -> None:
+        """Return once woken; an interrupt is raised only then, because others rely on us."""
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._lock.acquire()
+                break
+            except BaseException as error:
+                interrupt = error
+        if self.behind is not None:
+            self.behind.wake()
+        if interrupt is not None:
+            raise interrupt
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._lock.release()
+
+
+class Confirmations:
+    """Calls back, or lets go on, whoever waits for bytes of a writer; safe from any thread.
+
+    Every waiter is called exactly once: with None, or with what ended the log.
+    """
+
+    def __init__(self, writer: Writer, tidy: Callable[[], None], *, threaded: bool) -> None:
+        self.on_commit: Callable[[int, int], None] | None = None
+        self._writer = writer
+        self._tidy = tidy
+        self._waiters: deque[Confirmed | Sleeper] = deque()
+        self.thread: Committing = (
+            CommitThread(self._in_thread, self._waiters) if threaded else CommitByHand()
+        )
+
+    def write(self) -> None:
+        """Hand everything appended before this call to the kernel."""
+        try:
+            self._writer.write()
+        except StorageFailed:
+            self._release()
+            raise
+
+    def commit(self) -> int:
+        """Write and sync everything appended before this call, then call who waited for it."""
+        writer = self._writer
+        waiters = self._take()
+        try:
+            writer.sync()
+        except StorageFailed as error:
+            _confirm(waiters, error)
+            self._release()
+            raise
+        if self.on_commit is not None:
+            self.on_commit(writer.written_position, writer.synced_position)
+        _confirm(waiters, None)
+        try:
+            self._tidy()
+        except StorageFailed:
+            self._release()
+            raise
+        return len(waiters)
+
+    def when(self, level: Level, position: int, callback: Confirmed) -> None:
+        """Call back once everything before `position` holds at `level`, or never will."""
+        if level == "synced" and position > self._writer.synced_position:
+            self._enter(callback)
+            return
+        try:
+            if level == "written" and position > self._writer.written_position:
+                self.write()
+        except StorageFailed as error:
+            callback(error)
+        else:
+            callback(None)
+
+    def wait_synced(self, position: int) -> None:
+        """Return once everything before `position` is on the device."""
+        if isinstance(self.thread, CommitByHand):
+            self.commit()
+            return
+        sleeper = Sleeper()
+        self._enter(sleeper)
+        sleeper.sleep()
+        if position > self._writer.synced_position:
+            self._writer.check()
+
+    def _enter(self, waiter: Confirmed | Sleeper) -> None:
+        self._waiters.append(waiter)
+        self.thread.hurry()
+        # The thread may have ended before it could see this one.
+        if self._writer.failed is not None:
+            self._release()
+
+    def _in_thread(self) -> int | None:
+        try:
+            return self.commit()
+        except StorageFailed:
+            return None
+        except BaseException as error:
+            # A callback that raises is a defect; nobody may wait for ever because of it.
+            self._writer.failed = StorageFailed(
+                f"the commit thread died of {error!r}", "report this, then reopen the broker"
+            )
+            self._release()
+            raise
+
+    def _take(self) -> list[Confirmed | Sleeper]:
+        taken: list[Confirmed | Sleeper] = []
+        while self._waiters:
+            try:
+                taken.append(self._waiters.popleft())
+            except IndexError:
+                break
+        return taken
+
+    def _release(self) -> None:
+        failed = self._writer.failed
+        assert failed is not None
+        _confirm(self._take(), failed)
+
+
+def _confirm(waiters: list[Confirmed | Sleeper], error: StorageFailed | None) -> None:
+    sleepers: list[Sleeper] = []
+    for waiter in waiters:
+        if isinstance(waiter, Sleeper):
+            sleepers.append(waiter)
+        else:
+            waiter(error)
+    for sleeper, behind in zip(sleepers, sleepers[_WOKEN_AT_ONCE:], strict=False):
+        sleeper.behind = behind
+    for sleeper in sleepers[:_WOKEN_AT_ONCE]:
+        sleeper.wake()

@@ -1,0 +1,72 @@
+"""What the broker asks of a journal; the local log is one, a replicated stream may be another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.errors import StorageFailed
+    from ebbmq.model import Level
+
+    Confirmed = Callable[[StorageFailed | None], None]
+
+
+class Journal(Protocol):
+    """An ordered log of records with levels of safety, appended to by one writer at a time."""
+
+    @property
+    def position(self) -> int:
+        """The position after the last append."""
+
+    def admit(self, payload_bytes: int, reserve_bytes: int) -> None:
+        """Make sure that a record fits and still leaves `reserve_bytes` for later facts."""
+
+    def place(self, payload_bytes: int) -> tuple[int, int]:
+        """Say in which segment and at which offset the payload of the next append will start."""
+
+    def append(self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]) -> int:
+        """Append one record at level memory and return the position after it."""
+
+    def when(self, level: Level, position: int, callback: Confirmed) -> None:
+        """Call back once everything before `position` holds at `level`, or never will."""
+
+    def wait(self, level: Level, position: int) -> None:
+        """Return once everything before `position` holds at `level`."""
+
+    def close(self) -> None:
+        """Make everything appended durable and take nothing more."""
+
+
+class SegmentInfo(NamedTuple):
+    """A stored segment."""
+
+    number: int
+    used_bytes: int
+    sealed: bool
+    old: bool
+
+
+class Store(Protocol):
+    """The bytes behind a journal: bodies are read from it, relocated in it and let go."""
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        """Read bytes that were appended."""
+
+    def read_many(self, places: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Read many (segment, offset, length), neighbours together."""
+
+    def append_old(
+        self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]
+    ) -> tuple[int, int]:
+        """Write a relocated record; return its segment and where its payload starts."""
+
+    def sync_old(self) -> None:
+        """Return once every relocated record is on the device."""
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments, young before old, in order."""
+
+    def delete_segment(self, number: int) -> None:
+        """Remove a sealed segment that nothing refers to."""

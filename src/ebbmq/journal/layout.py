@@ -1,0 +1,53 @@
+"""Finds out, when a log is opened, which segment goes on, which are sealed and which are spare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ebbmq.journal import scan
+from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.segment import OFFSET_MASK, Segment, Spares, name_of, numbers
+
+if TYPE_CHECKING:
+    from ebbmq.journal.disk import Disk
+
+
+class Layout(NamedTuple):
+    """The young segments of a log that is about to go on."""
+
+    active: Segment
+    sealed: dict[int, int]
+    spares: Spares
+
+
+def lay_out(disk: Disk, store: int, end_position: int, segment_bytes: int) -> Layout:
+    """Erase what is behind the end, make what is before it durable, adopt blank segments.
+
+    Raises:
+        OSError: the disk is full, or cannot be read or written.
+    """
+    scan.truncate_tail(disk, end_position)
+    number, offset = end_position >> 32, end_position & OFFSET_MASK
+    present = numbers(disk, old=False)
+    sealed = {n: _sealed_bytes(disk, store, n) for n in present if n < number}
+    if number in present:
+        file = disk.open(name_of(number))
+        # After a kill its bytes may be in the kernel only; the log is about to call them synced.
+        file.sync()
+        spares = Spares(disk, segment_bytes, number)
+        return Layout(Segment(number, file, file.size(), offset), sealed, spares)
+    # A segment that is gone leaves its number unused: its positions must not mean new bytes.
+    spares = Spares(disk, segment_bytes, number if offset else number - 1)
+    return Layout(spares.take(HEADER_BYTES), sealed, spares)
+
+
+def _sealed_bytes(disk: Disk, store: int, number: int) -> int:
+    """Finish the sealing of a segment, which a kill may have interrupted."""
+    file = disk.open(name_of(number))
+    file.sync()
+    size = file.size()
+    used = min(size, scan.linked_end(disk, store, number + 1) & OFFSET_MASK or size)
+    if used < size:
+        file.truncate(used)
+    file.close()
+    return used

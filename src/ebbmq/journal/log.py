@@ -1,0 +1,383 @@
+"""The node's log: one sequence of records for all partitions, made durable in groups.
+
+An append joins the record's bytes and puts them on a list; no call into the kernel. `write` hands
+everything on the list to the kernel (level *written*: survives a kill -9), `commit` writes and
+syncs (level *synced*: survives a power cut). One sync covers every batch that was waiting. What
+nobody waits for is written and synced within about UNSYNCED_FLUSH_MS or UNSYNCED_FLUSH_MESSAGES, so
+that a power cut costs at most about that much of what was confirmed as written only.
+
+1. One thread appends at a time (the caller's lock); any thread may write, wait and read.
+2. Bytes reach the file in the order of appends.
+3. `position >= written_position >= synced_position`, and none of them ever falls.
+4. A failed write or sync is final: what the device has is unknown, so nothing is tried again, every
+   waiter and every later append gets StorageFailed, and only reopening (recovery) helps.
+5. A full disk is no failure: space is preallocated before a record is admitted, so that what was
+   promised to later facts is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.errors import ClosedBroker, Overloaded, StorageFailed
+from ebbmq.journal import faults, record
+from ebbmq.journal.confirm import Confirmations
+from ebbmq.journal.contract import SegmentInfo
+from ebbmq.journal.layout import Layout, lay_out
+from ebbmq.journal.old import OldGeneration
+from ebbmq.journal.reader import Reader
+from ebbmq.journal.record import HEADER_BYTES, LINK, PADDING, record_bytes
+from ebbmq.journal.segment import FIRST_POSITION, OLD, Segment, name_of
+from ebbmq.journal.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.journal.contract import Confirmed
+    from ebbmq.journal.disk import Disk
+    from ebbmq.model import Level
+
+_ADMIT_OVERHEAD: Final = HEADER_BYTES + record.ALIGNMENT
+
+
+class Log:
+    """A journal on one disk; `open` makes one."""
+
+    def __init__(
+        self, disk: Disk, uuid: bytes, young: Layout, old: OldGeneration, *, threaded: bool
+    ) -> None:
+        #: The position after the last append.
+        self.position = young.active.base | young.active.used
+        self._disk = disk
+        self._store = record.seed(uuid)
+        self._writer = Writer(young.active, young.sealed)
+        self._reader = Reader(disk)
+        self._spares = young.spares
+        self._old = old
+        self._active = young.active
+        self._closed = False
+        self._reserve_bytes = 0
+        self._appended_bytes = 0
+        self._unflushed_count = 0
+        if not young.active.used:
+            self._link(young.active, 0)
+        self._writer.sync()
+        self._confirm = Confirmations(self._writer, self._tidy, threaded=threaded)
+        self._thread = self._confirm.thread
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        uuid: bytes,
+        end_position: int = FIRST_POSITION,
+        *,
+        segment_bytes: int = limits.SEGMENT_BYTES,
+        threaded: bool = True,
+    ) -> Log:
+        """Go on at `end_position`, the `end` of the last thing that `scan` found.
+
+        Everything behind it is erased first, so that no torn record ever comes back.
+
+        Raises:
+            StorageFailed: the disk cannot be read or written.
+            Overloaded: code `disk_full`; there is no space for a first segment.
+        """
+        try:
+            young = lay_out(disk, record.seed(uuid), end_position, segment_bytes)
+            old = OldGeneration(disk, uuid, segment_bytes)
+        except OSError as error:
+            if faults.is_full(error):
+                raise faults.disk_full(disk.where) from error
+            raise faults.storage_failed("opening the log in", disk.where, error) from error
+        return cls(disk, uuid, young, old, threaded=threaded)
+
+    @property
+    def written_position(self) -> int:
+        """Everything before it survives the end of this process."""
+        return self._writer.written_position
+
+    @property
+    def synced_position(self) -> int:
+        """Everything before it survives a power cut."""
+        return self._writer.synced_position
+
+    @property
+    def failed(self) -> StorageFailed | None:
+        """What ended the log's trust in its disk, if anything did."""
+        return self._writer.failed
+
+    @property
+    def on_commit(self) -> Callable[[int, int], None] | None:
+        """Called with (written_position, synced_position) after each commit, before its waiters."""
+        return self._confirm.on_commit
+
+    @on_commit.setter
+    def on_commit(self, callback: Callable[[int, int], None] | None) -> None:
+        self._confirm.on_commit = callback
+
+    def admit(self, payload_bytes: int, reserve_bytes: int) -> None:
+        """Make sure that a record fits and still leaves `reserve_bytes` for later facts.
+
+        `admit(0, reserve_bytes)` only says how much is to be reserved; what is preallocated above
+        that is given back by the next commits.
+
+        Raises:
+            Overloaded: code `disk_full`; nothing was changed.
+        """
+        segment = self._active
+        spares = self._spares
+        self._reserve_bytes = reserve_bytes
+        rest = segment.capacity - segment.used - payload_bytes - _ADMIT_OVERHEAD
+        if rest < 0 or (
+            rest + len(spares.files) * spares.usable_bytes < reserve_bytes + spares.slack_bytes
+        ):
+            rest = segment.capacity - segment.used
+            self._preallocate(spares.needed(rest, record_bytes(payload_bytes), reserve_bytes))
+
+    def place(self, payload_bytes: int) -> tuple[int, int]:
+        """Say where the payload of the next append will start, if it has exactly this size."""
+        segment = self._active
+        nbytes = record_bytes(payload_bytes)
+        if segment.used + nbytes > segment.capacity:
+            segment = self._roll(nbytes)
+        return segment.number, segment.used + HEADER_BYTES
+
+    def append(self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]) -> int:
+        """Append one record at level memory and return the position after it.
+
+        Raises:
+            StorageFailed: the log has failed.
+            Overloaded: code `disk_full`; only without `admit` before.
+            ClosedBroker: the log was closed.
+        """
+        writer = self._writer
+        if writer.failed is not None or self._closed:
+            self._refuse()
+        payload = b"".join(parts)
+        size = len(payload)
+        nbytes = (HEADER_BYTES + 7 + size) & -8
+        segment = self._active
+        if segment.used + nbytes > segment.capacity:
+            segment = self._roll(nbytes)
+        position = segment.base | segment.used
+        about = (kind, pid, count, first, writer.synced_position)
+        header = record.pack(self._store, position, about, payload)
+        # One step of the interpreter, so that a writer takes the whole record or nothing of it.
+        segment.pending += (header, payload, PADDING[size & 7])
+        segment.used += nbytes
+        self.position = position + nbytes
+        self._appended_bytes += nbytes
+        self._unflushed_count += count
+        if not self._thread.armed:
+            self._thread.arm()
+        if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
+            self._unflushed_count = 0
+            self._thread.hurry()
+        if self._appended_bytes - writer.written_bytes > limits.PENDING_BYTES_MAX:
+            self.write()
+        return position + nbytes
+
+    def write(self) -> None:
+        """Hand everything appended before this call to the kernel, in the caller's thread.
+
+        Raises:
+            StorageFailed: the log has failed.
+        """
+        self._confirm.write()
+
+    def when(self, level: Level, position: int, callback: Confirmed) -> None:
+        """Call back once everything before `position` holds at `level`, or never will.
+
+        In the caller's thread at once, except for `synced`: then in the commit thread, in the order
+        asked. A callback must neither raise nor wait for this log.
+        """
+        assert position <= self.position
+        self._confirm.when(level, position, callback)
+
+    def wait(self, level: Level, position: int) -> None:
+        """Return once everything before `position` holds at `level`.
+
+        Raises:
+            StorageFailed: it never will.
+        """
+        if level == "written":
+            if position > self._writer.written_position:
+                self._confirm.write()
+        elif level == "synced" and position > self._writer.synced_position:
+            self._confirm.wait_synced(position)
+
+    def commit(self) -> None:
+        """Write and sync everything appended before this call, then call who waited for it.
+
+        Raises:
+            StorageFailed: the log has failed.
+        """
+        self._confirm.commit()
+
+    def read(self, segment: int, offset: int, length: int) -> bytes:
+        """Read bytes that were appended; pending ones are written first.
+
+        Raises:
+            DamagedRecord: the bytes are not there.
+        """
+        if (segment << 32 | offset) + length > self._writer.written_position and not segment & OLD:
+            self.write()
+        return self._reader.read(segment, offset, length)
+
+    def read_many(self, places: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Read many (segment, offset, length) in the order given, neighbours with one call.
+
+        Raises:
+            DamagedRecord: some bytes are not there; `read` tells which.
+        """
+        segment, pending = self._writer.written_position >> 32, self._active.number
+        if any(segment <= place[0] <= pending for place in places):
+            self.write()
+        return self._reader.read_many(places)
+
+    def append_old(
+        self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]
+    ) -> tuple[int, int]:
+        """Write a relocated record; return its segment and where its payload starts.
+
+        Raises:
+            StorageFailed: the log has failed.
+            Overloaded: code `disk_full`; relocation can go on when there is space.
+        """
+        if self._writer.failed is not None or self._closed:
+            self._refuse()
+        about = (kind, pid, count, first, self._writer.synced_position)
+        try:
+            return self._old.append(about, b"".join(parts))
+        except OSError as error:
+            raise self._full_or_failed("writing an old segment in", error) from error
+
+    def sync_old(self) -> None:
+        """Return once every relocated record is on the device.
+
+        Raises:
+            StorageFailed: it never will be.
+        """
+        self._writer.check()
+        try:
+            self._old.sync()
+        except OSError as error:
+            raise self._writer.fail("syncing an old segment in", self._disk.where, error) from error
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments that hold records, young before old, in order."""
+        young = {segment.number: (segment.used, False) for segment in self._writer.open[:]}
+        young |= {number: (used, True) for number, used in list(self._writer.sealed.items())}
+        found = [
+            SegmentInfo(number, used, sealed, False)
+            for number, (used, sealed) in sorted(young.items())
+        ]
+        return found + self._old.segments()
+
+    def delete_segment(self, number: int) -> None:
+        """Remove a sealed segment that nothing refers to any more; the caller vouches for that.
+
+        Raises:
+            StorageFailed: the disk refuses.
+        """
+        self._reader.forget(number)
+        try:
+            if number & OLD:
+                self._old.delete(number)
+                return
+            used = self._writer.sealed.get(number)
+            assert used is not None, f"{name_of(number)} is not sealed"
+            assert self._writer.synced_position >= number << 32 | used
+            del self._writer.sealed[number]
+            self._disk.delete(name_of(number))
+        except OSError as error:
+            raise self._writer.fail("deleting", name_of(number), error) from error
+
+    def close(self) -> None:
+        """Commit everything and take nothing more.
+
+        A last LINK says that it was synced, so that what is damaged later is never taken for torn.
+
+        Raises:
+            StorageFailed: the log has failed; it is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._thread.stop()
+        try:
+            self.commit()
+            self._mark()
+            self.commit()
+            self._old.close()
+        except OSError as error:
+            raise self._writer.fail("closing the log in", self._disk.where, error) from error
+        finally:
+            self._spares.close()
+            self._reader.close()
+            self._writer.close()
+
+    def _link(self, segment: Segment, before: int) -> None:
+        position = segment.base | segment.used
+        about = (LINK, 0, 0, before, self._writer.synced_position)
+        segment.pending.append(record.pack(self._store, position, about, b""))
+        segment.used += HEADER_BYTES
+        self.position = position + HEADER_BYTES
+        self._appended_bytes += HEADER_BYTES
+
+    def _mark(self) -> None:
+        """End with a LINK that proves what was synced, unless the disk is too full for one."""
+        if self._active.used + HEADER_BYTES <= self._active.capacity:
+            self._link(self._active, 0)
+            return
+        with contextlib.suppress(Overloaded):
+            self._roll(0)
+
+    def _roll(self, nbytes: int) -> Segment:
+        self._writer.check()
+        try:
+            segment = self._spares.take(HEADER_BYTES + nbytes)
+        except OSError as error:
+            raise self._full_or_failed("preallocating a segment in", error) from error
+        full = self._active
+        self._link(segment, full.base | full.used)
+        # Closed before its successor can be seen: who sees both finds all of the first.
+        full.closed = True
+        self._writer.open.append(segment)
+        self._active = segment
+        return segment
+
+    def _tidy(self) -> None:
+        """Seal; preallocate ahead of need, so that rolling over never waits; give back the rest."""
+        self._writer.seal()
+        segment, spares = self._active, self._spares
+        rest = segment.capacity - segment.used
+        wanted = spares.needed(rest, 0, self._reserve_bytes)
+        if rest < segment.capacity // 2:
+            wanted = max(wanted, 1)
+        try:
+            # One more than wanted is let be, so that a wavering reserve costs nothing.
+            spares.give_back(wanted + 1)
+            spares.ensure(wanted)
+        except OSError as error:
+            # A full disk is told to the publish that needs the space, not to the commit.
+            if not faults.is_full(error):
+                raise self._writer.fail("preallocating in", self._disk.where, error) from error
+
+    def _preallocate(self, count: int) -> None:
+        try:
+            self._spares.ensure(count)
+        except OSError as error:
+            raise self._full_or_failed("preallocating in", error) from error
+
+    def _refuse(self) -> None:
+        self._writer.check()
+        raise ClosedBroker("the journal is closed", "open the broker again")
+
+    def _full_or_failed(self, doing: str, error: OSError) -> Overloaded | StorageFailed:
+        if faults.is_full(error):
+            return faults.disk_full(self._disk.where)
+        return self._writer.fail(doing, self._disk.where, error)

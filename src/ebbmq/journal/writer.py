@@ -1,0 +1,103 @@
+"""Brings the bytes of the log's open segments to the device, in order, or fails for good."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ebbmq.errors import StorageFailed
+from ebbmq.journal import faults
+from ebbmq.journal.segment import name_of
+
+if TYPE_CHECKING:
+    from ebbmq.journal.segment import Segment
+
+
+class Writer:
+    """The open segments and how far they are written and synced; any thread may write or sync.
+
+    After the first OSError what the device holds is unknown, so nothing is tried again.
+    """
+
+    def __init__(self, active: Segment, sealed: dict[int, int]) -> None:
+        self.open = [active]
+        self.sealed = sealed
+        self.written_position = self.synced_position = active.base | active.used
+        self.written_bytes = 0
+        self.failed: StorageFailed | None = None
+        self._write_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+
+    def write(self) -> None:
+        """Hand everything appended before this call to the kernel.
+
+        Raises:
+            StorageFailed: now or before.
+        """
+        with self._write_lock:
+            self.check()
+            # The list is copied before any segment is looked at: all but its last are closed, so
+            # whatever an earlier one holds is complete when a later one is written.
+            for segment in self.open[:]:
+                try:
+                    nbytes = segment.write_pending()
+                except OSError as error:
+                    raise self.fail("writing", name_of(segment.number), error) from error
+                if nbytes:
+                    self.written_bytes += nbytes
+                    self.written_position = segment.base | segment.written
+
+    def sync(self) -> None:
+        """Write everything appended before this call and return once the device has it.
+
+        Raises:
+            StorageFailed: now or before.
+        """
+        with self._sync_lock:
+            self.write()
+            written = self.written_position
+            for segment in self.open[:]:
+                upto = segment.written
+                if upto > segment.synced:
+                    try:
+                        segment.file.sync()
+                    except OSError as error:
+                        raise self.fail("syncing", name_of(segment.number), error) from error
+                    segment.synced = upto
+            self.synced_position = max(self.synced_position, written)
+
+    def seal(self) -> None:
+        """Give back the unused ends of segments that were rolled over, once they are synced.
+
+        Raises:
+            StorageFailed: now or before.
+        """
+        with self._sync_lock:
+            for segment in self.open[:-1]:
+                if not segment.is_sealable:
+                    continue
+                try:
+                    if segment.used < segment.capacity:
+                        segment.file.truncate(segment.used)
+                    segment.file.close()
+                except OSError as error:
+                    raise self.fail("sealing", name_of(segment.number), error) from error
+                self.sealed[segment.number] = segment.used
+                with self._write_lock:
+                    self.open.remove(segment)
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self.open:
+            segment.file.close()
+
+    def check(self) -> None:
+        """Raise what happened, if anything did."""
+        if self.failed is not None:
+            raise StorageFailed(self.failed.detail, self.failed.action)
+
+    def fail(self, doing: str, where: str, error: OSError) -> StorageFailed:
+        """Stop everything for good and return the error to raise."""
+        if self.failed is None:
+            self.failed = faults.storage_failed(doing, where, error)
+        return StorageFailed(self.failed.detail, self.failed.action)

@@ -1,0 +1,189 @@
+"""What is read back from a log is what was appended to it: a prefix, all that was synced, no more."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbmq.journal.disk import MemoryDisk
+from ebbmq.journal.log import Log
+from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.scan import Damaged, Found, Torn, scan
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UUID = bytes(range(16))
+SEGMENT_BYTES = 2_048
+
+
+class Appended(NamedTuple):
+    end: int
+    about: tuple[int, int, int, int]
+    payload: bytes
+
+    @property
+    def position(self) -> int:
+        return self.end - (HEADER_BYTES + len(self.payload) + 7) // 8 * 8
+
+
+Action = tuple[str, int]
+
+actions = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 700)),
+    st.tuples(st.just("append"), st.sampled_from([0, 1, 7, 8, 2_000, 2_500])),
+    st.tuples(st.sampled_from(["write", "commit", "kill"]), st.just(0)),
+    st.tuples(st.just("crash"), st.integers(0, 1 << 30)),
+)
+
+
+class Story:
+    """A log, what was appended to it, and how much of that must be there after the next blow."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.appended: list[Appended] = []
+        self.log = self.open(FIRST_POSITION)
+
+    def open(self, end: int) -> Log:
+        return Log.open(self.disk, UUID, end, segment_bytes=SEGMENT_BYTES, threaded=False)
+
+    def take(self, action: Action) -> None:
+        verb, number = action
+        match verb:
+            case "append":
+                self.append(number)
+            case "write":
+                self.log.write()
+            case "commit":
+                self.log.commit()
+            case "kill":
+                self.disk.kill()
+                self.recover(self.log.written_position)
+            case _:
+                self.disk.crash(random.Random(number))
+                self.recover(self.log.synced_position)
+
+    def append(self, size: int) -> None:
+        number = len(self.appended)
+        payload = random.Random(number).randbytes(size)
+        about = (1 + number % 255, number, number + 1, number << 20)
+        segment, offset = self.log.place(size)
+        end = self.log.append(*about, [payload[:3], payload[3:]])
+        self.appended.append(Appended(end, about, payload))
+        assert self.appended[-1].position + HEADER_BYTES == segment << 32 | offset
+
+    def recover(self, safe: int) -> None:
+        found, end = self.read()
+        must = sum(appended.end <= safe for appended in self.appended)
+        assert found == self.appended[: len(found)]
+        assert len(found) >= must
+        self.appended = found
+        self.log = self.open(end)
+        assert self.log.position >= end
+
+    def read(self) -> tuple[list[Appended], int]:
+        found: list[Appended] = []
+        end = FIRST_POSITION
+        for item in scan(self.disk, UUID):
+            assert type(item) is not Damaged
+            end = item.end
+            if type(item) is Found:
+                found.append(as_appended(item))
+        return found, end
+
+
+def as_appended(item: Found) -> Appended:
+    header = item.header
+    about = (header.kind, header.pid, header.count, header.first)
+    return Appended(item.end, about, bytes(item.payload))
+
+
+def written_by(taken: Sequence[Action]) -> Story:
+    story = Story()
+    for action in taken:
+        story.take(action)
+    return story
+
+
+@given(st.lists(actions, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_what_is_found_is_a_prefix_with_everything_that_was_safe(taken: list[Action]) -> None:
+    story = written_by(taken)
+    for appended in story.appended:
+        position = appended.position + HEADER_BYTES
+        segment, offset = position >> 32, position & OFFSET_MASK
+        assert story.log.read(segment, offset, len(appended.payload)) == appended.payload
+    story.log.close()
+    assert story.read()[0] == story.appended
+
+
+@given(st.lists(actions, min_size=3, max_size=30), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_flipped_bit_costs_the_record_it_is_in_and_nothing_else(
+    taken: list[Action], data: st.DataObject
+) -> None:
+    story = written_by(taken)
+    story.log.close()
+    hit = flip_any_bit(story, data)
+    items = list(scan(story.disk, UUID))
+    found = [as_appended(item) for item in items if type(item) is Found]
+    broken = [item for item in items if type(item) is not Found]
+    lost = [appended for appended in story.appended if appended not in found]
+    assert found == [appended for appended in story.appended if appended not in lost]
+    assert len(broken) <= 1
+    assert len(lost) <= 1
+    if lost:
+        assert lost[0].position <= hit < lost[0].end
+        assert [type(item) for item in broken] == [Damaged]
+        assert broken[0].position == lost[0].position
+
+
+@given(st.lists(actions, min_size=3, max_size=30), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_flipped_bit_before_a_proof_of_sync_is_damage_also_after_a_kill(
+    taken: list[Action], data: st.DataObject
+) -> None:
+    story = written_by([*taken, ("commit", 0), ("append", 10), ("write", 0)])
+    proven = story.log.synced_position
+    story.disk.kill()
+    hit = flip_any_bit(story, data)
+    items = list(scan(story.disk, UUID))
+    found = [as_appended(item) for item in items if type(item) is Found]
+    lost = [a for a in story.appended if a.end <= proven and a not in found]
+    assert len(lost) <= 1
+    if lost:
+        assert lost[0].position <= hit < lost[0].end
+    assert all(type(item) is not Torn or item.position >= proven for item in items)
+
+
+def flip_any_bit(story: Story, data: st.DataObject) -> int:
+    """Returns the position of the flipped bit."""
+    names = [name for name in story.disk.names() if story.disk.open(name).size()]
+    number = data.draw(st.integers(1, len(names)), label="segment")
+    name = data.draw(st.sampled_from(names), label="name")
+    number = int(name[6:16])
+    assert name == name_of(number)
+    offset = data.draw(st.integers(0, story.disk.open(name).size() - 1), label="offset")
+    story.disk.flip(name, offset, data.draw(st.integers(0, 7), label="bit"))
+    return number << 32 | offset
+
+
+@given(st.lists(actions, max_size=30), st.integers(0, 1 << 30), st.integers(0, 1 << 30))
+@settings(max_examples=150, deadline=None)
+def test_a_second_crash_during_recovery_changes_nothing(
+    taken: list[Action], first: int, second: int
+) -> None:
+    story = written_by(taken)
+    story.disk.crash(random.Random(first))
+    found, end = story.read()
+    story.open(end)
+    story.disk.crash(random.Random(second))
+    again, end_again = story.read()
+    assert again == found
+    story.open(end_again).close()
+    assert story.read()[0] == found

@@ -157,9 +157,10 @@ def grant(
     pid: int, told: tuple[int, int, int, int], runs: bytes, count: int, first: int, name: str
 ) -> Fact:
     """These messages were leased: (deadline_ms, nonce, epoch, at_ms) and packed runs of rows."""
-    packed_name = name.encode()
-    head = GRANT_HEAD.pack(*told, len(packed_name), 0, len(runs) >> 4)
-    return Fact(GRANT, pid, count, first, [head, runs, packed_name])
+    deadline_ms, nonce, epoch, at_ms = told
+    packed = name.encode() if name else b""
+    head = GRANT_HEAD.pack(deadline_ms, nonce, epoch, at_ms, len(packed), 0, len(runs) >> 4)
+    return Fact(GRANT, pid, count, first, [head, runs, packed])
 
 
 def granted(payload: bytes | memoryview) -> Grant:

@@ -6,7 +6,6 @@ running settles it. Batches are handled page by page with numpy, with the same o
 
 from __future__ import annotations
 
-from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -67,11 +66,14 @@ def lease(
     partition: Partition, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = ""
 ) -> Grants:
     """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
-    grants = Grants([], [], now_ms + timeout_ms, nonce)
-    seqs = grants.seqs
-    pop = partition.order.pop if not partition.spec.fair_share else partial(_next, partition)
+    seqs: list[int] = []
+    grants = Grants(seqs, [], now_ms + timeout_ms, nonce)
     while not partition.paused and len(seqs) < count:
-        candidates = pop(count - len(seqs), now_ms)
+        wanted = count - len(seqs)
+        if partition.spec.fair_share:
+            candidates = _next(partition, wanted, now_ms)
+        else:
+            candidates = partition.order.pop(wanted, now_ms)
         if not candidates:
             break
         if len(candidates) < _MANY:
@@ -230,16 +232,8 @@ def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -
     else:
         partition.due_wheel.add_many(grants.deadline_ms, seqs)
         runs = _runs(seqs, granted)
-    partition.facts.append(
-        fact.grant(
-            partition.pid,
-            (grants.deadline_ms, grants.nonce, partition.epoch, now_ms),
-            runs,
-            count,
-            seqs[0],
-            name,
-        )
-    )
+    told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
+    partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
     if name:
         partition.names[name] = [(seq, row[13] + 1) for seq, row in zip(seqs, granted, strict=True)]
 

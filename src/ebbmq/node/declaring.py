@@ -13,6 +13,7 @@ from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 
 if TYPE_CHECKING:
+    from ebbmq.holding.resident import Resident
     from ebbmq.node.engine import Engine
 
 
@@ -84,7 +85,9 @@ def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
     return queue
 
 
-def open_resident(engine: Engine, partition: Partition, spec: QueueSpec, stored_through: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def open_resident(
+    engine: Engine, partition: Partition, spec: QueueSpec, stored_through: int
+) -> Resident:
     """The RAM cache of a partition; a queue's bytes are shared evenly by its partitions."""
     return engine.residency.open(
         partition.pid,

@@ -34,6 +34,7 @@ from ebbmq.node.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ebbmq.core.partition import Run
     from ebbmq.journal.log import Log
     from ebbmq.model import Level
     from ebbmq.node.clock import Clock
@@ -241,7 +242,7 @@ class Engine:
 
     # Levels
 
-    def open_or_hold(self, shard: Shard, level: int, position: int, runs: list) -> None:  # type: ignore[type-arg]
+    def open_or_hold(self, shard: Shard, level: int, position: int, runs: list[Run]) -> None:
         """Let a batch into the order if its level holds already, else hold it."""
         partition = shard.partition
         if level == MEMORY and not partition.held:
@@ -279,8 +280,9 @@ class Engine:
     def write_now(self) -> None:
         """Bring everything appended to level written, here and now (the lock is held)."""
         self.journal.write()
-        self.written = self.journal.written_position
-        self.open_held()
+        if self._holding:
+            self.written = self.journal.written_position
+            self.open_held()
 
     def wait(self, level: Level, position: int) -> None:
         """Return once a position holds at a level; the lock must be free."""

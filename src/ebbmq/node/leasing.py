@@ -207,13 +207,9 @@ def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[bytes
     """
     out: list[bytes | None] = [None] * len(seqs)
     todo = list(range(len(seqs)))
-    for attempt in range(3):
+    for _ in range(3):
         with engine.lock:
             rows = {i: row for i in todo if (row := shard.partition.index.read(seqs[i]))}
-            if attempt == 0 and any(
-                row[9] << 32 | row[10] >= engine.written for row in rows.values()
-            ):
-                engine.write_now()
         places = [(row[9], row[10], row[11]) for row in rows.values()]
         for number, payload in zip(rows, _read_many(engine, places), strict=True):
             if payload is not None and outflow.is_intact(payload, rows[number]):

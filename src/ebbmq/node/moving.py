@@ -104,8 +104,6 @@ def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:
     payload = shard.resident.get(seq, row[2])
     if payload is not None:
         return payload
-    if row[9] << 32 | row[10] >= engine.written:
-        engine.write_now()
     try:
         payload = engine.journal.read(row[9], row[10], row[11])
     except DamagedRecord:

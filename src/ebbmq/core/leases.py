@@ -268,7 +268,7 @@ def held_row(partition: Partition, token: Token, now_ms: int) -> Row | None:
         or row[0] != LEASED
         or row[14] != nonce
         or row[13] != generation
-        or row[8] >> HIGH != epoch & 0xFFFF
+        or row[8] >> HIGH != epoch
         or row[7] & LOW48 <= now_ms
     ):
         return None
@@ -309,7 +309,7 @@ def _ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         row[0] != LEASED
         or row[14] != nonce
         or row[13] != generation
-        or row[8] >> HIGH != epoch & 0xFFFF
+        or row[8] >> HIGH != epoch
         or row[7] & LOW48 <= now_ms
     ):
         return False
@@ -349,7 +349,7 @@ def _ack_many(partition: Partition, tokens: npt.NDArray[np.void], now_ms: int) -
             (view["state"] == LEASED)
             & (view["nonce"] == mine["nonce"])
             & (view["generation"] == mine["generation"])
-            & (view["place"] >> np.uint64(HIGH) == (mine["epoch"] & 0xFFFF))
+            & (view["place"] >> np.uint64(HIGH) == mine["epoch"])
             & (view["due"] & _LOW48 > np.uint64(now_ms))
             & (view["flags"] < rows.DISPLACED)
         )

@@ -562,6 +562,11 @@ class Partition:
             row[2], row[4] / rows.RATE_UNIT, now_ms - enqueued_at_ms, span_ms
         )
 
+    def band(self, current: float, failures: int) -> int:
+        """The band a message is ordered in: by its importance, lowered by its failures."""
+        band = policy.band_of(current, self.spec.band_width or 1.0)
+        return max(min(1, band), band - failures * self.spec.failure_penalty)
+
     def history(self, seq: int) -> tuple[Timing, ...]:
         """The latency history of a message that failed before."""
         return self.histories.get(seq, ())

@@ -104,6 +104,7 @@ class Engine:
     def start(self) -> None:
         """Let time pass: by threads, or by the manual clock."""
         if self.clock.attach(self._run_by_hand):
+            self.run_due()
             return
         for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
             thread = threading.Thread(target=target, name=f"ebbmq-{name}", daemon=True)
@@ -111,7 +112,7 @@ class Engine:
             thread.start()
 
     def _run_by_hand(self) -> None:
-        self.run_due()
+        self._due_and_ahead()
         self.upkeep()
 
     def _run_timer(self) -> None:
@@ -148,7 +149,7 @@ class Engine:
 
     def ask_ahead(self, shard: Shard) -> None:
         """Have bodies that are delivered next read into RAM, by another thread."""
-        if not shard.reading_ahead and self._threads:
+        if not shard.reading_ahead:
             shard.reading_ahead = True
             self._ahead.append(shard)
             self._wake.set()
@@ -175,6 +176,8 @@ class Engine:
                         self.announce(shard.queue, partition.depth[READY] - ready)
                     deadline_ms = lifecycle.next_deadline_ms(partition)
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
+            if self._holding:
+                self.write_now()
         if more and self._threads:
             # Those who wait for the lock get it; a thread that lets go and takes it at once would win.
             self._stop.wait(0.0005)

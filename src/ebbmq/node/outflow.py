@@ -42,7 +42,7 @@ def parse_id(text: str) -> tuple[int, int] | None:
 
 def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     """One opaque token per lease."""
-    pid, epoch, nonce = partition.pid, partition.epoch, grants.nonce
+    pid, epoch, nonce = partition.pid, partition.epoch & 0xFFFF, grants.nonce
     if len(grants.seqs) == 1:
         return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
@@ -120,7 +120,7 @@ def lease(
 ) -> Lease:
     """What a lease call for one message returns."""
     pid = partition.pid
-    token = TOKEN.pack(pid, seq, row[13] + 1, partition.epoch, grants.nonce).hex()
+    token = TOKEN.pack(pid, seq, row[13] + 1, partition.epoch & 0xFFFF, grants.nonce).hex()
     if row[4] or row[7] or row[5] > LOW48 or partition.spec.band_width != 1.0:
         return _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
     dead = row[6] & LOW48
@@ -172,7 +172,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         failures,
         row[2],
         current,
-        policy.band_of(current, partition.spec.band_width or 1.0),
+        partition.band(current, failures),
         dead - enqueued_at_ms if dead else None,
         row[4] / rows.RATE_UNIT,
         enqueued_at_ms,
@@ -198,7 +198,7 @@ def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int
         row[5] >> HIGH,
         row[2],
         current,
-        policy.band_of(current, partition.spec.band_width or 1.0),
+        partition.band(current, row[5] >> HIGH),
         dead - enqueued_at_ms if dead else None,
         row[4] / rows.RATE_UNIT,
         enqueued_at_ms,

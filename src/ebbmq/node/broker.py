@@ -46,16 +46,29 @@ class Broker:
         clock: Clock | None = None,
         *,
         disk: Disk | None = None,
+        threaded: bool = True,
         accept_clock: bool = False,
     ) -> Broker:
         """Open a data directory, making it if need be.
+
+        Args:
+            data: the directory.
+            config: settings, as a Config, a dict or the path of a TOML file.
+            clock: where time comes from; ManualClock in tests.
+            disk: where journal and checkpoints are kept instead of in the directory.
+            threaded: False commits in the caller's thread, so that a run can be repeated.
+            accept_clock: believe the calendar although it jumped since the store was last open.
 
         Raises:
             DirectoryInUse: another process has it open.
             StorageFailed: it cannot be read or written.
             InvalidSpec: the configuration is not valid.
         """
-        return cls(open_engine(data, config, clock, disk=disk, accept_clock=accept_clock))
+        return cls(
+            open_engine(
+                data, config, clock, disk=disk, threaded=threaded, accept_clock=accept_clock
+            )
+        )
 
     def close(self) -> None:
         """Make everything durable and let go of the directory; closing twice is fine."""

@@ -33,6 +33,7 @@ def open_engine(
     clock: Clock | None = None,
     *,
     disk: Disk | None = None,
+    threaded: bool = True,
     accept_clock: bool = False,
 ) -> Engine:
     """Take a data directory, put back what it holds, and let time pass.
@@ -49,7 +50,7 @@ def open_engine(
         engine = Engine(settings, clock or SystemClock(), directory, removals)
         journal_disk, checkpoint_disk = disks(engine, disk)
         recovery = Recovery(engine, journal_disk, checkpoint_disk)
-        engine.journal = recovery.run()
+        engine.journal = recovery.run(threaded=threaded)
         _set_time(engine, recovery, accept=accept_clock)
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms())

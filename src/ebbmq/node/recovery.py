@@ -61,13 +61,14 @@ class Recovery:
         self._segments: list[int] = []
         self._missing: list[int] = []
 
-    def run(self) -> Log:
+    def run(self, *, threaded: bool = True) -> Log:
         """Put everything back and return the journal, ready to go on."""
         return Log.open(
             self._journal_disk,
             self._uuid,
             self.read(),
             segment_bytes=self._engine.config.segment_bytes,
+            threaded=threaded,
         )
 
     def read(self) -> int:

@@ -107,7 +107,7 @@ def _draw_on_time(axis: Axes, reports: dict[str, QueueReport]) -> None:
     found = {queue: share(*report.important_on_time()) for queue, report in reports.items()}
     axis.set_title(
         f"Important work on time: {found[FIFO]:.0%} in FIFO order,\n"
-        f"{found[DECAYING]:.0%} when importance decays"
+        f"{found[DECAYING]:.0%} by decaying importance"
     )
     axis.set(xlim=(0.5, 10.5), ylim=(0, 1.12), xticks=importances, xlabel="importance")
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %\non time"])
@@ -155,7 +155,7 @@ def _draw_age(axis: Axes, plan: Plan, reports: dict[str, QueueReport]) -> None:
     _label(axis, DECAYING, (middle_s, ttl_s * 0.3), (0, 0))
     axis.set_title(
         f"Done, but too late: {late[FIFO]:.0%} of important work\n"
-        f"in FIFO order, {late[DECAYING]:.0%} when importance decays"
+        f"in FIFO order, {late[DECAYING]:.0%} by decaying importance"
     )
     axis.set(xlim=(0, plan.seconds), ylim=(0, top), xlabel="seconds")
     axis.set_ylabel("age when done, seconds")

@@ -68,9 +68,9 @@ class LeaseLost(ClientError):
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self.tokens = list(tokens)
+        shown = ", ".join(self.tokens[:3]) + (", .." if self.tokens[3:] else "")
         super().__init__(
-            f"{len(self.tokens)} token(s) hold no lease: {', '.join(self.tokens[:3])}"
-            + (", .." if len(self.tokens) > 3 else ""),
+            f"{len(self.tokens)} token(s) hold no lease: {shown}",
             "the lease expired, was settled before, or the token is not ours; "
             "the message is or will be delivered again unless it was acked",
         )

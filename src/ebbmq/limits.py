@@ -1,4 +1,4 @@
-"""Every bound in one place. These are not knobs: a queue or configuration may only go below them."""
+"""Every bound in one place. These are not knobs: a queue or a setting may only go below them."""
 
 from typing import Final
 

@@ -101,6 +101,16 @@ class Message(_Body, frozen=True, kw_only=True):
                 f"body has {len(self.body)} bytes, the limit is {limits.BODY_BYTES_MAX}",
                 "store the payload elsewhere and publish a reference to it",
             )
+        self._check_order()
+        if self.headers is not None:
+            _check_headers(self.headers)
+        for name in ("id", "key", "store"):
+            _check_text(name, getattr(self, name))
+        _check_text("type", self.type)
+        if not isinstance(self.durable, bool):
+            raise InvalidMessage(f"durable is {self.durable!r}", "use True or False")
+
+    def _check_order(self) -> None:
         importance = self.importance
         if importance is not None and not _is_int(
             importance, limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX
@@ -127,13 +137,6 @@ class Message(_Body, frozen=True, kw_only=True):
             raise InvalidMessage(
                 f"replicas is {self.replicas!r}", f"use 1 to {limits.REPLICAS_MAX}"
             )
-        if self.headers is not None:
-            _check_headers(self.headers)
-        for name in ("id", "key", "store"):
-            _check_text(name, getattr(self, name))
-        _check_text("type", self.type)
-        if not isinstance(self.durable, bool):
-            raise InvalidMessage(f"durable is {self.durable!r}", "use True or False")
 
 
 def _check_headers(headers: object) -> None:
@@ -228,7 +231,7 @@ class Removal(msgspec.Struct, frozen=True, gc=False):
 
 
 class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the rates of newly published messages rise and fall , by the milliseconds consumers take."""
+    """When rates of newly published messages rise and fall, by how long consumers take."""
 
     raise_above_ms: float = 1_000.0
     lower_below_ms: float = 500.0

@@ -13,8 +13,8 @@ _START_MS: Final = 1_700_000_000_000
 class ManualClock:
     """Time that stands still until `advance`; then what became due is done before it returns.
 
-    A call that waits on a broker with this clock (`lease(wait_ms=..)`) moves it forward itself, from
-    one due instant to the next, instead of sleeping: a test of a time-out takes no time.
+    A call that waits on a broker with this clock (`lease(wait_ms=..)`) moves it forward itself,
+    from one due instant to the next, instead of sleeping: a test of a time-out takes no time.
     """
 
     def __init__(self, now_ms: int = _START_MS) -> None:

@@ -7,7 +7,7 @@
     STATE     [u64 seq][row 64] each; then per row that failed [u16 bytes][latency history]
     REMOVE    [removal 56]*count
     GROUP     [u32 facts][u32 0][u32 kind, u32 pid, u32 count, u32 bytes, u64 first]*facts, payloads
-    RELOCATE  [u64 as_of][u32 crc of rows][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
+    RELOCATE  [u64 as_of][u32 crc][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
 
@@ -50,8 +50,7 @@ RELOCATE_HEAD: Final = Struct("<QII")
 CLOCK_FACT: Final = Struct("<QQ")
 SEQ: Final = Struct("<Q")
 
-#: pid, seq, at_ms, enqueued_at_ms, attempts, bytes, current importance, failures, importance, reason,
-#: and where it was moved to (0 = nowhere).
+#: As REMOVAL_DTYPE; moved_pid and moved_seq are 0 unless the message was moved to another queue.
 REMOVAL: Final = Struct("<IIQQQIIfHBBQ")
 REMOVAL_DTYPE: Final = np.dtype(
     [

@@ -2,8 +2,8 @@
 
 Theory of operation. Messages of a partition are numbered 1, 2, 3, ..; row `seq` lives in page
 `seq >> 12` at slot `seq & 4095`. A page is one anonymous mapping of 4,096 rows, with a numpy view
-over the same bytes for work on many rows at once; it is given back to the system as a whole when its
-last row is freed. A full page with few rows left is thinned: its live rows move to a small buffer
+over the same bytes for work on many rows at once; it is given back to the system as a whole when
+its last row is freed. A full page with few rows left is thinned: its live rows move to a small buffer
 and `thin` maps slot offsets to offsets there, so that a straggler costs bytes and not 256 KiB.
 
 Invariants:

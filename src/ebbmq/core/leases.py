@@ -1,7 +1,7 @@
 """Leases of a partition: granted in delivery order, then acked, retried, released or extended.
 
 A token names (partition, row, generation, boot epoch, nonce); only the token of the lease that is
-running settles it. Batches are handled page by page with numpy, with the same outcome as one by one.
+running settles it. Batches are handled page by page with numpy, with the outcome of one by one.
 """
 
 from __future__ import annotations
@@ -159,12 +159,9 @@ def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now
             for place, row in zip(where.tolist(), rows_before, strict=True):
                 found[place] = row
     if None in found:
-        kept = [(seq, row) for seq, row in zip(candidates, found, strict=True) if row]
-        grants.seqs.extend(seq for seq, _ in kept)
-        grants.rows.extend(row for _, row in kept)
-    else:
-        grants.seqs.extend(candidates)
-        grants.rows.extend(found)  # type: ignore[arg-type]  # none of them is None
+        candidates = [seq for seq, row in zip(candidates, found, strict=True) if row]
+    grants.seqs.extend(candidates)
+    grants.rows.extend(filter(None, found))
 
 
 def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> Row | None:
@@ -332,7 +329,7 @@ def _ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
 
 
 def _ack_many(partition: Partition, tokens: npt.NDArray[np.void], now_ms: int) -> bool:
-    """Ack a batch whose tokens all hold and whose rows have nothing beside them; else change nothing."""
+    """Ack a batch whose tokens all hold and whose rows are plain; else change nothing."""
     seqs = tokens["seq"].astype(np.uint64)
     is_run = bool((seqs[1:] == seqs[:-1] + np.uint64(1)).all())
     if not is_run and len(np.unique(seqs)) != len(seqs):

@@ -2,9 +2,9 @@
 
 Theory of operation. A partition owns the index rows of its messages, their order, and two timing
 wheels: `due_wheel` (lease deadlines, scheduled instants) and `end_wheel` (TTL, stale, retention).
-Verbs change the rows at once and leave what must be written in `facts`, to be appended in that order
-before anybody is told; `moves` are messages that must go to the dead queue. It knows nothing of
-disks, threads or the wall clock, so the same class runs in the broker, in recovery, under a
+Verbs change the rows at once and leave what must be written in `facts`, to be appended in that
+order before anybody is told; `moves` are messages that must go to the dead queue. It knows nothing
+of disks, threads or the wall clock, so the same class runs in the broker, in recovery, under a
 simulator, and wherever a policy is tried on recorded traffic.
 
 A published message is held back until the level of its publish call holds (`hold`, `open_held`);
@@ -23,7 +23,6 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -33,12 +32,10 @@ from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.dedup import Dedup
-from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK, Index
+from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
 from ebbmq.core.order import BandedOrder, ExactOrder, Order
 from ebbmq.core.row import (
-    AT_DUE,
     AT_FLAGS,
-    AT_GENERATION,
     DISPLACED,
     DURABLE,
     DYING,
@@ -59,7 +56,7 @@ from ebbmq.policy import importance as policy
 from ebbmq.policy.adapt import AdaptiveDecay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ebbmq.core.index import Page
     from ebbmq.model import Message, QueueSpec
@@ -69,6 +66,8 @@ _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
 _HISTORIES: Final = msgspec.msgpack.Decoder(dict[int, tuple[Timing, ...]])
 
 Row = tuple[int, ...]
+#: importance, ttl_ms and decay_rate as a publisher gave them.
+ProfileKey = tuple[int | None, int | None, float | None]
 
 
 class Batch(NamedTuple):
@@ -102,6 +101,52 @@ class Run(NamedTuple):
     at_ms: int
 
 
+class _Runs:
+    """Collects the runs of one publish while its rows are packed."""
+
+    __slots__ = ("_at", "_partition", "_profile", "first", "now_ms", "out", "scheduled")
+
+    def __init__(self, partition: Partition, first: int, now_ms: int) -> None:
+        self.first = first
+        self.now_ms = now_ms
+        self.out: list[Run] = []
+        self.scheduled = 0
+        self._partition = partition
+        self._profile: Profile | None = None
+        self._at = first
+
+    def begin(self, key: ProfileKey, seq: int) -> tuple[int, int, int]:
+        """Rows from `seq` on have another profile; returns importance, rate, TTL and class bits."""
+        self.end(seq)
+        self._profile = profile = self._partition.profile(key)
+        dead = self.now_ms + profile.ttl_ms if profile.ttl_ms else 0
+        return profile.importance, profile.rate, dead | profile.class_bits
+
+    def schedule(self, seq: int, due_ms: int) -> None:
+        """The row `seq` is of the profile at hand, but comes due later."""
+        self.end(seq)
+        self._at = seq + 1
+        self.scheduled += 1
+        assert self._profile is not None
+        self._partition.due_wheel.add(due_ms, seq)
+        self._count(self._profile, seq, 1)
+
+    def end(self, seq: int) -> None:
+        """The run at hand ends before `seq`."""
+        count = seq - self._at
+        if count and self._profile is not None:
+            place = self._partition.next_place + self._at - self.first
+            self.out.append(Run(self._profile.known, self._at, count, place, self.now_ms))
+            self._count(self._profile, self._at, count)
+        self._at = seq
+
+    def _count(self, profile: Profile, first: int, count: int) -> None:
+        self._partition.by_importance[profile.importance] += count
+        if profile.end_age_ms != NEVER:
+            deadline_ms = self.now_ms + profile.end_age_ms
+            self._partition.end_wheel.add_many(deadline_ms, range(first, first + count))
+
+
 class Move(NamedTuple):
     """A message that must go to the dead queue; its row waits as DYING."""
 
@@ -110,7 +155,7 @@ class Move(NamedTuple):
 
 
 class Partition:
-    """Ready, leased, scheduled and dying messages of one partition. Time comes in as an argument."""
+    """Ready, leased, scheduled and dying messages of one partition. Time is an argument."""
 
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
         self.pid = pid
@@ -157,7 +202,7 @@ class Partition:
         )
         self.adapt = AdaptiveDecay(spec.adapt) if spec.adapt else None
         self.external: AdaptiveDecay | None = None
-        self.profiles: dict[tuple[int | None, int | None, float | None], Profile] = {}
+        self.profiles: dict[ProfileKey, Profile] = {}
         self.stale_ages: dict[tuple[int, int, int], int] = {}
         self.factor = 1.0
 
@@ -183,7 +228,7 @@ class Partition:
         if controller is not None:
             self.set_factor(controller.factor(now_ms))
 
-    def profile(self, key: tuple[int | None, int | None, float | None]) -> Profile:
+    def profile(self, key: ProfileKey) -> Profile:
         """Resolve the defaults of the queue for one combination of what publishers may set."""
         found = self.profiles.get(key)
         if found is None:
@@ -230,10 +275,6 @@ class Partition:
             self.spec.retention_ms or NEVER,
         )
 
-    def payload_bytes(self, batch: Batch) -> int:
-        """The size of the PUBLISH payload this batch will have; the caller finds a place for it."""
-        return fact.publish_bytes(len(batch.messages), batch.body_bytes)
-
     def publish(
         self, batch: Batch, now_ms: int, segment: int, offset: int, *, shared: bool = False
     ) -> list[Run]:
@@ -243,58 +284,59 @@ class Partition:
         `open_runs`. Rows are packed straight into their page and copied from there to the journal.
         """
         count = len(batch.messages)
-        first = seq = self.index.next_seq
+        first = self.index.next_seq
+        runs = _Runs(self, first, now_ms)
+        blocks = self._pack_rows(batch, runs, segment, offset, SHARED if shared else 0)
         self.index.next_seq = first + count
-        place = self.next_place
-        self.next_place = place + count
+        self.next_place += count
+        self.facts.append(fact.publish(self.pid, first, count, b"".join(blocks), batch.payloads))
+        self.depth[REPLICATING] += count - runs.scheduled
+        self.depth[SCHEDULED] += runs.scheduled
+        self.body_bytes += batch.body_bytes
+        self.totals["published"] += count
+        if not shared:
+            self.ledger[segment] = self.ledger.get(segment, 0) + batch.body_bytes + count * 64
+        return runs.out
+
+    def _pack_rows(
+        self, batch: Batch, runs: _Runs, segment: int, offset: int, flags: int
+    ) -> list[bytes]:
+        """Pack the rows of a batch into their pages; returns copies of what was packed."""
+        seq, place, now_ms = runs.first, self.next_place, runs.now_ms
         page = self.index.page_for(seq)
-        at = (seq & SLOT_MASK) << 6
+        start = at = (seq & SLOT_MASK) << 6
+        blocks: list[bytes] = []
         pack_into = ROW.pack_into
-        runs: list[Run] = []
-        starts = [(page, at)]
-        key: tuple[int | None, int | None, float | None] | None = None
-        profile = None
-        run_first = seq
-        delayed = 0
-        base_flags = SHARED if shared else 0
-        importance = rate = dead = ttl_ms = 0
+        key: ProfileKey | None = None
+        importance = rate = dead = 0
         for message, payload, crc, header_size in zip(
             batch.messages, batch.payloads, batch.crcs, batch.header_sizes, strict=True
         ):
             if at == PAGE_BYTES:
+                blocks.append(self._packed(page, start, at))
                 page = self.index.page_for(seq)
-                at = 0
-                starts.append((page, at))
+                start = at = 0
             own_key = (message.importance, message.ttl_ms, message.decay_rate)
             if own_key != key:
-                if profile is not None:
-                    self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
-                run_first = seq
                 key = own_key
-                profile = self.profile(own_key)
-                importance, rate, ttl_ms = profile.importance, profile.rate, profile.ttl_ms
-                dead = (now_ms + ttl_ms if ttl_ms else 0) | profile.class_bits
-            size = len(payload)
+                importance, rate, dead = runs.begin(key, seq)
             state, due = READY, 0
             if message.delay_ms:
-                assert profile is not None
-                self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
-                self._schedule_new(seq, now_ms, message.delay_ms, profile)
-                run_first = seq + 1
-                delayed += 1
                 state, due = SCHEDULED, now_ms + message.delay_ms
+                runs.schedule(seq, due)
+            size = len(payload)
             pack_into(
                 page.buffer,
                 at,
                 state,
-                base_flags | DURABLE if message.durable else base_flags,
+                flags | DURABLE if message.durable else flags,
                 importance,
                 0,
                 rate,
                 now_ms,
                 dead,
                 due | header_size << HIGH,
-                place + seq - first,
+                place,
                 segment,
                 offset,
                 size,
@@ -304,45 +346,18 @@ class Partition:
             )
             offset += size
             at += 64
-            page.live += 1
-            page.dirty = True
             seq += 1
-        if profile is not None:
-            self._note_run(runs, profile, run_first, seq - run_first, first, place, now_ms)
-        block = b"".join(self._row_blocks(starts, at))
-        self.facts.append(fact.publish(self.pid, first, count, block, batch.payloads))
-        self.depth[REPLICATING] += count - delayed
-        self.depth[SCHEDULED] += delayed
-        self.body_bytes += batch.body_bytes
-        self.totals["published"] += count
-        if not shared:
-            self.ledger[segment] = self.ledger.get(segment, 0) + batch.body_bytes + count * 64
-        return runs
-
-    def _note_run(
-        self, runs: list[Run], profile: Profile, run_first: int, count: int,
-        first: int, place: int, now_ms: int,
-    ) -> None:  # fmt: skip
-        if not count:
-            return
-        runs.append(Run(profile.known, run_first, count, place + run_first - first, now_ms))
-        self.by_importance[profile.importance] += count
-        if profile.end_age_ms != NEVER:
-            self.end_wheel.add_many(
-                now_ms + profile.end_age_ms, range(run_first, run_first + count)
-            )
-
-    def _schedule_new(self, seq: int, now_ms: int, delay_ms: int, profile: Profile) -> None:
-        self.due_wheel.add(now_ms + delay_ms, seq)
-        self.by_importance[profile.importance] += 1
-        if profile.end_age_ms != NEVER:
-            self.end_wheel.add(now_ms + profile.end_age_ms, seq)
+            place += 1
+        blocks.append(self._packed(page, start, at))
+        runs.end(seq)
+        return blocks
 
     @staticmethod
-    def _row_blocks(starts: list[tuple[Page, int]], end: int) -> Iterable[bytes]:
-        for number, (page, at) in enumerate(starts):
-            stop = end if number == len(starts) - 1 else PAGE_BYTES
-            yield bytes(page.buffer[at:stop])
+    def _packed(page: Page, start: int, end: int) -> bytes:
+        """Account for rows that were packed into a page, and copy them."""
+        page.live += (end - start) >> 6
+        page.dirty = True
+        return bytes(page.buffer[start:end])
 
     def hold(self, level: int, position: int, runs: list[Run]) -> None:
         """Keep a batch from being leased until `open_held` is told that its level holds."""
@@ -465,6 +480,7 @@ class Partition:
         self.order.enter(seq, place, now_ms)
 
     def change_state(self, before: int, after: int) -> None:
+        """Count a row under another state."""
         self.depth[before] -= 1
         self.depth[after] += 1
 
@@ -588,11 +604,8 @@ class Partition:
         """Bring the queue within its bounds by letting the least important messages go."""
         spec = self.spec
         leaving_bytes = 0
-        while (
-            spec.max_messages
-            and self.live() - self.depth[DYING] > spec.max_messages
-            or spec.max_bytes
-            and self.body_bytes - leaving_bytes > spec.max_bytes
+        while (spec.max_messages and self.live() - self.depth[DYING] > spec.max_messages) or (
+            spec.max_bytes and self.body_bytes - leaving_bytes > spec.max_bytes
         ):
             seq = self.order.pop_least(now_ms)
             if seq < 0:

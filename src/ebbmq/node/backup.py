@@ -84,6 +84,7 @@ def _copy(
                     progress(done, total)
             written.flush()
             os.fsync(written.fileno())
+        (goal / "journal" / name).chmod(0o600)
     for path in (source / "removals").iterdir():
         shutil.copy2(path, goal / "removals" / path.name)
     write_durably(goal / "store.json", msgspec.json.encode(engine.directory.identity))

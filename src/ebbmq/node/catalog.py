@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ebbmq.core import facts as fact
 from ebbmq.errors import UnknownQueue
-from ebbmq.model import QueueSpec, TopicSpec
+from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -199,8 +200,6 @@ def pack_status(status: Status) -> bytes:
 
 def unknown(kind: str, name: object, names: Iterable[str]) -> UnknownQueue:
     """The error for a name that is not declared, with the nearest one that is."""
-    from difflib import get_close_matches
-
     near = get_close_matches(str(name), list(names), 1, _NEAR_ENOUGH)
     hint = f"did you mean {near[0]!r}?" if near else f"declare the {kind} first"
     return UnknownQueue(f"no {kind} is named {name!r:.80}", hint)

@@ -2,8 +2,8 @@
 
 A segment may go when no live body is in it. Facts in it that still matter, because they tell of
 messages whose record is in another segment that stays, are written again at the head of the journal
-first (obituaries for the gone, states for the living), so the order in which segments go is free and
-no acked message ever comes back, with or without a checkpoint.
+first (obituaries for the gone, states for the living), so the order in which segments go is free
+and no acked message ever comes back, with or without a checkpoint.
 
 A thin segment's live messages are copied, with all that is known of them, into old-generation
 segments, which hold no facts.
@@ -36,6 +36,27 @@ if TYPE_CHECKING:
 _PLACE: Final = Struct("<II")
 _ROWS_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = limits.MIB
+
+
+class _Told:
+    """Runs that left, and messages whose state changed."""
+
+    def __init__(self) -> None:
+        self.gone: list[tuple[int, int]] = []
+        self.changed: set[int] = set()
+
+    def note(self, kind: int, count: int, payload: memoryview) -> None:
+        """Take in one fact."""
+        if kind == fact.ACK:
+            self.gone += fact.acked(payload)
+        elif kind == fact.REMOVE:
+            records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
+            self.gone += fact.runs_of(records["seq"].tolist())
+        elif kind == fact.STATE:
+            self.changed.update(seq for seq, _, _ in fact.states(payload, count))
+        elif kind == fact.GRANT:
+            for first, rows, _ in fact.granted(payload).runs:
+                self.changed.update(range(first, first + rows))
 
 
 class Compactor:
@@ -95,7 +116,7 @@ class Compactor:
     # Relocation
 
     def _relocate(self, number: int) -> None:
-        """Copy the live messages of a segment into the old generation and point their rows there."""
+        """Copy the live messages of a segment into the old generation; their rows point there."""
         for pid in list(self._engine.ranges.get(number, {})):
             shard = self._engine.catalog.shards.get(pid)
             if shard is None:
@@ -191,39 +212,27 @@ class Compactor:
             engine.ranges.pop(number, None)
             engine.shared_bytes.pop(number, None)
 
-    def _facts_that_matter(self, number: int) -> dict[int, tuple[list[tuple[int, int]], set[int]]]:
-        """Per partition: runs that left, and messages whose state changed, by facts in a segment."""
-        out: dict[int, tuple[list[tuple[int, int]], set[int]]] = {}
+    def _facts_that_matter(self, number: int) -> dict[int, _Told]:
+        """Per partition, what the facts in a segment tell."""
+        out: dict[int, _Told] = {}
         for item in scan.scan(self._disk, self._engine.directory.identity.uuid, number << 32):
             if item.position >> 32 != number:
                 break
             if type(item) is not scan.Found:
                 continue
             header = item.header
-            entries = [(header.kind, header.pid, header.count, item.payload)]
+            parts = [(header.kind, header.pid, header.count, item.payload)]
             if header.kind == fact.GROUP:
-                entries = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
-            for kind, pid, count, payload in entries:
-                gone, changed = out.setdefault(pid, ([], set()))
-                if kind == fact.ACK:
-                    gone += fact.acked(payload)
-                elif kind == fact.REMOVE:
-                    records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
-                    gone += fact.runs_of(records["seq"].tolist())
-                elif kind == fact.STATE:
-                    changed.update(seq for seq, _, _ in fact.states(payload, count))
-                elif kind == fact.GRANT:
-                    for first, rows, _ in fact.granted(payload).runs:
-                        changed.update(range(first, first + rows))
+                parts = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
+            for kind, pid, count, payload in parts:
+                out.setdefault(pid, _Told()).note(kind, count, payload)
         return out
 
-    def _still_true(
-        self, found: dict[int, tuple[list[tuple[int, int]], set[int]]], number: int
-    ) -> list[fact.Fact]:
+    def _still_true(self, found: dict[int, _Told], number: int) -> list[fact.Fact]:
         """What must be said again before a segment goes (the lock is held)."""
         engine = self._engine
         out: list[fact.Fact] = []
-        for pid, (gone, changed) in found.items():
+        for pid, told in found.items():
             shard = engine.catalog.shards.get(pid)
             if shard is None:
                 continue
@@ -232,12 +241,12 @@ class Compactor:
                 for segment, known in engine.ranges.items()
                 if segment != number and pid in known
             ]
-            runs = [run for span in spans for run in _overlap(gone, span)]
+            runs = [run for span in spans for run in _overlap(told.gone, span)]
             for at in range(0, len(runs), limits.RECORD_ROWS_MAX):
                 part = runs[at : at + limits.RECORD_ROWS_MAX]
                 packed = b"".join([fact.ACK_RUN.pack(first, count, 0) for first, count in part])
                 out.append(fact.Fact(fact.ACK, pid, 0, part[0][0], [packed]))
-            living = [seq for seq in changed if shard.partition.index.state_of(seq) != FREE]
+            living = [seq for seq in told.changed if shard.partition.index.state_of(seq) != FREE]
             for at in range(0, len(living), limits.RECORD_ROWS_MAX):
                 entries = [
                     shard.partition.state_entry(seq)

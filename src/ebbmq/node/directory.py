@@ -35,6 +35,11 @@ class Directory:
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
         self.path = Path(path)
+        if not create and not (self.path / "store.json").exists():
+            raise StorageFailed(
+                f"{self.path} is not a data directory: it has no store.json",
+                "name the directory that a broker was opened on",
+            )
         try:
             if create:
                 for part in ("", "journal", "checkpoints", "removals"):

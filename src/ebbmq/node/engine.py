@@ -106,6 +106,7 @@ class Engine:
         if self.clock.attach(self._run_by_hand):
             self.run_due()
             return
+        self._run_slice()
         for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
             thread = threading.Thread(target=target, name=f"ebbmq-{name}", daemon=True)
             self._threads.append(thread)
@@ -179,7 +180,7 @@ class Engine:
             if self._holding:
                 self.write_now()
         if more and self._threads:
-            # Those who wait for the lock get it; a thread that lets go and takes it at once would win.
+            # Let those in who wait for the lock: whoever lets go of it and takes it again wins.
             self._stop.wait(0.0005)
         return more
 

@@ -39,7 +39,6 @@ def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
     partition = shard.partition
     name = shard.queue.spec.dead_queue
     now_ms = engine.now_ms()
-    target = engine.catalog.queues.get(name) if name else None
     for move in moves:
         row = partition.index.read(move.seq)
         if row is None or row[0] != DYING:
@@ -49,9 +48,7 @@ def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
             engine.settle(shard)
             continue
         try:
-            if target is None:
-                raise ClientError(f"dead queue {name!r} is not declared", "declare it")
-            _move(engine, shard, target, move.seq, row, move.reason)
+            _move(engine, shard, engine.catalog.queue(name), move.seq, row, move.reason)
         except (ClientError, StorageFailed) as error:
             if isinstance(error, StorageFailed) and not isinstance(error, DamagedRecord):
                 raise
@@ -114,7 +111,7 @@ def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:
 def _message(
     engine: Engine, shard: Shard, seq: int, row: Row, payload: bytes, reason: Reason
 ) -> tuple[Message, tuple[Timing, ...]]:
-    """The message as it goes to the other queue: what it was, and on the way to a dead queue why."""
+    """The message as it goes to the other queue: what it was, and to a dead queue why."""
     size = row[7] >> HIGH
     read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
     headers = {k: v for k, v in envelope.headers_of(read).items() if k not in ADDED}

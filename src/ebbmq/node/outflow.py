@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.leases import Grants
-    from ebbmq.model import Timing
     from ebbmq.core.partition import Partition, Row
+    from ebbmq.model import Timing
 
 TOKEN_CHARS: Final = 2 * TOKEN.size
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")

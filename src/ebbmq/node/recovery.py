@@ -82,6 +82,7 @@ class Recovery:
                 gc.enable()
 
     def _load_checkpoint(self) -> int:
+        """Put pages and catalog back; returns a position known to be durable."""
         loaded = checkpoint.Checkpoints(self._checkpoint_disk).load()
         if loaded is None:
             return 0
@@ -95,28 +96,30 @@ class Recovery:
         for pid, totals in status.totals.items():
             if pid in self._engine.catalog.shards:
                 self._engine.catalog.shards[pid].partition.totals.update(totals)
-        damaged: set[int] = set()
-        for blob in loaded.blobs:
-            shard = self._engine.catalog.shards.get(blob.pid)
-            if shard is None:
-                continue
-            try:
-                payload = loaded.read(blob)
-            except DamagedRecord as error:
-                damaged.add(blob.pid)
-                self._report(f"checkpoint: {error.detail}")
-                continue
-            if blob.kind == PAGE:
-                self._restorer(blob.pid).page(blob.number, payload, blob.position)
-            elif blob.kind == DEDUP:
-                shard.partition.dedup.restore(payload)
-            elif blob.kind == HISTORIES:
-                shard.partition.restore_histories(bytes(payload))
-        if damaged:
+        unread = sum(not self._load_blob(loaded, blob) for blob in loaded.blobs)
+        if unread:
             # Without one of its pages a checkpoint proves nothing about what is gone: read all.
             self._forget()
             self._start = 0
+        loaded.close()
         return status.synced
+
+    def _load_blob(self, loaded: checkpoint.Loaded, blob: checkpoint.Blob) -> bool:
+        shard = self._engine.catalog.shards.get(blob.pid)
+        if shard is None:
+            return True
+        try:
+            payload = loaded.read(blob)
+        except DamagedRecord as error:
+            self._report(f"checkpoint: {error.detail}")
+            return False
+        if blob.kind == PAGE:
+            self._restorer(blob.pid).page(blob.number, payload, blob.position)
+        elif blob.kind == DEDUP:
+            shard.partition.dedup.restore(payload)
+        elif blob.kind == HISTORIES:
+            shard.partition.restore_histories(payload)
+        return True
 
     def _forget(self) -> None:
         engine = self._engine
@@ -176,27 +179,28 @@ class Recovery:
             if pid in self._engine.catalog.shards:
                 self._restorer(pid).relocated(seqs, block, as_of, self._start)
         end = self._start or FIRST_POSITION
-        present = set(numbers(self._journal_disk, old=False))
         for item in scan.scan(
             self._journal_disk, self._uuid, self._start, known_synced=known_synced
         ):
             end = self._item_end = item.end
-            if type(item) is scan.Found:
-                header = item.header
-                self._fact(
-                    header.kind, header.pid, header.count, header.first, item.payload, item.position
-                )
-            elif type(item) is scan.Damaged:
-                if item.position >> 32 not in present:
-                    self._missing.append(item.position >> 32)
-                else:
-                    self._damaged(item)
-            elif type(item) is scan.Torn:
-                self._torn(item)
+            self._take(item)
         for number in self._missing:
             if number in self._segments:
                 self._report(f"journal segment {number} is missing")
         return max(end, known_synced)
+
+    def _take(self, item: scan.Found | scan.Damaged | scan.Torn) -> None:
+        if type(item) is scan.Found:
+            head = item.header
+            self._fact(head.kind, head.pid, head.count, head.first, item.payload, item.position)
+        elif type(item) is scan.Torn:
+            self._torn(item)
+        elif type(item) is scan.Damaged:
+            number = item.position >> 32
+            if number in numbers(self._journal_disk, old=False):
+                self._damaged(item)
+            else:
+                self._missing.append(number)
 
     def _declare_ahead(self) -> None:
         """Without a checkpoint the first META may have gone with its segment: take the next one."""
@@ -231,23 +235,23 @@ class Recovery:
         if kind == fact.GROUP:
             for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
                 self._fact(part_kind, part_pid, part_count, part_first, part, position)
-            return
-        if kind == fact.META:
+        elif kind == fact.META:
             self._declare(declared.read_declared(payload))
-            return
-        if kind == fact.CLOCK:
-            queue_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
-            self.clock_ms = queue_ms
-            self.queue_ms = max(self.queue_ms, queue_ms)
-            return
-        if kind == fact.REMOVE:
-            self._engine.removals.note(bytes(payload), self._item_end)
-        if pid not in self._engine.catalog.shards:
-            return
+        elif kind == fact.CLOCK:
+            self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
+            self.queue_ms = max(self.queue_ms, self.clock_ms)
+        else:
+            if kind == fact.REMOVE:
+                self._engine.removals.note(bytes(payload), self._item_end)
+            if pid in self._engine.catalog.shards:
+                self._about_messages(kind, pid, count, first, payload, position)
+
+    def _about_messages(
+        self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
+    ) -> None:
         restorer = self._restorer(pid)
         if kind == fact.PUBLISH:
-            block = payload[8 : 8 + 64 * count]
-            self._published(pid, first, count, block, payload, position)
+            self._published(pid, first, count, payload, position)
         elif kind == fact.ACK:
             restorer.acked(fact.acked(payload), position)
         elif kind == fact.GRANT:
@@ -263,15 +267,10 @@ class Recovery:
             restorer.removed(records, position)
 
     def _published(
-        self,
-        pid: int,
-        first: int,
-        count: int,
-        block: memoryview,
-        payload: memoryview,
-        position: int,
+        self, pid: int, first: int, count: int, payload: memoryview, position: int
     ) -> None:
         self._engine.note_range(position >> 32, pid, first, count)
+        block = payload[8 : 8 + 64 * count]
         view = np.frombuffer(block, dtype=rows.DTYPE)
         self.queue_ms = max(self.queue_ms, int(view["enqueued"][0] & LOW48))
         self._restorer(pid).published(first, block, position)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ebbmq import Broker, Message
-from ebbmq.bench.load import BATCH, KIB, QUEUE, fifo_spec, open_with
+from ebbmq.bench.load import KIB, QUEUE, fifo_spec, open_with
 from ebbmq.bench.row import Row, stated
 
 if TYPE_CHECKING:
@@ -131,54 +131,66 @@ class Huey:
         self._storage.close()
 
 
-#: Name, the module that must be installed, what a confirm survives, messages per call, constructor.
-PEERS: Final[list[tuple[str, str, str, int, Callable[[Path], Peer]]]] = [
-    (
-        "EbbMQ written, batches of 100",
-        "ebbmq",
-        "process",
-        BATCH,
-        lambda d: Ebb(d, "written", BATCH),
+class Entry(NamedTuple):
+    """One line of the comparison."""
+
+    name: str
+    module: str
+    #: What may be lost without losing a confirmed message.
+    survives: str
+    batch: int
+    make: Callable[[Path], Peer]
+
+    def size(self, count: int) -> int:
+        """How many messages to measure with: more where a call takes many."""
+        return count * (10 if self.batch > 1 else 1)
+
+
+PEERS: Final = (
+    Entry(
+        "EbbMQ written, batches of 100", "ebbmq", "process", 100, lambda d: Ebb(d, "written", 100)
     ),
-    ("EbbMQ written, one by one", "ebbmq", "process", 1, lambda d: Ebb(d, "written", 1)),
-    ("EbbMQ synced, batches of 100", "ebbmq", "machine", BATCH, lambda d: Ebb(d, "synced", BATCH)),
-    ("EbbMQ synced, one by one", "ebbmq", "machine", 1, lambda d: Ebb(d, "synced", 1)),
-    ("litequeue, synchronous=NORMAL", "litequeue", "process", 1, lambda d: LiteQueue(d, "NORMAL")),
-    ("litequeue, synchronous=FULL", "litequeue", "machine", 1, lambda d: LiteQueue(d, "FULL")),
-    ("persist-queue SQLiteAckQueue", "persistqueue", "machine", 1, PersistQueue),
-    ("huey SqliteStorage", "huey", "machine", 1, Huey),
-]
+    Entry("EbbMQ written, one by one", "ebbmq", "process", 1, lambda d: Ebb(d, "written", 1)),
+    Entry("EbbMQ synced, batches of 100", "ebbmq", "machine", 100, lambda d: Ebb(d, "synced", 100)),
+    Entry("EbbMQ synced, one by one", "ebbmq", "machine", 1, lambda d: Ebb(d, "synced", 1)),
+    Entry("litequeue, NORMAL", "litequeue", "process", 1, lambda d: LiteQueue(d, "NORMAL")),
+    Entry("litequeue, FULL", "litequeue", "machine", 1, lambda d: LiteQueue(d, "FULL")),
+    Entry("persist-queue SQLiteAckQueue", "persistqueue", "machine", 1, PersistQueue),
+    Entry("huey SqliteStorage", "huey", "machine", 1, Huey),
+)
 
 
 def measure(run: Run) -> list[Row]:
-    """Per message: publish, then take and settle, with a backlog of the same size."""
+    """Per message: publish, then take and settle; all of them in turn, so that noise hits all."""
     count = run.scale(2_000, 300)
-    rows = []
-    for number, (name, module, survives, batch, make) in enumerate(PEERS):
-        if importlib.util.find_spec(module) is not None:
-            size = count * (10 if batch > 1 else 1)
-            publish_us, settle_us = _measure(run, make, size, repeats=run.scale(3, 1))
-            settings = {"messages": size, "body": KIB, "confirm_survives_loss_of": survives}
-            rows += [
-                stated(f"{name}: publish, per message", publish_us, "us", **settings),
-                stated(f"{name}: take + settle, per message", settle_us, "us", **settings),
-            ]
-        run.progress(name, number + 1, len(PEERS))
-    return rows
+    repeats = run.scale(5, 1)
+    peers = [peer for peer in PEERS if importlib.util.find_spec(peer.module) is not None]
+    times: dict[str, list[tuple[float, float]]] = {peer.name: [] for peer in peers}
+    for repeat in range(repeats):
+        for number, peer in enumerate(peers):
+            run.progress(peer.name, repeat * len(peers) + number, repeats * len(peers))
+            times[peer.name].append(_measure(peer.make(run.fresh("peer")), peer.size(count)))
+    return [row for peer in peers for row in _rows(peer, peer.size(count), times[peer.name])]
 
 
-def _measure(
-    run: Run, make: Callable[[Path], Peer], count: int, repeats: int
-) -> tuple[float, float]:
-    publishes, settles = [], []
-    for _ in range(repeats):
-        peer = make(run.fresh("peer"))
-        started = time.perf_counter_ns()
-        peer.publish(count)
-        published = time.perf_counter_ns()
-        peer.settle(count)
-        settled = time.perf_counter_ns()
-        peer.close()
-        publishes.append((published - started) / 1_000 / count)
-        settles.append((settled - published) / 1_000 / count)
-    return statistics.median(publishes), statistics.median(settles)
+def _rows(peer: Entry, count: int, times: list[tuple[float, float]]) -> list[Row]:
+    settings = {"messages": count, "body": KIB, "confirm_survives_loss_of": peer.survives}
+    publishes, settles = zip(*times, strict=True)
+    return [
+        stated(
+            f"{peer.name}: publish, per message", statistics.median(publishes), "us", **settings
+        ),
+        stated(
+            f"{peer.name}: take + settle, per message", statistics.median(settles), "us", **settings
+        ),
+    ]
+
+
+def _measure(peer: Peer, count: int) -> tuple[float, float]:
+    started = time.perf_counter_ns()
+    peer.publish(count)
+    published = time.perf_counter_ns()
+    peer.settle(count)
+    settled = time.perf_counter_ns()
+    peer.close()
+    return (published - started) / 1_000 / count, (settled - published) / 1_000 / count

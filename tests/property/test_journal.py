@@ -1,4 +1,4 @@
-"""What is read back from a log is what was appended to it: a prefix, all that was synced, no more."""
+"""What is read back from a log is what was appended to it: all that was synced, nothing else."""
 
 from __future__ import annotations
 

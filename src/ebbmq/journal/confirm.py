@@ -88,9 +88,11 @@ class Confirmations:
             _confirm(waiters, error)
             self._release()
             raise
-        if self.on_commit is not None:
-            self.on_commit(writer.written_position, writer.synced_position)
-        _confirm(waiters, None)
+        try:
+            if self.on_commit is not None:
+                self.on_commit(writer.written_position, writer.synced_position)
+        finally:
+            _confirm(waiters, None)
         try:
             self._tidy()
         except StorageFailed:
@@ -159,12 +161,19 @@ class Confirmations:
 
 def _confirm(waiters: list[Confirmed | Sleeper], error: StorageFailed | None) -> None:
     sleepers: list[Sleeper] = []
-    for waiter in waiters:
-        if isinstance(waiter, Sleeper):
-            sleepers.append(waiter)
-        else:
-            waiter(error)
-    for sleeper, behind in zip(sleepers, sleepers[_WOKEN_AT_ONCE:], strict=False):
-        sleeper.behind = behind
-    for sleeper in sleepers[:_WOKEN_AT_ONCE]:
-        sleeper.wake()
+    left = iter(waiters)
+    try:
+        for waiter in left:
+            if isinstance(waiter, Sleeper):
+                sleepers.append(waiter)
+            else:
+                waiter(error)
+    finally:
+        for sleeper, behind in zip(sleepers, sleepers[_WOKEN_AT_ONCE:], strict=False):
+            sleeper.behind = behind
+        for sleeper in sleepers[:_WOKEN_AT_ONCE]:
+            sleeper.wake()
+        # Some are left only if a callback raised, which must not be at the cost of the others.
+        others = list(left)
+        if others:
+            _confirm(others, error)

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.journal import record, scan
+from ebbmq.journal import faults, record, scan
 from ebbmq.journal.contract import SegmentInfo
 from ebbmq.journal.record import HEADER_BYTES, LINK, PADDING, record_bytes
 from ebbmq.journal.segment import OFFSET_MASK, OLD, Segment, name_of, numbers
@@ -78,14 +78,20 @@ class OldGeneration:
         segment = self._active
         if segment is None or segment.used + nbytes > max(self._segment_bytes, segment.capacity):
             segment = self._roll()
-        if segment.used + nbytes > segment.capacity:
-            capacity = max(
-                segment.used + nbytes,
-                min(segment.used + nbytes + _STEP_BYTES, self._segment_bytes),
-            )
-            segment.file.allocate(capacity)
-            segment.capacity = capacity
+        end = segment.used + nbytes
+        if end > segment.capacity:
+            try:
+                self._allocate(segment, max(end, min(end + _STEP_BYTES, self._segment_bytes)))
+            except OSError as error:
+                if not faults.is_full(error):
+                    raise
+                # Relocating is how a full disk gets space back: do with as little as possible.
+                self._allocate(segment, end)
         return segment
+
+    def _allocate(self, segment: Segment, capacity: int) -> None:
+        segment.file.allocate(capacity)
+        segment.capacity = capacity
 
     def _roll(self) -> Segment:
         full, number, before = self._active, OLD | 1, 0

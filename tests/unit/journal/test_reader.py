@@ -1,0 +1,109 @@
+"""Bodies are read by place, neighbours together, through few open files."""
+
+from __future__ import annotations
+
+import pytest
+
+from ebbmq.errors import DamagedRecord
+from ebbmq.journal.disk import File, MemoryDisk, MemoryFile
+from ebbmq.journal.reader import OPEN_FILES_MAX, Reader
+from ebbmq.journal.segment import OLD, name_of
+
+
+class CountingFile(MemoryFile):
+    reads: list[tuple[int, int]]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        self.reads.append((offset, nbytes))
+        return super().read(offset, nbytes)
+
+
+class CountingDisk(MemoryDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[int, int]] = []
+        self.opened: list[str] = []
+
+    def open(self, name: str) -> CountingFile:
+        self.opened.append(name)
+        file = CountingFile(self, self._content(name))
+        file.reads = self.reads
+        return file
+
+
+CONTENT = bytes(number * 7 % 256 for number in range(40_000))
+
+
+def prepared(*numbers: int) -> CountingDisk:
+    disk = CountingDisk()
+    for number in numbers:
+        file: File = disk.create(name_of(number), 0)
+        file.write(0, [CONTENT])
+    disk.opened.clear()
+    return disk
+
+
+def test_neighbours_are_read_with_one_call() -> None:
+    disk = prepared(1)
+    places = [(1, 100 + 50 * number, 50) for number in range(20)]
+    found = Reader(disk).read_many(places)
+    assert found == [CONTENT[offset : offset + length] for _, offset, length in places]
+    assert disk.reads == [(100, 1_000)]
+
+
+def test_results_come_in_the_order_asked_with_overlaps_and_repeats() -> None:
+    disk = prepared(1, 2, OLD | 1)
+    places = [(2, 500, 10), (1, 300, 5), (OLD | 1, 0, 3), (1, 290, 100), (1, 300, 5), (2, 0, 0)]
+    found = Reader(disk).read_many(places)
+    assert found == [CONTENT[offset : offset + length] for _, offset, length in places]
+
+
+def test_a_wide_gap_is_not_read_over() -> None:
+    disk = prepared(1)
+    Reader(disk).read_many([(1, 0, 10), (1, 4_000, 10), (1, 20_000, 10), (1, 39_990, 10)])
+    assert disk.reads == [(0, 4_010), (20_000, 10), (39_990, 10)]
+
+
+def test_nothing_asked_reads_nothing() -> None:
+    disk = prepared(1)
+    assert Reader(disk).read_many([]) == []
+    assert disk.reads == []
+
+
+def test_a_short_read_is_damage_with_a_name() -> None:
+    reader = Reader(prepared(1))
+    with pytest.raises(DamagedRecord, match=r"young-0000000001\.seg") as raised:
+        reader.read(1, 39_990, 20)
+    assert "doctor" in raised.value.action
+    with pytest.raises(DamagedRecord, match="only 0 bytes"):
+        reader.read_many([(1, 40_000, 8)])
+
+
+def test_a_missing_segment_is_damage_with_a_name() -> None:
+    with pytest.raises(DamagedRecord, match=r"old-0000000003.seg.*No such file"):
+        Reader(prepared()).read(OLD | 3, 0, 1)
+
+
+def test_few_files_are_kept_open_and_the_least_used_go() -> None:
+    numbers = range(1, OPEN_FILES_MAX + 2)
+    disk = prepared(*numbers)
+    reader = Reader(disk)
+    for number in numbers[:-1]:
+        reader.read(number, 0, 1)
+    reader.read(1, 0, 1)
+    assert len(disk.opened) == OPEN_FILES_MAX
+    reader.read(numbers[-1], 0, 1)
+    disk.opened.clear()
+    reader.read(1, 0, 1)
+    reader.read(2, 0, 1)
+    assert disk.opened == [name_of(2)]
+
+
+def test_a_forgotten_segment_is_opened_again() -> None:
+    disk = prepared(1)
+    reader = Reader(disk)
+    reader.read(1, 0, 1)
+    reader.forget(1)
+    reader.forget(1)
+    reader.read(1, 0, 1)
+    assert disk.opened == [name_of(1)] * 2

@@ -41,6 +41,12 @@ class DisplacedAgainstSortedList(RuleBasedStateMachine):
         assert self.rows.pop_many(n) == self.pairs[:n]
         del self.pairs[:n]
 
+    @rule(n=counts, limit=places)
+    def pop_below(self, n, limit):
+        wanted = [pair for pair in self.pairs[:n] if pair[0] < limit]
+        assert self.rows.pop_below(limit, n) == wanted
+        del self.pairs[: len(wanted)]
+
     @rule(n=st.integers(1, 5))
     def pop_from_both_ends(self, n):
         for _ in range(min(n, len(self.pairs) // 2)):
@@ -55,6 +61,7 @@ class DisplacedAgainstSortedList(RuleBasedStateMachine):
     def heads_agree(self):
         assert len(self.rows) == len(self.pairs)
         assert self.rows.head() == (self.pairs[0] if self.pairs else None)
+        assert self.rows.last() == (self.pairs[-1] if self.pairs else None)
 
 
 TestDisplaced = DisplacedAgainstSortedList.TestCase

@@ -69,6 +69,43 @@ class RingAgainstList(RuleBasedStateMachine):
     def peek(self, n, start):
         assert self.ring.peek(n, start) == self.rows[start : start + n]
 
+    @rule(n=counts)
+    def drop(self, n):
+        self.ring.drop(n)
+        del self.rows[:n]
+
+    @rule(n=counts)
+    def peek_array(self, n):
+        seen = self.ring.peek_array(n).tolist()
+        assert seen == self.rows[: len(seen)]
+        assert seen or not (n and self.rows)
+
+    @rule(first=seqs, count=counts, n=counts, limit=counts)
+    def copy_below(self, first, count, n, limit):
+        ring = Ring()
+        ring.extend_range(first, count)
+        ring.drop(n)
+        copied = {}
+        wanted = list(range(first, first + count))[n:][:n]
+        wanted = [seq for seq in wanted if seq < first + limit]
+        assert ring.copy_below(first + limit, n, copied) == len(wanted)
+        assert [base + offset for base, part in copied.items() for offset in part] == wanted
+
+    @rule(first=seqs, count=counts, taken=st.integers(0, 30))
+    def hand_over_chunks(self, first, count, taken):
+        giver = Ring()
+        giver.extend_range(first, count)
+        giver.drop(taken)
+        while giver:
+            head, last, rows = giver.first_chunk()
+            before = len(giver)
+            giver.give_chunk(self.ring)
+            assert (self.ring.newest(), before - len(giver)) == (last, rows)
+            assert last == head + rows - 1
+        giver.push(7)
+        assert giver.pop() == 7
+        self.rows.extend(range(first + taken, first + count))
+
     @rule()
     def copy(self):
         rows = self.ring.to_numpy()

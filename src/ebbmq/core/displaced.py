@@ -125,6 +125,20 @@ class Displaced:
         self._count -= len(taken)
         return taken
 
+    def pop_below(self, limit_place: int, n: int) -> list[tuple[int, int]]:
+        """Take up to n rows in order of place, all of them below a place."""
+        taken = self.pop_many(n)
+        if taken and taken[-1][0] >= limit_place:
+            stop = bisect_left(taken, (limit_place, -1))
+            self.extend([place for place, _ in taken[stop:]], [seq for _, seq in taken[stop:]])
+            del taken[stop:]
+        return taken
+
+    def last(self) -> tuple[int, int] | None:
+        """Return the row with the largest place, in O(runs)."""
+        ends = [(run.places[-1], run.seqs[-1]) for run in self._runs.values()]
+        return max(ends + self._buffer[-1:], default=None)
+
     def peek(self, n: int) -> list[tuple[int, int]]:
         """Return up to n rows as they would be taken."""
         return list(islice(merge(self._buffer, self._walk_runs()), max(0, n)))

@@ -1,33 +1,37 @@
 """Who is delivered next: highest band first, inside a band first in, first out by place.
 
-Theory of operation. One ring of row numbers per (class, band). All messages of a class fade in
-step, so the head of a ring is the first of it to leave the band, and leaving means: from the head of
-band b to the tail of band b - 1, which keeps every ring sorted by place. A band merges the heads of
-its rings by smallest place with a heap of (place, class, instant at which that head leaves the
-band). Rows that lost their ring's order (retried, delayed, released) wait in the band's `Displaced`
-set, one more entry of the heap.
+Theory of operation. All messages of a class fade in step, so the first row of a line (see `band`)
+is the first of it to leave the band, and leaving means: from the head of the class's line in band b
+to the tail of its line in band b - 1, which keeps every line sorted. A row that belongs still lower
+goes on from there; it never skips a band, since it could overtake older rows of its class. Rows
+that lost their line's order (retried, delayed, released) wait in the band's displaced set and are
+compared with the others by place.
 
 Crossings are lazy and exact: a row may stand in a higher band than it belongs to, never in a lower
 one, and the head of the highest band is checked against the clock before it is taken. `cross` does
 the same work ahead of time, in slices, so that a lease after a quiet hour is not the one that pays.
+A displaced row crosses only when it surfaces.
 
 Invariants:
 1. Only rows that are READY and open to lease are in here; a row that died meanwhile is a ghost
    which the partition skips.
-2. Every non-empty ring and every non-empty displaced set has an entry in its band's heap with its
-   true head; entries that are not true any more are dropped when they surface.
+2. Among rows that were never displaced, places and instants of publishing rise with row numbers.
+3. A bit of `_mask` is set for every band that has a line, a run or displaced rows.
+4. Every line with rows that can leave, and every such run, has an entry in `_crossings`: early
+   perhaps, never late; there is one for a (band, class) at most.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from ebbmq.core.band import Band, Line
 from ebbmq.core.classes import NEVER, Classes, OrderClass
 from ebbmq.core.displaced import Displaced
-from ebbmq.core.ring import Ring
+from ebbmq.core.exact import ExactOrder
 from ebbmq.core.row import HIGH, LOW48, READY
 
 if TYPE_CHECKING:
@@ -35,8 +39,16 @@ if TYPE_CHECKING:
 
     from ebbmq.core.index import Index
 
-DISPLACED: Final = -1
-_SLICE: Final = 4_096
+    Seqs = npt.NDArray[np.uint64]
+
+__all__ = ["BandedOrder", "ExactOrder", "Order"]
+
+_RUN: Final = -1
+#: So many rows cross one by one before it pays to look at many at once.
+_FEW_ROWS: Final = 4
+_SLICE: Final = 256
+_CHUNK: Final = 4_096
+_LOW48: Final = np.uint64(LOW48)
 
 
 class Order(Protocol):
@@ -58,7 +70,7 @@ class Order(Protocol):
         """Take the row delivered last among the oldest of the lowest band, -1 if there is none."""
 
     def peek(self, count: int, now_ms: int) -> list[int]:
-        """The next rows in delivery order, left where they are; an estimate past a crossing."""
+        """The next rows in delivery order, left where they are."""
 
     def cross(self, now_ms: int, budget: int) -> int:
         """Do crossings that are due, at most about `budget` rows; returns how many were moved."""
@@ -76,15 +88,6 @@ class Order(Protocol):
         """Fill an empty order with rows sorted by seq whose place was never displaced."""
 
 
-class _Band:
-    __slots__ = ("displaced", "heads", "rings")
-
-    def __init__(self) -> None:
-        self.rings: dict[int, Ring] = {}
-        self.displaced = Displaced()
-        self.heads: list[tuple[int, int, int]] = []
-
-
 class BandedOrder:
     """Bands of decayed importance; see the module's theory of operation."""
 
@@ -92,36 +95,45 @@ class BandedOrder:
         self._index = index
         self._classes = classes
         self._penalty = failure_penalty
-        self._bands: list[_Band] = []
+        self._bands: list[Band] = []
         self._mask = 0
-        #: (instant, band, class) of rings that will have to be crossed; early, never late.
+        #: (instant, band, class) of lines and runs that will have to be looked at.
         self._crossings: list[tuple[int, int, int]] = []
         self._watched: set[tuple[int, int]] = set()
+        self._spare: list[Line] = []
 
-    def _band(self, number: int) -> _Band:
+    def _band(self, number: int) -> Band:
         while len(self._bands) <= number:
-            self._bands.append(_Band())
+            self._bands.append(Band(len(self._bands), self._index, self._classes, self._spare))
         return self._bands[number]
 
     def extend(self, known: OrderClass, first: int, count: int, place: int, at_ms: int) -> None:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""
-        band = self._band(known.top)
-        ring = band.rings.get(known.number)
-        if ring is None:
-            ring = band.rings[known.number] = Ring()
-        if not ring:
-            self._show_head(known.top, known, place, at_ms)
-        ring.extend_range(first, count)
+        top = known.top
+        if top < len(self._bands):
+            line = self._bands[top].lines.get(known.number)
+            if line is not None and line.ring:
+                line.ring.extend_range(first, count)
+                return
+        self._line(top, known.number, first, at_ms).ring.extend_range(first, count)
 
-    def _show_head(self, number: int, known: OrderClass, place: int, at_ms: int) -> None:
-        """Enter the head of a ring that was empty into its band's heap."""
-        leaves = known.leaves[number]
-        cross_at = NEVER if leaves == NEVER else at_ms + leaves
-        heappush(self._bands[number].heads, (place, known.number, cross_at))
-        self._mask |= 1 << number
-        if cross_at != NEVER and (number, known.number) not in self._watched:
-            self._watched.add((number, known.number))
-            heappush(self._crossings, (cross_at, number, known.number))
+    def _line(self, number: int, kind: int, seq: int, at_ms: int) -> Line:
+        """The line to which row `seq` of a class, published at `at_ms`, is about to be added."""
+        band = self._band(number)
+        line = band.lines.get(kind)
+        if line is None:
+            line = band.open_line(kind, seq)
+            self._mask |= 1 << number
+        elif line.ring:
+            return line
+        if line.leaves == NEVER:
+            line.cross_at = NEVER
+        else:
+            line.cross_at = at_ms + line.leaves
+            if (number, kind) not in self._watched:
+                self._watched.add((number, kind))
+                heappush(self._crossings, (line.cross_at, number, kind))
+        return line
 
     def enter(self, seq: int, place: int, now_ms: int) -> None:
         """Let in one row that lost its ring's order."""
@@ -129,11 +141,10 @@ class BandedOrder:
         assert row is not None
         number = self._effective_band(row, now_ms)
         band = self._band(number)
-        head = band.displaced.head()
+        if band.displaced is None:
+            band.displaced = Displaced()
+            self._mask |= 1 << number
         band.displaced.push(place, seq)
-        if head is None or place < head[0]:
-            heappush(band.heads, (place, DISPLACED, NEVER))
-        self._mask |= 1 << number
 
     def _effective_band(self, row: tuple[int, ...], now_ms: int) -> int:
         known = self._classes.all[row[6] >> HIGH]
@@ -145,178 +156,270 @@ class BandedOrder:
     def pop(self, count: int, now_ms: int) -> list[int]:
         """Take up to `count` rows in delivery order; ghosts may be among them."""
         out: list[int] = []
-        while len(out) < count:
-            number = self._settle_top(now_ms)
-            if number < 0:
-                break
-            self._take(number, count - len(out), out)
+        while self._mask and len(out) < count:
+            band = self._bands[self._mask.bit_length() - 1]
+            if len(band.heads) == 1 and band.run is None and band.displaced is None:
+                line = band.heads[0][1]
+                if line.cross_at > now_ms and line.ring:
+                    self._take_alone(band, line, count, out)
+                    continue
+            self._serve(band, count, now_ms, out)
         return out
 
-    def _settle_top(self, now_ms: int) -> int:
-        """Make the head of the highest band true; returns the band, -1 if all are empty."""
-        while self._mask:
-            number = self._mask.bit_length() - 1
-            if self._settle(number, now_ms):
-                return number
-        return -1
-
-    def _settle(self, number: int, now_ms: int) -> bool:
-        """Make the head of a band true; False if the band turned out to be empty."""
-        band = self._bands[number]
-        heads = band.heads
-        while heads:
-            place, kind, cross_at = heads[0]
-            if kind != DISPLACED:
-                if cross_at > now_ms:
-                    return True
-                self._cross_ring(number, kind, now_ms, NEVER)
-                continue
-            if self._settle_displaced(number, place, now_ms):
-                return True
-        self._mask &= ~(1 << number)
-        return False
-
-    def _settle_displaced(self, number: int, place: int, now_ms: int) -> bool:
-        """Check the displaced head of a band; False if it was no longer true and was moved."""
-        band = self._bands[number]
-        head = band.displaced.head()
-        if head is None or head[0] != place:
-            heappop(band.heads)
-            return False
-        row = self._index.read(head[1])
-        belongs = number if row is None else self._effective_band(row, now_ms)
-        if row is not None and belongs >= number:
-            return True
-        self._drop_displaced_head(band)
-        if row is not None:
-            self.enter(head[1], head[0], now_ms)
-        return False
-
-    def _drop_displaced_head(self, band: _Band) -> int:
-        seq = band.displaced.pop()[1]
-        following = band.displaced.head()
-        if following is None:
-            heappop(band.heads)
+    def _take_alone(self, band: Band, line: Line, count: int, out: list[int]) -> None:
+        """Take from a line that is alone in its band; its entry in the heap may lag behind."""
+        ring = line.ring
+        if count == 1:
+            out.append(seq := ring.pop())
         else:
-            heapreplace(band.heads, (following[0], DISPLACED, NEVER))
-        return seq
+            taken = ring.pop_many(count - len(out))
+            out += taken
+            seq = taken[0]
+        if self._index.state_of(seq) != READY:
+            band.drop_line_ghosts(ring)
 
-    def _take(self, number: int, count: int, out: list[int]) -> None:
-        """Take from the true head of a band: all at once where one ring is alone in it."""
-        band = self._bands[number]
-        heads = band.heads
-        kind = heads[0][1]
-        if kind == DISPLACED:
-            out.append(self._drop_displaced_head(band))
+    def _serve(self, band: Band, count: int, now_ms: int, out: list[int]) -> None:
+        """Take rows from a band, or bring it one step nearer to the truth."""
+        line = band.settle()
+        if line is not None and band.run is None and len(band.heads) > 1 and band.wants_run():
+            band.merge()
+            self._watch_run(band)
+            line = band.settle()
+        run = band.run
+        before = len(out)
+        if run is not None and (line is None or run.seqs[run.at] < band.heads[0][0]):
+            self._serve_run(band, count - before, now_ms, out)
+        elif line is not None:
+            self._serve_line(band, line, count - before, now_ms, out)
+        elif band.displaced is not None:
+            self._serve_displaced(band, NEVER, count - before, now_ms, out)
+        else:
+            self._mask &= ~(1 << band.number)
+        if len(out) > before and self._index.state_of(out[before]) != READY:
+            band.drop_ghosts()
+
+    def _serve_line(self, band: Band, line: Line, room: int, now_ms: int, out: list[int]) -> None:
+        """Take from the line on top of the heap."""
+        if line.cross_at <= now_ms:
+            self._cross_line(band, line, now_ms, NEVER)
             return
-        ring = band.rings[kind]
-        if len(heads) == 1:
-            out.extend(ring.pop_many(count))
-            self._renew_head(number, kind, ring)
-            return
-        out.append(ring.pop())
-        self._renew_head(number, kind, ring)
+        ring = line.ring
+        limit = band.second_row()
+        if band.displaced is not None:
+            seqs = ring.peek(min(room, _SLICE))
+            if seqs[-1] >= limit:
+                seqs = [seq for seq in seqs if seq < limit]
+            end = self._before_displaced(band, seqs, room, now_ms, out)
+            ring.drop(end)
+            out += seqs[:end]
+        elif limit == NEVER:
+            out += ring.pop_many(room)
+        else:
+            out.append(ring.pop())
+            if room > 1 and 0 <= ring.head() < limit:
+                out += ring.take_while_below(limit, min(room - 1, _SLICE))
 
-    def _renew_head(self, number: int, kind: int, ring: Ring) -> None:
-        """Replace the top of the heap, whose ring lost its head, by the ring's new head."""
-        band = self._bands[number]
-        read = self._index.read
-        while ring:
-            row = read(ring.head())
-            if row is not None and row[0] == READY:
-                leaves = self._classes.all[kind].leaves[number]
-                cross_at = NEVER if leaves == NEVER else (row[5] & LOW48) + leaves
-                heapreplace(band.heads, (row[8] & LOW48, kind, cross_at))
-                return
-            ring.pop()
-        heappop(band.heads)
+    def _serve_run(self, band: Band, room: int, now_ms: int, out: list[int]) -> None:
+        """Take from the run, up to the head of any line."""
+        run = band.run
+        assert run is not None
+        seqs, at = run.seqs, run.at
+        end = min(at + room, len(seqs))
+        if band.heads:
+            end = band.end_below(seqs, band.heads[0][0], at, end)
+        if run.cross_at <= now_ms:
+            end = self._uncrossed(band, at, end, now_ms)
+        if end > at and band.displaced is not None:
+            end = at + self._before_displaced(band, seqs[at:end].tolist(), room, now_ms, out)
+        if end > at:
+            out += seqs[at:end]
+            band.advance(end - at)
 
-    def _cross_ring(self, number: int, kind: int, now_ms: int, budget: int) -> int:
-        """Move the rows at the head of a ring that left its band; the ring tops the band's heap.
+    def _uncrossed(self, band: Band, at: int, end: int, now_ms: int) -> int:
+        """Where a slice of the run ends that has not left the band; lowers it if it is empty."""
+        run = band.run
+        assert run is not None
+        if run.crosses is None:
+            run.crosses = band.crosses(np.frombuffer(run.seqs, dtype=np.uint64))
+        if end == at + 1 and run.crosses[at] > now_ms:
+            return end
+        crossed = np.flatnonzero(run.crosses[at:end] <= now_ms)
+        if not len(crossed):
+            return end
+        if crossed[0]:
+            return at + int(crossed[0])
+        staying = np.flatnonzero(run.crosses[at:] > now_ms)
+        count = int(staying[0]) if len(staying) else len(run.seqs) - at
+        self._lower(band, run.rest()[:count])
+        band.advance(count)
+        return at
 
-        Moves whole slices: rows of a ring are ordered by age, so those that crossed are a prefix.
+    def _before_displaced(
+        self, band: Band, seqs: list[int], room: int, now_ms: int, out: list[int]
+    ) -> int:
+        """How many of these rows come before the displaced ones; serves those if none does."""
+        assert band.displaced is not None
+        head = band.displaced.head()
+        assert head is not None
+        row = self._index.read(seqs[0])
+        if row is not None and row[8] & LOW48 > head[0]:
+            self._serve_displaced(band, row[8] & LOW48, room, now_ms, out)
+            return 0
+        if len(seqs) == 1:
+            return 1
+        places = self._index.column(np.array(seqs, dtype=np.uint64), "place") & _LOW48
+        after = np.flatnonzero(places > head[0])
+        # At least the first, which may be a ghost with whatever place.
+        return max(1, int(after[0])) if len(after) else len(seqs)
+
+    def _serve_displaced(
+        self, band: Band, limit_place: int, room: int, now_ms: int, out: list[int]
+    ) -> None:
+        """Take displaced rows below a place, sorting out those that are gone or belong lower."""
+        displaced = band.displaced
+        assert displaced is not None
+        if room == 1:
+            pairs = [displaced.pop()]
+        else:
+            pairs = displaced.pop_below(limit_place, min(room, _SLICE))
+        here = self._standing(band, pairs, now_ms)
+        out += here
+        if room == 1 and not here:
+            # More of the kind may follow; find them many at a time.
+            pairs = displaced.pop_many(_SLICE)
+            staying = set(self._standing(band, pairs, now_ms))
+            kept = [pair for pair in pairs if pair[1] in staying]
+            displaced.extend([place for place, _ in kept], [seq for _, seq in kept])
+        if not displaced:
+            band.displaced = None
+
+    def _standing(self, band: Band, pairs: list[tuple[int, int]], now_ms: int) -> list[int]:
+        """The rows that belong to this band; lets the fallen ones in where they belong."""
+        if len(pairs) > _FEW_ROWS and not self._penalty:
+            seqs = np.array([seq for _, seq in pairs], dtype=np.uint64)
+            stays = band.are_ready(seqs) & (band.crosses(seqs) > now_ms)
+            if stays.all():
+                return [seq for _, seq in pairs]
+        here: list[int] = []
+        for place, seq in pairs:
+            row = self._index.read(seq)
+            if row is None or row[0] != READY:
+                continue
+            if self._effective_band(row, now_ms) >= band.number:
+                here.append(seq)
+            else:
+                self.enter(seq, place, now_ms)
+        return here
+
+    def _cross_line(self, band: Band, line: Line, now_ms: int, budget: int) -> int:
+        """Move the rows at the head of a line that left its band; corrects `cross_at`.
+
+        A chunk all of which left is handed over as it is; what is left of a chunk is found by its
+        ages, since rows of a line are ordered by age.
         """
-        ring = self._bands[number].rings[kind]
-        known = self._classes.all[kind]
-        moved = 0
-        while ring and moved < budget:
-            seqs = np.array(ring.peek(_SLICE), dtype=np.uint64)
-            enqueued = (self._index.column(seqs, "enqueued") & np.uint64(LOW48)).astype(np.int64)
-            ages = now_ms - enqueued
-            staying = np.flatnonzero((ages < known.leaves[number]) & (enqueued > 0))
-            crossed = int(staying[0]) if len(staying) else len(seqs)
-            if crossed:
-                ring.pop_many(crossed)
-                alive = enqueued[:crossed] > 0
-                self._descend(known, number, seqs[:crossed][alive], ages[:crossed][alive], now_ms)
-                moved += crossed
-            if crossed < len(seqs):
-                break
-        self._renew_top(number, kind, ring)
+        moved = self._cross_few(band, line, now_ms)
+        ring = line.ring
+        size = 64
+        while ring and line.cross_at <= now_ms and moved < budget:
+            first, last, rows = ring.first_chunk()
+            newest, oldest = self._index.enqueued_at(last), self._index.enqueued_at(first)
+            if newest and oldest and newest + line.leaves <= now_ms:
+                ring.give_chunk(self._line(band.number - 1, line.kind, first, oldest).ring)
+                moved += rows
+            else:
+                moved += self._cross_some(band, line, now_ms, size)
+                size = _CHUNK
+        if not ring:
+            band.note_emptied()
         return moved
 
-    def _descend(
-        self,
-        known: OrderClass,
-        number: int,
-        seqs: npt.NDArray[np.uint64],
-        ages: npt.NDArray[np.int64],
-        now_ms: int,
-    ) -> None:
-        """Append rows, oldest first, to the rings of the bands they fell to."""
-        start = 0
-        for below in range(number):
-            end = (
-                len(seqs)
-                if below == number - 1
-                else int(np.count_nonzero(ages >= known.leaves[below + 1]))
-            )
-            if end > start:
-                self._append(known, below, seqs[start:end], now_ms - int(ages[start]))
-                start = end
+    def _cross_few(self, band: Band, line: Line, now_ms: int) -> int:
+        """Move single rows from the head of a line while there are few."""
+        ring = line.ring
+        for moved in range(_FEW_ROWS):
+            seq = ring.head()
+            if seq < 0:
+                return moved
+            row = self._index.read(seq)
+            if row is not None and row[0] == READY:
+                at_ms = row[5] & LOW48
+                line.cross_at = at_ms + line.leaves
+                if line.cross_at > now_ms:
+                    return moved
+                self._line(band.number - 1, line.kind, seq, at_ms).ring.push(seq)
+            ring.pop()
+        return _FEW_ROWS
 
-    def _append(
-        self, known: OrderClass, number: int, seqs: npt.NDArray[np.uint64], at_ms: int
-    ) -> None:
-        band = self._band(number)
-        ring = band.rings.get(known.number)
-        if ring is None:
-            ring = band.rings[known.number] = Ring()
-        if not ring:
-            row = self._index.read(int(seqs[0]))
-            self._show_head(number, known, int(seqs[0]) if row is None else row[8] & LOW48, at_ms)
-        ring.extend(seqs.tolist())
+    def _cross_some(self, band: Band, line: Line, now_ms: int, size: int) -> int:
+        """Move the rows among the next `size` that left, without ghosts; returns how many."""
+        seqs = line.ring.peek_array(size)
+        alive = band.are_ready(seqs)
+        enqueued = (self._index.column(seqs, "enqueued") & _LOW48).astype(np.int64)
+        staying = np.flatnonzero(alive & (enqueued + line.leaves > now_ms))
+        count = len(seqs)
+        if len(staying):
+            count = int(staying[0])
+            line.cross_at = int(enqueued[count]) + line.leaves
+        line.ring.drop(count)
+        leaving = seqs[:count][alive[:count]]
+        if len(leaving):
+            at_ms = int(enqueued[:count][alive[:count]][0])
+            below = self._line(band.number - 1, line.kind, int(leaving[0]), at_ms)
+            below.ring.extend_array(leaving)
+        return count
 
-    def _renew_top(self, number: int, kind: int, ring: Ring) -> None:
-        """Correct the heap entry of a ring that lost rows while it may not top its band's heap."""
-        band = self._bands[number]
-        if band.heads and band.heads[0][1] == kind:
-            self._renew_head(number, kind, ring)
-            return
-        band.heads = [entry for entry in band.heads if entry[1] != kind]
-        heapify(band.heads)
-        if ring:
-            heappush(band.heads, (-1, kind, NEVER))
-            self._renew_head(number, kind, ring)
+    def _lower(self, band: Band, seqs: Seqs) -> None:
+        """Add rows that left the run of a band to the lines of the band below."""
+        seqs = seqs[band.are_ready(seqs)]
+        kinds = (self._index.column(seqs, "dead") >> np.uint64(HIGH)).astype(np.int64)
+        for kind in np.unique(kinds).tolist():
+            own = seqs[kinds == kind]
+            first = int(own[0])
+            line = self._line(band.number - 1, kind, first, self._index.enqueued_at(first))
+            line.ring.extend_array(own)
+
+    def _watch_run(self, band: Band) -> None:
+        run = band.run
+        if run is not None and run.cross_at < band.run_watched_at:
+            band.run_watched_at = run.cross_at
+            heappush(self._crossings, (run.cross_at, band.number, _RUN))
+
+    def _cross_run(self, band: Band, now_ms: int) -> int:
+        """Move all rows of a run that left its band."""
+        run = band.run
+        if run is None or run.cross_at > now_ms:
+            return 0
+        if run.crosses is None:
+            run.crosses = band.crosses(np.frombuffer(run.seqs, dtype=np.uint64))
+        staying = run.crosses[run.at :] > now_ms
+        self._lower(band, run.rest()[~staying])
+        band.keep(staying)
+        if band.run is not None:
+            assert band.run.crosses is not None
+            band.run.cross_at = int(band.run.crosses.min())
+        return len(staying) - int(np.count_nonzero(staying))
 
     def cross(self, now_ms: int, budget: int) -> int:
         """Do crossings that are due, at most about `budget` rows; returns how many were moved."""
         moved = 0
         while self._crossings and self._crossings[0][0] <= now_ms and moved < budget:
-            _, number, kind = heappop(self._crossings)
-            ring = self._bands[number].rings[kind]
-            if ring and self._leaves_at(number, kind, ring) <= now_ms:
-                moved += self._cross_ring(number, kind, now_ms, budget - moved)
-            if ring:
-                heappush(self._crossings, (self._leaves_at(number, kind, ring), number, kind))
+            instant, number, kind = heappop(self._crossings)
+            band = self._bands[number]
+            # First the run: its rows are older than those of the lines.
+            moved += self._cross_run(band, now_ms)
+            if kind == _RUN:
+                if instant == band.run_watched_at:
+                    band.run_watched_at = NEVER
+                    self._watch_run(band)
+                continue
+            line = band.lines.get(kind)
+            if line is not None and line.ring and line.cross_at <= now_ms:
+                moved += self._cross_line(band, line, now_ms, budget - moved)
+            if line is not None and line.ring:
+                heappush(self._crossings, (line.cross_at, number, kind))
             else:
                 self._watched.discard((number, kind))
         return moved
-
-    def _leaves_at(self, number: int, kind: int, ring: Ring) -> int:
-        enqueued = self._index.enqueued_at(ring.head())
-        leaves = self._classes.all[kind].leaves[number]
-        return NEVER if leaves == NEVER else enqueued + leaves
 
     def next_crossing_ms(self) -> int:
         """The earliest instant at which `cross` may have work."""
@@ -324,186 +427,128 @@ class BandedOrder:
 
     def pop_oldest(self, now_ms: int) -> int:
         """Take the row with the smallest place of any band, -1 if there is none."""
-        best, chosen = NEVER, -1
-        for number in range(len(self._bands)):
-            if self._mask >> number & 1 and self._settle(number, now_ms):
-                place = self._bands[number].heads[0][0]
-                if place < best:
-                    best, chosen = place, number
-        return self._take_one(chosen)
-
-    def pop_least(self, now_ms: int) -> int:
-        """Take the row delivered last among the oldest of the lowest band, -1 if there is none."""
-        for number in range(len(self._bands)):
-            if self._mask >> number & 1 and self._settle(number, now_ms):
-                return self._take_one(number)
-        return -1
-
-    def _take_one(self, number: int) -> int:
-        if number < 0:
+        chosen, seq, place = self._oldest_in_line()
+        for band in self._bands:
+            head = self._live_displaced(band)
+            if head is not None and head[0] < place:
+                chosen, (place, seq) = band, head
+        if chosen is None:
             return -1
-        out: list[int] = []
-        self._take(number, 1, out)
-        return out[0]
+        if chosen.displaced is not None and chosen.displaced.head() == (place, seq):
+            chosen.pop_displaced()
+        else:
+            chosen.drop_first_row()
+        return seq
 
-    def peek(self, count: int, now_ms: int) -> list[int]:
-        """The next rows in delivery order, left where they are; an estimate past a crossing."""
-        out: list[int] = []
-        for number in range(len(self._bands) - 1, -1, -1):
-            if len(out) >= count:
-                break
-            if self._mask >> number & 1 and self._settle(number, now_ms):
-                out.extend(self._peek_band(self._bands[number], count - len(out)))
-        return out
+    def _oldest_in_line(self) -> tuple[Band | None, int, int]:
+        """The band, number and place of the oldest row that was never displaced."""
+        while True:
+            found = [(seq, band.number) for band in self._bands if (seq := band.first_row()) >= 0]
+            if not found:
+                return None, -1, NEVER
+            seq, number = min(found)
+            row = self._index.read(seq)
+            if row is not None and row[0] == READY:
+                return self._bands[number], seq, row[8] & LOW48
+            self._bands[number].drop_ghosts()
 
-    def _peek_band(self, band: _Band, count: int) -> list[int]:
-        if len(band.heads) == 1 and band.heads[0][1] != DISPLACED:
-            return band.rings[band.heads[0][1]].peek(count)
-        found = [(place, seq) for place, seq in band.displaced.peek(count)]
-        rings = [ring for ring in band.rings.values() if ring]
-        for ring in rings:
-            seqs = ring.peek(count if len(rings) == 1 else max(64, 4 * count // len(rings)))
-            places = self._index.column(np.array(seqs, dtype=np.uint64), "place")
-            found.extend(zip((places & np.uint64(LOW48)).tolist(), seqs, strict=True))
-        found.sort()
-        return [seq for _, seq in found[:count]]
-
-    def load(
-        self,
-        classes: npt.NDArray[np.int64],
-        seqs: npt.NDArray[np.uint64],
-        enqueued: npt.NDArray[np.uint64],
-        now_ms: int,
-    ) -> None:
-        """Fill an empty order with rows sorted by seq whose place was never displaced."""
-        for kind in np.unique(classes).tolist():
-            known = self._classes.all[kind]
-            mine = classes == kind
-            own = seqs[mine]
-            ages = now_ms - enqueued[mine].astype(np.int64)
-            fallen = int(np.count_nonzero(ages >= known.leaves[known.top]))
-            if fallen:
-                self._descend(known, known.top, own[:fallen], ages[:fallen], now_ms)
-            if fallen < len(own):
-                self._append(known, known.top, own[fallen:], now_ms - int(ages[fallen]))
-
-
-class ExactOrder:
-    """Highest current importance first, the freshest of a class first (band_width = 0).
-
-    Inside a class the newest row is worth most, so a ring is used from its tail; heads of classes
-    are compared by their value now. Displaced rows are kept by class, freshest first, ties to the
-    shortest history.
-    """
-
-    def __init__(self, index: Index, classes: Classes) -> None:
-        self._index = index
-        self._classes = classes
-        self._rings: dict[int, Ring] = {}
-        self._displaced: dict[int, Displaced] = {}
-
-    def extend(self, known: OrderClass, first: int, count: int, place: int, at_ms: int) -> None:
-        """Append `count` consecutive rows published at `at_ms` with places from `place`."""
-        self._rings.setdefault(known.number, Ring()).extend_range(first, count)
-
-    def enter(self, seq: int, place: int, now_ms: int) -> None:
-        """Let in one row that lost its ring's order."""
-        row = self._index.read(seq)
-        assert row is not None
-        freshness = (LOW48 - (row[5] & LOW48)) << 8 | min(255, row[5] >> HIGH)
-        self._displaced.setdefault(row[6] >> HIGH, Displaced()).push(freshness, seq)
-
-    def _candidates(self, now_ms: int) -> list[tuple[float, int, int, int]]:
-        """(-value, displaced, -enqueued, class) of every class's best row."""
-        out: list[tuple[float, int, int, int]] = []
-        for kind, ring in self._rings.items():
-            while ring and self._index.state_of(ring.newest()) != READY:
-                ring.pop_newest()
-            if ring:
-                at_ms = self._index.enqueued_at(ring.newest())
-                out.append((-self._classes.all[kind].value_at(now_ms - at_ms), 0, -at_ms, kind))
-        for kind, displaced in self._displaced.items():
-            while (head := displaced.head()) and self._index.state_of(head[1]) != READY:
-                displaced.pop()
-            if head:
-                at_ms = self._index.enqueued_at(head[1])
-                value = self._classes.all[kind].value_at(now_ms - at_ms)
-                out.append((-value, 1 + (head[0] & 255), -at_ms, kind))
-        return out
-
-    def pop(self, count: int, now_ms: int) -> list[int]:
-        """Take up to `count` rows in delivery order; ghosts may be among them."""
-        heads = self._candidates(now_ms)
-        heapify(heads)
-        out: list[int] = []
-        while heads and len(out) < count:
-            _, displaced, _, kind = heads[0]
-            if displaced:
-                out.append(self._displaced[kind].pop()[1])
-                head = self._displaced[kind].head()
-                following = -1 if head is None else head[1]
-            else:
-                ring = self._rings[kind]
-                if len(heads) == 1:
-                    out.extend(ring.pop_newest() for _ in range(min(count - len(out), len(ring))))
-                else:
-                    out.append(ring.pop_newest())
-                following = ring.newest() if ring else -1
-            if following < 0:
-                heappop(heads)
-                continue
-            at_ms = self._index.enqueued_at(following)
-            value = self._classes.all[kind].value_at(now_ms - at_ms)
-            heapreplace(heads, (-value, displaced, -at_ms, kind))
-        return out
-
-    def pop_oldest(self, now_ms: int) -> int:
-        """Take the row with the smallest place of any band, -1 if there is none."""
-        best, chosen = NEVER, -1
-        for kind, ring in self._rings.items():
-            if ring and (at_ms := self._index.enqueued_at(ring.head())) < best:
-                best, chosen = at_ms, kind
-        return -1 if chosen < 0 else self._rings[chosen].pop()
+    def _live_displaced(self, band: Band) -> tuple[int, int] | None:
+        """The first displaced row of a band that is no ghost."""
+        while band.displaced is not None:
+            head = band.displaced.head()
+            if head is not None and self._index.state_of(head[1]) == READY:
+                return head
+            band.pop_displaced()
+        return None
 
     def pop_least(self, now_ms: int) -> int:
-        """Take the row of the least current importance, -1 if there is none."""
-        worst, chosen = float(NEVER), -1
-        for kind, ring in self._rings.items():
-            if ring:
-                age_ms = now_ms - self._index.enqueued_at(ring.head())
-                value = self._classes.all[kind].value_at(age_ms)
-                if value < worst:
-                    worst, chosen = value, kind
-        return -1 if chosen < 0 else self._rings[chosen].pop()
+        """Take the oldest row of the lowest band, -1 if there is none.
+
+        A displaced row counts for the band in which it stands: it may belong lower by now.
+        """
+        self.cross(now_ms, NEVER)
+        while self._mask:
+            band = self._bands[(self._mask & -self._mask).bit_length() - 1]
+            out: list[int] = []
+            self._serve(band, 1, now_ms, out)
+            if out and self._index.state_of(out[0]) == READY:
+                return out[0]
+        return -1
 
     def peek(self, count: int, now_ms: int) -> list[int]:
         """The next rows in delivery order, left where they are."""
-        found: list[tuple[float, int, int]] = []
-        for kind, ring in self._rings.items():
-            seqs = ring.peek(count, max(0, len(ring) - count))
-            found.extend(self._valued(kind, seqs, 0, now_ms))
-        for kind, displaced in self._displaced.items():
-            found.extend(self._valued(kind, [seq for _, seq in displaced.peek(count)], 1, now_ms))
-        found.sort()
-        return [-seq for _, _, seq in found[:count]]
+        self.cross(now_ms, NEVER)
+        out: list[int] = []
+        fallen: dict[int, list[tuple[int, int]]] = {}
+        for number in range(len(self._bands) - 1, -1, -1):
+            if len(out) >= count:
+                break
+            if self._mask >> number & 1 or number in fallen:
+                out += self._peek_band(self._bands[number], count - len(out), now_ms, fallen)
+        return out
 
-    def _valued(
-        self, kind: int, seqs: list[int], displaced: int, now_ms: int
-    ) -> list[tuple[float, int, int]]:
-        known = self._classes.all[kind]
-        return [
-            (-known.value_at(now_ms - self._index.enqueued_at(seq)), displaced, -seq)
-            for seq in seqs
-            if self._index.state_of(seq) == READY
-        ]
+    def _peek_band(
+        self, band: Band, count: int, now_ms: int, fallen: dict[int, list[tuple[int, int]]]
+    ) -> list[int]:
+        """The next rows of a band; displaced rows that belong lower are noted in `fallen`."""
+        seqs = self._peek_lines(band, count)
+        pairs = sorted(
+            fallen.pop(band.number, []) + self._peek_displaced(band, count, now_ms, fallen)
+        )
+        if not pairs:
+            return seqs
+        places = self._index.column(np.array(seqs, dtype=np.uint64), "place") & _LOW48
+        pairs += zip(places.tolist(), seqs, strict=True)
+        pairs.sort()
+        return [seq for _, seq in pairs[:count]]
 
-    def cross(self, now_ms: int, budget: int) -> int:
-        """Nothing crosses: values are compared when asked."""
-        return 0
+    def _peek_displaced(
+        self, band: Band, count: int, now_ms: int, fallen: dict[int, list[tuple[int, int]]]
+    ) -> list[tuple[int, int]]:
+        if band.displaced is None:
+            return []
+        wanted = count
+        while True:
+            here: list[tuple[int, int]] = []
+            lower: list[tuple[int, tuple[int, int]]] = []
+            pairs = band.displaced.peek(wanted)
+            for pair in pairs:
+                row = self._index.read(pair[1])
+                if row is None or row[0] != READY:
+                    continue
+                number = self._effective_band(row, now_ms)
+                if number >= band.number:
+                    here.append(pair)
+                else:
+                    lower.append((number, pair))
+            if len(here) >= count or len(pairs) < wanted:
+                break
+            wanted *= 4
+        for number, pair in lower:
+            fallen.setdefault(number, []).append(pair)
+        return here
 
-    def next_crossing_ms(self) -> int:
-        """Never."""
-        return NEVER
+    def _peek_lines(self, band: Band, count: int) -> list[int]:
+        """The next rows of the lines and the run of a band."""
+        rings = [line.ring for line in band.lines.values() if line.ring]
+        share = count if len(rings) <= 1 else 2 * count // len(rings) + 64
+        while True:
+            parts = [np.array(ring.peek(share), dtype=np.uint64) for ring in rings]
+            cut = [
+                part[-1] for part, ring in zip(parts, rings, strict=True) if len(ring) > len(part)
+            ]
+            if band.run is not None:
+                parts.append(band.run.rest())
+            if not parts:
+                return []
+            seqs = np.concatenate(parts)
+            seqs.sort()
+            if cut:
+                seqs = seqs[seqs <= min(cut)]
+            alive: list[int] = seqs[band.are_ready(seqs)].tolist()
+            if len(alive) >= count or not cut:
+                return alive[:count]
+            share *= 4
 
     def load(
         self,
@@ -513,5 +558,26 @@ class ExactOrder:
         now_ms: int,
     ) -> None:
         """Fill an empty order with rows sorted by seq whose place was never displaced."""
-        for kind in np.unique(classes).tolist():
-            self._rings.setdefault(kind, Ring()).extend(seqs[classes == kind].tolist())
+        if not len(seqs):
+            return
+        by_class = np.argsort(classes, kind="stable")
+        cuts = np.flatnonzero(np.diff(classes[by_class])) + 1
+        for mine in np.split(by_class, cuts):
+            known = self._classes.all[int(classes[mine[0]])]
+            self._load_class(known, seqs[mine], enqueued[mine].astype(np.int64), now_ms)
+
+    def _load_class(
+        self, known: OrderClass, seqs: Seqs, enqueued: npt.NDArray[np.int64], now_ms: int
+    ) -> None:
+        """Add the rows of one class, oldest first, to the lines of the bands they belong to."""
+        start = 0
+        for number in range(known.top + 1):
+            end = len(seqs)
+            if number < known.top:
+                # Never too low, should a clock have gone back: the first row that stays higher.
+                higher = np.flatnonzero(now_ms - enqueued[start:] < known.leaves[number + 1])
+                end = start + int(higher[0]) if len(higher) else end
+            if end > start:
+                line = self._line(number, known.number, int(seqs[start]), int(enqueued[start]))
+                line.ring.extend_array(seqs[start:end])
+                start = end

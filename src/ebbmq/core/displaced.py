@@ -105,33 +105,33 @@ class Displaced:
         self._count -= 1
         if self._heads and not (self._buffer and self._buffer[0] < self._heads[0]):
             taken: list[tuple[int, int]] = []
-            self._pop_run(taken, 1)
+            self._pop_run(taken, 1, _PLACE_END)
             return taken[0]
         return self._buffer.pop(0)
 
     def pop_many(self, n: int) -> list[tuple[int, int]]:
         """Take up to n rows in order of place."""
-        taken: list[tuple[int, int]] = []
-        buffer = self._buffer
-        while len(taken) < n and (buffer or self._heads):
-            room = n - len(taken)
-            if self._heads and not (buffer and buffer[0] < self._heads[0]):
-                self._pop_run(taken, room)
-            else:
-                end = bisect_left(buffer, self._heads[0]) if self._heads else len(buffer)
-                end = min(end, room)
-                taken += buffer[:end]
-                del buffer[:end]
-        self._count -= len(taken)
-        return taken
+        return self.pop_below(_PLACE_END, n)
 
     def pop_below(self, limit_place: int, n: int) -> list[tuple[int, int]]:
         """Take up to n rows in order of place, all of them below a place."""
-        taken = self.pop_many(n)
-        if taken and taken[-1][0] >= limit_place:
-            stop = bisect_left(taken, (limit_place, -1))
-            self.extend([place for place, _ in taken[stop:]], [seq for _, seq in taken[stop:]])
-            del taken[stop:]
+        taken: list[tuple[int, int]] = []
+        buffer, heads = self._buffer, self._heads
+        while len(taken) < n:
+            room = n - len(taken)
+            if heads and not (buffer and buffer[0] < heads[0]):
+                if heads[0][0] >= limit_place:
+                    break
+                self._pop_run(taken, room, limit_place)
+            elif buffer and buffer[0][0] < limit_place:
+                before = (limit_place, -1)
+                end = bisect_left(buffer, min(before, heads[0][:2]) if heads else before)
+                end = min(end, room)
+                taken += buffer[:end]
+                del buffer[:end]
+            else:
+                break
+        self._count -= len(taken)
         return taken
 
     def last(self) -> tuple[int, int] | None:
@@ -167,15 +167,19 @@ class Displaced:
             heapify(self._heads)
         return place, seq
 
-    def _pop_run(self, taken: list[tuple[int, int]], n: int) -> None:
-        """Take up to n rows from the run with the smallest head, up to the head of any other."""
+    def _pop_run(self, taken: list[tuple[int, int]], n: int, limit_place: int) -> None:
+        """Take up to n rows from the run with the smallest head, up to the head of any other.
+
+        The first row is below the limit; the others are below it too.
+        """
         heads = self._heads
         place, seq, number = heads[0]
         taken.append((place, seq))
         run = self._runs[number]
         places = run.places
         at = run.at + 1
-        if n > 1 and at < len(places) and places[at] < (limit := self._second_place()):
+        limit = min(limit_place, self._second_place()) if n > 1 else 0
+        if at < len(places) and places[at] < limit:
             end = bisect_left(places, limit, at, min(at + n - 1, len(places)))
             taken.extend(zip(places[at:end], run.seqs[at:end], strict=True))
             at = end

@@ -23,6 +23,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -47,6 +48,7 @@ _RUN: Final = -1
 #: So many rows cross one by one before it pays to look at many at once.
 _FEW_ROWS: Final = 4
 _SLICE: Final = 256
+_SHORT_SLICE: Final = 32
 _CHUNK: Final = 4_096
 _LOW48: Final = np.uint64(LOW48)
 
@@ -182,6 +184,10 @@ class BandedOrder:
         """Take rows from a band, or bring it one step nearer to the truth."""
         line = band.settle()
         if line is not None and band.run is None and len(band.heads) > 1 and band.wants_run():
+            if self.next_crossing_ms() <= now_ms:
+                # Whole lines cross for less than the rows of a run.
+                self.cross(now_ms, NEVER)
+                return
             band.merge()
             self._watch_run(band)
             line = band.settle()
@@ -206,9 +212,9 @@ class BandedOrder:
         ring = line.ring
         limit = band.second_row()
         if band.displaced is not None:
-            seqs = ring.peek(min(room, _SLICE))
+            seqs = ring.peek(min(room, _SHORT_SLICE))
             if seqs[-1] >= limit:
-                seqs = [seq for seq in seqs if seq < limit]
+                del seqs[bisect_left(seqs, limit) :]
             end = self._before_displaced(band, seqs, room, now_ms, out)
             ring.drop(end)
             out += seqs[:end]
@@ -265,12 +271,26 @@ class BandedOrder:
         if row is not None and row[8] & LOW48 > head[0]:
             self._serve_displaced(band, row[8] & LOW48, room, now_ms, out)
             return 0
-        if len(seqs) == 1:
-            return 1
-        places = self._index.column(np.array(seqs, dtype=np.uint64), "place") & _LOW48
-        after = np.flatnonzero(places > head[0])
-        # At least the first, which may be a ghost with whatever place.
-        return max(1, int(after[0])) if len(after) else len(seqs)
+        before, step = 0, 1
+        while before + 1 < len(seqs):
+            # Stride while that stays before the head of the displaced, then in ever smaller steps.
+            probe = min(before + step, len(seqs) - 1)
+            if self._is_before(seqs, before, probe, head[0]):
+                before, step = probe, step * 2
+            elif probe == before + 1:
+                break
+            else:
+                seqs = seqs[:probe]
+                step = 1
+        return before + 1
+
+    def _is_before(self, seqs: list[int], start: int, probe: int, place: int) -> bool:
+        """Whether a row, or the last one after `start` that is no ghost, is before a place."""
+        for at in range(probe, start, -1):
+            row = self._index.read(seqs[at])
+            if row is not None:
+                return row[8] & LOW48 < place
+        return True
 
     def _serve_displaced(
         self, band: Band, limit_place: int, room: int, now_ms: int, out: list[int]
@@ -319,7 +339,6 @@ class BandedOrder:
         """
         moved = self._cross_few(band, line, now_ms)
         ring = line.ring
-        size = 64
         while ring and line.cross_at <= now_ms and moved < budget:
             first, last, rows = ring.first_chunk()
             newest, oldest = self._index.enqueued_at(last), self._index.enqueued_at(first)
@@ -327,8 +346,7 @@ class BandedOrder:
                 ring.give_chunk(self._line(band.number - 1, line.kind, first, oldest).ring)
                 moved += rows
             else:
-                moved += self._cross_some(band, line, now_ms, size)
-                size = _CHUNK
+                moved += self._cross_part(band, line, now_ms) or self._drop_gone(band, line)
         if not ring:
             band.note_emptied()
         return moved
@@ -350,23 +368,36 @@ class BandedOrder:
             ring.pop()
         return _FEW_ROWS
 
-    def _cross_some(self, band: Band, line: Line, now_ms: int, size: int) -> int:
-        """Move the rows among the next `size` that left, without ghosts; returns how many."""
-        seqs = line.ring.peek_array(size)
-        alive = band.are_ready(seqs)
-        enqueued = (self._index.column(seqs, "enqueued") & _LOW48).astype(np.int64)
-        staying = np.flatnonzero(alive & (enqueued + line.leaves > now_ms))
-        count = len(seqs)
-        if len(staying):
-            count = int(staying[0])
-            line.cross_at = int(enqueued[count]) + line.leaves
-        line.ring.drop(count)
-        leaving = seqs[:count][alive[:count]]
-        if len(leaving):
-            at_ms = int(enqueued[:count][alive[:count]][0])
-            below = self._line(band.number - 1, line.kind, int(leaving[0]), at_ms)
-            below.ring.extend_array(leaving)
-        return count
+    def _cross_part(self, band: Band, line: Line, now_ms: int) -> int:
+        """Move the rows of the first chunk that left; returns how many it found.
+
+        Rows that are gone do not tell their age; taken for such that stay, they can only hide
+        rows that left, never make one leave too early.
+        """
+        seqs = line.ring.peek_array(_CHUNK)
+        low, high = 0, len(seqs)
+        while low < high:
+            middle = (low + high) // 2
+            at_ms = self._index.enqueued_at(int(seqs[middle]))
+            if at_ms and at_ms + line.leaves <= now_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low:
+            line.ring.drop(low)
+            first = int(seqs[0])
+            at_ms = self._index.enqueued_at(first)
+            below = self._line(band.number - 1, line.kind, first, at_ms)
+            below.ring.extend_array(seqs[:low])
+        return low
+
+    def _drop_gone(self, band: Band, line: Line) -> int:
+        """Let go of ghosts at the head of a line and correct its `cross_at`."""
+        before = len(line.ring)
+        band.drop_line_ghosts(line.ring)
+        if line.ring:
+            line.cross_at = self._index.enqueued_at(line.ring.head()) + line.leaves
+        return before - len(line.ring)
 
     def _lower(self, band: Band, seqs: Seqs) -> None:
         """Add rows that left the run of a band to the lines of the band below."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ebbmq.journal.record import About
 
 #: Preallocated ahead of the data, so that a little old data does not take a whole segment.
-_STEP_BYTES: Final = 4 * limits.MIB
+_STEP_BYTES: Final = 256 * limits.KIB
 
 
 class OldGeneration:

@@ -27,14 +27,15 @@ from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ebbmq.journal.disk import Disk
+    from ebbmq.journal.disk import Disk, File
 
+_WINDOW_BYTES: Final = 4 * limits.MIB
 _CHUNK_BYTES: Final = limits.MIB
 _ZEROS: Final = bytes(_CHUNK_BYTES)
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """A record that verified; its payload is a view of the whole segment read, so do not keep it.
+    """A record that verified; its payload is a view of megabytes read at once, so do not keep it.
 
     `end`, here and below, is where the log ends if nothing else is found.
     """
@@ -205,8 +206,18 @@ class _Segments:
 
     def walk(self, number: int, offset: int) -> Iterator[Found | Damaged]:
         """Every record of a segment from `offset`, and what does not verify between them."""
-        data = self._read(number)
-        return _walk(data, number << 32, self.store, offset, self._limit(number, data))
+        linked = linked_end(self._disk, self.store, number + 1) & OFFSET_MASK
+        file = self._disk.open(name_of(number))
+        try:
+            for found in self._windows(file, number << 32, offset, linked):
+                offset = found.end & OFFSET_MASK
+                yield found
+            if not linked or offset < linked:
+                data = file.read(0, file.size())
+                limit = linked or self._limit(number, data)
+                yield from _walk(data, number << 32, self.store, offset, limit)
+        finally:
+            file.close()
 
     def was_synced(self, position: int) -> bool:
         """Whether anything proves that the device had the byte at `position`."""
@@ -228,18 +239,26 @@ class _Segments:
                     headers.append(item.header)
         return Torn(end, nbytes, tuple(headers))
 
-    def _read(self, number: int) -> bytes:
-        file = self._disk.open(name_of(number))
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()
+    def _windows(self, file: File, base: int, offset: int, limit: int) -> Iterator[Found]:
+        """Records up to the first that does not verify or does not fit into a window.
+
+        Small reads use the same memory again and again; a whole segment would be new memory, which
+        costs more than reading and verifying it.
+        """
+        while offset < limit:
+            data = file.read(offset, min(_WINDOW_BYTES, limit - offset))
+            end = 0
+            for item in _walk(data, base + offset, self.store, 0, len(data)):
+                if type(item) is not Found:
+                    break
+                end = item.end - base
+                yield item
+            if not end:
+                return
+            offset = end
 
     def _limit(self, number: int, data: bytes) -> int:
-        """Where the data of a segment must end: what follows is preallocated space."""
-        linked = linked_end(self._disk, self.store, number + 1)
-        if linked:
-            return linked & OFFSET_MASK
+        """Where the data of the last segment ends: what follows is preallocated space."""
         known = self._known_synced & OFFSET_MASK if self._known_synced >> 32 == number else 0
         return max(_data_end(data), known)
 
@@ -261,10 +280,10 @@ def _walk(data: bytes, base: int, store: int, offset: int, limit: int) -> Iterat
     size = len(data)
     parse = record.parse
     while offset < limit:
-        header = parse(store, base | offset, data, offset)
+        header = parse(store, base + offset, data, offset)
         if header is None:
             end = _next_header(data, base, store, offset + ALIGNMENT, limit)
-            yield Damaged(base | offset, end - offset)
+            yield Damaged(base + offset, end - offset)
             offset = end
             continue
         start = offset + HEADER_BYTES
@@ -283,7 +302,7 @@ def _next_header(data: bytes, base: int, store: int, offset: int, limit: int) ->
         offset = data.find(record.MAGIC_BYTES, offset, limit)
         if offset < 0:
             return -(-limit // ALIGNMENT) * ALIGNMENT
-        if offset % ALIGNMENT == 0 and record.parse(store, base | offset, data, offset):
+        if offset % ALIGNMENT == 0 and record.parse(store, base + offset, data, offset):
             return offset
         offset += 1
 

@@ -6,6 +6,7 @@ the partition does not load an engine.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ebbmq.errors import (
@@ -65,11 +66,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Broker":
-        from ebbmq.node.broker import Broker
-
-        return Broker
+        return import_module("ebbmq.node.broker").Broker
     if name == "AsyncBroker":
-        from ebbmq.node.async_broker import AsyncBroker
-
-        return AsyncBroker
+        return import_module("ebbmq.node.async_broker").AsyncBroker
     raise AttributeError(f"module 'ebbmq' has no attribute {name!r}")

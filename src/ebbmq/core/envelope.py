@@ -1,4 +1,4 @@
-"""The headers block stored in front of a body: what a message carries that its row has no room for."""
+"""The headers block stored in front of a body: what a message carries beside its row."""
 
 from __future__ import annotations
 

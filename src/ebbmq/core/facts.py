@@ -11,7 +11,7 @@
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
 
-Changing one: add a kind, keep reading the old one, add a data directory of the old kind to the tests.
+    RELOCATE  [u64 as_of][u32 crc][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Theory of operation. Messages of a partition are numbered 1, 2, 3, ..; row `seq` lives in page
 `seq >> 12` at slot `seq & 4095`. A page is one anonymous mapping of 4,096 rows, with a numpy view
 over the same bytes for work on many rows at once; it is given back to the system as a whole when
-its last row is freed. A full page with few rows left is thinned: its live rows move to a small buffer
-and `thin` maps slot offsets to offsets there, so that a straggler costs bytes and not 256 KiB.
+its last row is freed. A full page with few rows left is thinned: its live rows move to a small
+buffer and `thin` maps slot offsets to offsets there, so that a straggler costs bytes, not 256 KiB.
 
 Invariants:
 1. A row that is not alive is FREE in its first byte, or its page does not exist.
@@ -34,6 +34,7 @@ SLOT_MASK: Final = limits.PAGE_ROWS - 1
 PAGE_BYTES: Final = limits.PAGE_ROWS * limits.ROW_BYTES
 THIN_BELOW: Final = limits.PAGE_ROWS // 16
 _U64: Final = Struct("<Q")
+_U16: Final = Struct("<H")
 
 
 class Page:
@@ -66,13 +67,17 @@ class Page:
         self.view = np.frombuffer(kept, dtype=rows.DTYPE)
 
     def image(self) -> bytes:
-        """The whole page as it goes into a checkpoint."""
-        if self.thin is None:
+        """The page as it goes into a checkpoint: whole, or only its live rows if they are few.
+
+        few rows: [u16 slot][row 64] each
+        """
+        if self.thin is None and self.live * 4 > limits.PAGE_ROWS:
             return bytes(self.buffer)
-        whole = bytearray(PAGE_BYTES)
-        for slot_offset, offset in self.thin.items():
-            whole[slot_offset : slot_offset + 64] = self.buffer[offset : offset + 64]
-        return bytes(whole)
+        parts: list[bytes] = []
+        for slot in self.live_slots().tolist():
+            offset = self.offset_of(slot << 6)
+            parts += [_U16.pack(slot), bytes(self.buffer[offset : offset + 64])]
+        return b"".join(parts)
 
     def live_slots(self) -> npt.NDArray[np.int64]:
         """Slot numbers of the live rows, in order."""
@@ -217,7 +222,12 @@ class Index:
     def load_page(self, number: int, image: bytes | memoryview, position: int) -> None:
         """Put back a page from a checkpoint."""
         page = Page(number)
-        page.buffer[:] = bytes(image)
+        if len(image) == PAGE_BYTES:
+            page.buffer[:] = bytes(image)
+        else:
+            for at in range(0, len(image), _U16.size + 64):
+                slot = _U16.unpack_from(image, at)[0] << 6
+                page.buffer[slot : slot + 64] = bytes(image[at + 2 : at + 66])
         page.live = int(np.count_nonzero(page.view["state"]))
         page.position = position
         page.dirty = False

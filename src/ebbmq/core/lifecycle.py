@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOW48: Final = np.uint64(LOW48)
 _HIGH: Final = np.uint64(HIGH)
 _SLOTS: Final = np.uint64(limits.PAGE_ROWS - 1)
+#: Odd, so that multiplying by it loses nothing.
+_MIX: Final = 0x1E3779B97F4A7C15
 #: How long a message that the dead queue refused waits for the next try.
 MOVE_AGAIN_MS: Final = 5_000
 
@@ -100,14 +102,41 @@ def ends_of(
     importance: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """When rows end by age, NEVER if they do not; one exact computation per kind of message."""
+    if not partition.spec.retention_ms and not rate.any() and not dead.any():
+        # Nothing of the kind ends; rows that are gone (importance 0) surface at once all the same.
+        return np.where(importance > 0, NEVER, 0)
     ttl = np.where(dead > 0, dead - enqueued, 0)
-    kinds, which = np.unique(np.stack([importance, rate, ttl], axis=1), axis=0, return_inverse=True)
+    kinds, which = distinct(importance, rate, ttl)
     ages = np.array(
-        [partition.end_age(*(int(part) for part in kind)) if kind[0] else 0 for kind in kinds],
-        dtype=np.int64,
+        [partition.end_age(*kind) if kind[0] else 0 for kind in kinds.tolist()], dtype=np.int64
     )
-    own = ages[which.reshape(-1)] if len(kinds) else np.empty(0, dtype=np.int64)
+    own = ages[which]
     return np.where(own == NEVER, NEVER, enqueued + own)
+
+
+def distinct(
+    importance: npt.NDArray[np.int64], rate: npt.NDArray[np.int64], span: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
+    """The kinds of message among these rows, and which of them each row is.
+
+    Rows are told apart by a 64-bit mix of the three, which is checked, so that one sort is enough.
+    """
+    if not len(span):
+        return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp)
+    mixed = (rate << 4 | importance) * _MIX ^ span
+    _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
+    kinds = np.stack([importance[first], rate[first], span[first]], axis=1)
+    which = which.reshape(-1)
+    same = kinds[which]
+    if not (
+        (same[:, 0] == importance).all()
+        and (same[:, 1] == rate).all()
+        and (same[:, 2] == span).all()
+    ):
+        kinds, which = np.unique(
+            np.stack([importance, rate, span], axis=1), axis=0, return_inverse=True
+        )
+    return kinds, which.reshape(-1)
 
 
 def postpone_move(partition: Partition, seq: int, now_ms: int) -> None:

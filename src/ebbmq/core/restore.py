@@ -17,7 +17,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.classes import NEVER, class_key
 from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK
-from ebbmq.core.lifecycle import ends_of
+from ebbmq.core.lifecycle import distinct, ends_of
 from ebbmq.core.partition import Move
 from ebbmq.core.row import (
     DISPLACED,
@@ -31,6 +31,7 @@ from ebbmq.core.row import (
     SCHEDULED,
     SHARED,
 )
+from ebbmq.core.wheel import Wheel
 from ebbmq.model import Reason
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def rebuild(partition: Partition, now_ms: int, *, reopened: bool) -> None:
     partition.body_bytes = 0
     partition.ledger.clear()
     partition.held.clear()
+    partition.due_wheel = Wheel(now_ms)
+    partition.end_wheel = Wheel(now_ms)
     for number in list(partition.index.pages):
         partition.index.tidy(partition.index.pages[number])
     ready: list[npt.NDArray[np.void]] = []
@@ -284,21 +287,12 @@ def _classify(
     unit = partition.spec.decay_unit_ms
     span = np.where(rate == 0, 0, np.where(dead > 0, dead - enqueued, unit))
     importance = view["importance"].astype(np.int64)
-    uniform = len(seqs) and bool(
-        (span == span[0]).all() and (rate == rate[0]).all() and (importance == importance[0]).all()
-    )
-    if uniform:
-        kinds = np.array([[importance[0], rate[0], span[0]]])
-        which = np.zeros(len(seqs), dtype=np.int64)
-    else:
-        kinds, which = np.unique(
-            np.stack([importance, rate, span], axis=1), axis=0, return_inverse=True
-        )
+    kinds, which = distinct(importance, rate, span)
     numbers = np.array(
-        [partition.classes.of_key(class_key(*map(int, kind))).number for kind in kinds],
+        [partition.classes.of_key(class_key(*kind)).number for kind in kinds.tolist()],
         dtype=np.uint64,
     )
-    view["dead"] = (view["dead"] & _LOW48) | numbers[which.reshape(-1)] << _HIGH
+    view["dead"] = (view["dead"] & _LOW48) | numbers[which] << _HIGH
     for number, where in partition.index.by_page(seqs):
         page = partition.index.pages[number]
         if page.thin is None:
@@ -311,10 +305,13 @@ def _classify(
                 page.view["dead"][page.thin[(seq & SLOT_MASK) << 6] >> 6] = dead_bits
 
 
-def _classify_others(partition: Partition, seqs: list[int]) -> None:
+def _classify_others(partition: Partition, displaced: list[int]) -> None:
     """The same for rows that are not in a ring: displaced, leased, scheduled, dying."""
+    lost_order = np.array(displaced, dtype=np.uint64)
     for page, slots in partition.index.live_seqs():
+        if page.thin is None and not len(lost_order) and (page.view["state"][slots] == READY).all():
+            continue
         view, page_seqs = _rows_of(page, slots)
-        others = (view["state"] != READY) | np.isin(page_seqs, np.array(seqs, dtype=np.uint64))
+        others = (view["state"] != READY) | np.isin(page_seqs, lost_order)
         if others.any():
             _classify(partition, page_seqs[others], view[others])

@@ -106,8 +106,6 @@ def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
         partition = shard.partition
         held = list(partition.held)
         partition.adopt(spec)
-        partition.due_wheel = type(partition.due_wheel)(now_ms)
-        partition.end_wheel = type(partition.end_wheel)(now_ms)
         partition.moves.clear()
         restore.rebuild(partition, now_ms, reopened=False)
         if held:

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ebbmq.journal import faults
+from ebbmq.journal.sectors import SECTOR_BYTES, Content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECTOR_BYTES: Final = 512
+    from ebbmq.journal.sectors import Chance
+
 #: Below this one copy and one plain write cost less than the kernel's work per vector entry.
 _JOIN_BYTES_MAX: Final = 16_384
 _VECTOR_MAX: Final = 1_024
-#: Of the sectors that were not synced, how many a crash loses on average.
-_LOST_SHARE: Final = 0.5
 
 
 class File(Protocol):
@@ -194,54 +194,10 @@ class FileDisk:
         return stats.f_bavail * stats.f_frsize
 
 
-class Chance(Protocol):
-    """The part of random.Random that a crash needs."""
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
-
-
-class _Content:
-    """Bytes of one file, and for every sector changed since the last sync what it held then."""
-
-    __slots__ = ("before", "data", "lost", "synced_size")
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = bytearray(nbytes)
-        self.synced_size = nbytes
-        self.before: dict[int, bytes] = {}
-        #: As `before`, for sectors a failed sync gave up on: no later sync saves them.
-        self.lost: dict[int, bytes] = {}
-
-    def remember(self, start: int, end: int) -> None:
-        """Keep what the sectors of a range hold, before they change."""
-        for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
-            if sector not in self.before:
-                at = sector * SECTOR_BYTES
-                held = bytes(self.data[at : at + SECTOR_BYTES]).ljust(SECTOR_BYTES, b"\0")
-                self.before[sector] = held
-
-    def crash(self, chance: Chance) -> None:
-        """Keep what was synced and any subset of the sectors changed since."""
-        cut = size = len(self.data)
-        if size != self.synced_size and chance.random() < _LOST_SHARE:
-            size = self.synced_size
-            self.data.extend(bytes(max(0, size - cut)))
-        for sector, held in sorted({**self.before, **self.lost}.items()):
-            at = sector * SECTOR_BYTES
-            # A cut that was not synced is undone as a whole.
-            if size > cut < at + SECTOR_BYTES or chance.random() < _LOST_SHARE:
-                self.data[at : at + SECTOR_BYTES] = held
-        del self.data[size:]
-        self.before.clear()
-        self.lost.clear()
-        self.synced_size = size
-
-
 class MemoryFile:
     """An open file of a MemoryDisk; useless after the crash or kill of its process."""
 
-    def __init__(self, disk: MemoryDisk, content: _Content) -> None:
+    def __init__(self, disk: MemoryDisk, content: Content) -> None:
         self._disk = disk
         self._content = content
         self._boot = disk.boots
@@ -318,7 +274,7 @@ class MemoryDisk:
         self.capacity = capacity
         self.boots = 0
         self.syncs = 0
-        self._files: dict[str, _Content] = {}
+        self._files: dict[str, Content] = {}
         self._sync_failure: int | None = None
         self._write_failure: int | None = None
 
@@ -332,7 +288,7 @@ class MemoryDisk:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if nbytes > self.free_bytes():
             raise faults.full()
-        self._files[name] = _Content(nbytes)
+        self._files[name] = Content(nbytes)
         return self.open(name)
 
     def open(self, name: str) -> MemoryFile:
@@ -395,7 +351,7 @@ class MemoryDisk:
         self.boots += 1
         self._sync_failure = self._write_failure = None
 
-    def _content(self, name: str) -> _Content:
+    def _content(self, name: str) -> Content:
         return self._files[self._checked(name)]
 
     def _checked(self, name: str) -> str:

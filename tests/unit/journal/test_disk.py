@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq.journal.disk import SECTOR_BYTES, Disk, FileDisk, MemoryDisk
+from ebbmq.journal.disk import Disk, FileDisk, MemoryDisk
+from ebbmq.journal.sectors import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,53 @@
+"""The bytes of a file in memory, and what a power cut would leave of them."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+SECTOR_BYTES: Final = 512
+#: Of the sectors that were not synced, how many a crash loses on average.
+_LOST_SHARE: Final = 0.5
+
+
+class Chance(Protocol):
+    """The part of random.Random that a crash needs."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+
+class Content:
+    """Bytes of one file, and for every sector changed since the last sync what it held then."""
+
+    __slots__ = ("before", "data", "lost", "synced_size")
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = bytearray(nbytes)
+        self.synced_size = nbytes
+        self.before: dict[int, bytes] = {}
+        #: As `before`, for sectors a failed sync gave up on: no later sync saves them.
+        self.lost: dict[int, bytes] = {}
+
+    def remember(self, start: int, end: int) -> None:
+        """Keep what the sectors of a range hold, before they change."""
+        for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            if sector not in self.before:
+                at = sector * SECTOR_BYTES
+                held = bytes(self.data[at : at + SECTOR_BYTES]).ljust(SECTOR_BYTES, b"\0")
+                self.before[sector] = held
+
+    def crash(self, chance: Chance) -> None:
+        """Keep what was synced and any subset of the sectors changed since."""
+        cut = size = len(self.data)
+        if size != self.synced_size and chance.random() < _LOST_SHARE:
+            size = self.synced_size
+            self.data.extend(bytes(max(0, size - cut)))
+        for sector, held in sorted({**self.before, **self.lost}.items()):
+            at = sector * SECTOR_BYTES
+            # A cut that was not synced is undone as a whole.
+            if size > cut < at + SECTOR_BYTES or chance.random() < _LOST_SHARE:
+                self.data[at : at + SECTOR_BYTES] = held
+        del self.data[size:]
+        self.before.clear()
+        self.lost.clear()
+        self.synced_size = size

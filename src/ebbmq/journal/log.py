@@ -233,8 +233,10 @@ class Log:
         Raises:
             DamagedRecord: some bytes are not there; `read` tells which.
         """
-        segment, pending = self._writer.written_position >> 32, self._active.number
-        if any(segment <= place[0] <= pending for place in places):
+        written = self._writer.written_position
+        if written < self.position and any(
+            written >> 32 <= place[0] <= self._active.number for place in places
+        ):
             self.write()
         return self._reader.read_many(places)
 
@@ -355,9 +357,7 @@ class Log:
         self._writer.seal()
         segment, spares = self._active, self._spares
         rest = segment.capacity - segment.used
-        wanted = spares.needed(rest, 0, self._reserve_bytes)
-        if rest < segment.capacity // 2:
-            wanted = max(wanted, 1)
+        wanted = spares.needed(rest, 0, self._reserve_bytes + spares.ahead_bytes)
         try:
             # One more than wanted is let be, so that a wavering reserve costs nothing.
             spares.give_back(wanted + 1)

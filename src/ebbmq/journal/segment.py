@@ -91,6 +91,8 @@ class Spares:
         #: A record that does not fit leaves the end of its segment unused: at most this much.
         self.slack_bytes = min(limits.RECORD_BYTES_MAX, segment_bytes // 16)
         self.usable_bytes = segment_bytes - HEADER_BYTES - self.slack_bytes
+        #: Kept free in addition, so that nobody waits for an allocation.
+        self.ahead_bytes = segment_bytes // 2
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._last_number = last_number
@@ -115,7 +117,10 @@ class Spares:
         """Delete the spares above `count`."""
         with self._making:
             while len(self.files) > count:
-                number, file = self.files.pop()
+                try:
+                    number, file = self.files.pop()
+                except IndexError:
+                    return  # taken meanwhile
                 file.close()
                 self._disk.delete(name_of(number))
                 self._last_number = number - 1

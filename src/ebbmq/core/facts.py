@@ -11,7 +11,7 @@
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
 
-    RELOCATE  [u64 as_of][u32 crc][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
+Changing one: add a kind, keep reading the old one, add a data directory with it to the tests.
 """
 
 from __future__ import annotations

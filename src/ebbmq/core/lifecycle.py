@@ -123,6 +123,9 @@ def distinct(
     """
     if not len(span):
         return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp)
+    if (span == span[0]).all() and (rate == rate[0]).all() and (importance == importance[0]).all():
+        only = np.array([[importance[0], rate[0], span[0]]], dtype=np.int64)
+        return only, np.zeros(len(span), dtype=np.intp)
     mixed = (rate << 4 | importance) * _MIX ^ span
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     kinds = np.stack([importance[first], rate[first], span[first]], axis=1)

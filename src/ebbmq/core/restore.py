@@ -138,26 +138,42 @@ class Restorer:
 
     def granted(self, grant: fact.Grant, position: int) -> None:
         """Rows that were leased."""
-        partition = self._partition
-        epoch_bits = (grant.epoch & 0xFFFF) << HIGH
         named: list[tuple[int, int]] = []
         for first, count, generation in grant.runs:
-            for seq in range(first, first + count):
-                found = self._known(seq, position)
-                if found is None:
-                    continue
-                page, at = found
-                row = rows.ROW.unpack_from(page.buffer, at)
-                due = grant.deadline_ms | row[7] >> HIGH << HIGH
-                place = row[8] & LOW48 | epoch_bits
-                rows.ROW.pack_into(
-                    page.buffer, at, LEASED, *row[1:7], due, place, *row[9:13],
-                    generation, grant.nonce,
-                )  # fmt: skip
-                page.dirty = True
-                named.append((seq, generation))
-        if grant.name and named:
-            partition.names[grant.name] = named
+            done = 0
+            while done < count:
+                seq = first + done
+                take = min(count - done, limits.PAGE_ROWS - (seq & SLOT_MASK))
+                page = self._index.pages.get(seq >> PAGE_BITS)
+                if page is not None and page.position <= position:
+                    self._lease_rows(page, seq, take, generation, grant, position)
+                done += take
+            if grant.name:
+                named += [
+                    (seq, generation)
+                    for seq in range(first, first + count)
+                    if self._known(seq, position) is not None
+                ]
+        if named:
+            self._partition.names[grant.name] = named
+
+    def _lease_rows(
+        self, page: Page, first: int, count: int, generation: int, grant: fact.Grant, position: int
+    ) -> None:
+        slot = first & SLOT_MASK
+        slots = np.flatnonzero(page.view["state"][slot : slot + count]) + slot
+        if self._as_of:
+            base = page.number << PAGE_BITS
+            kept = [s for s in slots.tolist() if self._as_of.get(base + s, -1) <= position]
+            slots = np.array(kept, dtype=np.intp)
+        view = page.view
+        view["state"][slots] = LEASED
+        view["due"][slots] = (view["due"][slots] & ~_LOW48) | np.uint64(grant.deadline_ms)
+        epoch_bits = np.uint64((grant.epoch & 0xFFFF) << HIGH)
+        view["place"][slots] = (view["place"][slots] & _LOW48) | epoch_bits
+        view["generation"][slots] = generation
+        view["nonce"][slots] = grant.nonce
+        page.dirty = True
 
     def changed(self, seq: int, row: bytes, history: bytes, position: int) -> None:
         """A row that is as given."""
@@ -184,45 +200,69 @@ def rebuild(partition: Partition, now_ms: int, *, reopened: bool) -> None:
     partition.end_wheel = Wheel(now_ms)
     for number in list(partition.index.pages):
         partition.index.tidy(partition.index.pages[number])
-    ready: list[npt.NDArray[np.void]] = []
-    ready_seqs: list[npt.NDArray[np.uint64]] = []
-    displaced: list[tuple[int, int]] = []
+    ready = _Ready()
     for page, slots in partition.index.live_seqs():
         view, seqs = _rows_of(page, slots)
         if reopened:
             view, seqs = _drop_not_durable(partition, page, view, seqs)
+        if not len(seqs):
+            continue
+        classes = _classify(partition, page, view, seqs)
         _count_in(partition, view)
         _time_rows(partition, view, seqs)
-        plain = (view["state"] == READY) & ((view["flags"] & DISPLACED) == 0)
-        ready.append(view[plain])
-        ready_seqs.append(seqs[plain])
-        for at in np.flatnonzero((view["state"] == READY) & ~plain).tolist():
-            displaced.append((int(seqs[at]), int(view["place"][at] & _LOW48)))
-        if len(view):
-            top = int((view["place"] & _LOW48).max())
-            partition.next_place = max(partition.next_place, top + 1)
-    if ready:
-        rows_ready, seqs_ready = np.concatenate(ready), np.concatenate(ready_seqs)
-        _classify(partition, seqs_ready, rows_ready)
-        partition.order.load(
-            (rows_ready["dead"] >> _HIGH).astype(np.int64),
-            seqs_ready,
-            rows_ready["enqueued"] & _LOW48,
-            now_ms,
-        )
-    _classify_others(partition, [seq for seq, _ in displaced])
-    for seq, place in displaced:
-        partition.order.enter(seq, place, now_ms)
+        ready.take(view, seqs, classes)
+        top = int((view["place"] & _LOW48).max())
+        partition.next_place = max(partition.next_place, top + 1)
+    ready.enter(partition, now_ms)
+
+
+class _Ready:
+    """The ready rows of all pages, to be let into the order at once."""
+
+    def __init__(self) -> None:
+        self._seqs: list[npt.NDArray[np.uint64]] = []
+        self._enqueued: list[npt.NDArray[np.uint64]] = []
+        self._classes: list[npt.NDArray[np.int64]] = []
+        self._displaced: list[tuple[int, int]] = []
+
+    def take(
+        self,
+        view: npt.NDArray[np.void],
+        seqs: npt.NDArray[np.uint64],
+        classes: npt.NDArray[np.int64],
+    ) -> None:
+        is_ready = view["state"] == READY
+        plain = is_ready & ((view["flags"] & DISPLACED) == 0)
+        self._seqs.append(seqs[plain])
+        self._enqueued.append(view["enqueued"][plain] & _LOW48)
+        self._classes.append(classes[plain])
+        for at in np.flatnonzero(is_ready & ~plain).tolist():
+            self._displaced.append((int(seqs[at]), int(view["place"][at] & _LOW48)))
+
+    def enter(self, partition: Partition, now_ms: int) -> None:
+        if self._seqs:
+            partition.order.load(
+                np.concatenate(self._classes),
+                np.concatenate(self._seqs),
+                np.concatenate(self._enqueued),
+                now_ms,
+            )
+        for seq, place in self._displaced:
+            partition.order.enter(seq, place, now_ms)
 
 
 def _rows_of(
     page: Page, slots: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint64]]:
+    """Live rows and their numbers; a view of the page where they stand together."""
     seqs = slots.astype(np.uint64) + np.uint64(page.number * limits.PAGE_ROWS)
-    if page.thin is None:
-        return page.view[slots], seqs
-    at = np.array([page.thin[slot << 6] >> 6 for slot in slots.tolist()], dtype=np.int64)
-    return page.view[at], seqs
+    first, last = int(slots[0]), int(slots[-1])
+    if page.thin is not None:
+        at = np.array([page.thin[slot << 6] >> 6 for slot in slots.tolist()], dtype=np.int64)
+        return page.view[at], seqs
+    if last - first + 1 == len(slots):
+        return page.view[first : last + 1], seqs
+    return page.view[slots], seqs
 
 
 def _drop_not_durable(
@@ -248,12 +288,17 @@ def _count_in(partition: Partition, view: npt.NDArray[np.void]) -> None:
         partition.depth[state] += count
     for importance, count in enumerate(np.bincount(view["importance"]).tolist()):
         partition.by_importance[importance] += count
-    partition.body_bytes += int(view["length"].sum(dtype=np.int64))
-    own = view[(view["flags"] & SHARED) == 0]
-    segments, which = np.unique(own["segment"], return_inverse=True)
-    sizes = np.bincount(which.reshape(-1), weights=own["length"].astype(np.float64) + 64)
-    for segment, size in zip(segments.tolist(), sizes.tolist(), strict=False):
-        partition.ledger[segment] = partition.ledger.get(segment, 0) + int(size)
+    lengths, segments = view["length"], view["segment"]
+    partition.body_bytes += int(lengths.sum(dtype=np.int64))
+    own = (view["flags"] & SHARED) == 0
+    if not own.all():
+        lengths, segments = lengths[own], segments[own]
+    while len(segments):
+        first = int(segments[0])
+        mine = segments == first
+        size = int(lengths[mine].sum(dtype=np.int64)) + 64 * int(np.count_nonzero(mine))
+        partition.ledger[first] = partition.ledger.get(first, 0) + size
+        lengths, segments = lengths[~mine], segments[~mine]
 
 
 def _time_rows(
@@ -278,40 +323,23 @@ def _time_rows(
 
 
 def _classify(
-    partition: Partition, seqs: npt.NDArray[np.uint64], view: npt.NDArray[np.void]
-) -> None:
-    """Give rows the class numbers of this run, in the index and in `view`."""
+    partition: Partition, page: Page, view: npt.NDArray[np.void], seqs: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """Give rows the class numbers of this run, in the page; returns them."""
     enqueued = (view["enqueued"] & _LOW48).astype(np.int64)
     dead = (view["dead"] & _LOW48).astype(np.int64)
     rate = view["rate"].astype(np.int64)
-    unit = partition.spec.decay_unit_ms
-    span = np.where(rate == 0, 0, np.where(dead > 0, dead - enqueued, unit))
-    importance = view["importance"].astype(np.int64)
-    kinds, which = distinct(importance, rate, span)
+    span = np.where(dead > 0, dead - enqueued, partition.spec.decay_unit_ms)
+    span[rate == 0] = 0
+    kinds, which = distinct(view["importance"].astype(np.int64), rate, span)
     numbers = np.array(
         [partition.classes.of_key(class_key(*kind)).number for kind in kinds.tolist()],
-        dtype=np.uint64,
-    )
-    view["dead"] = (view["dead"] & _LOW48) | numbers[which] << _HIGH
-    for number, where in partition.index.by_page(seqs):
-        page = partition.index.pages[number]
-        if page.thin is None:
-            slots = (seqs[where] & np.uint64(SLOT_MASK)).astype(np.int64)
-            page.view["dead"][slots] = view["dead"][where]
-        else:
-            for seq, dead_bits in zip(
-                seqs[where].tolist(), view["dead"][where].tolist(), strict=True
-            ):
-                page.view["dead"][page.thin[(seq & SLOT_MASK) << 6] >> 6] = dead_bits
-
-
-def _classify_others(partition: Partition, displaced: list[int]) -> None:
-    """The same for rows that are not in a ring: displaced, leased, scheduled, dying."""
-    lost_order = np.array(displaced, dtype=np.uint64)
-    for page, slots in partition.index.live_seqs():
-        if page.thin is None and not len(lost_order) and (page.view["state"][slots] == READY).all():
-            continue
-        view, page_seqs = _rows_of(page, slots)
-        others = (view["state"] != READY) | np.isin(page_seqs, lost_order)
-        if others.any():
-            _classify(partition, page_seqs[others], view[others])
+        dtype=np.int64,
+    )[which]
+    bits = dead.astype(np.uint64) | numbers.astype(np.uint64) << _HIGH
+    if page.thin is None:
+        page.view["dead"][(seqs & np.uint64(SLOT_MASK)).astype(np.int64)] = bits
+    else:
+        for seq, value in zip(seqs.tolist(), bits.tolist(), strict=True):
+            page.view["dead"][page.thin[(seq & SLOT_MASK) << 6] >> 6] = value
+    return numbers

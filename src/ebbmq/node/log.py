@@ -1,18 +1,33 @@
-"""The text log of the broker: structured, quiet, to standard error unless configured otherwise."""
+"""The text log of the broker: one line an event, `event key=value ..`, through standard logging."""
 
 from __future__ import annotations
 
 import logging
 
-import structlog
+_logger = logging.getLogger("ebbmq")
+_logger.addHandler(logging.NullHandler())
 
-logging.getLogger("ebbmq").addHandler(logging.NullHandler())
 
-log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-    logging.getLogger("ebbmq"),
-    wrapper_class=structlog.stdlib.BoundLogger,
-    processors=[
-        structlog.stdlib.filter_by_level,
-        structlog.processors.KeyValueRenderer(key_order=["event"]),
-    ],
-)
+class Log:
+    """Writes events with their fields to the logger `ebbmq`; silent until that is configured."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something worth knowing happened."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something a person should look at when there is time."""
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something a person should look at now."""
+        self._write(logging.ERROR, event, fields)
+
+    @staticmethod
+    def _write(level: int, event: str, fields: dict[str, object]) -> None:
+        if _logger.isEnabledFor(level):
+            told = " ".join(f"{name}={value!r}" for name, value in fields.items())
+            _logger.log(level, "%s %s", event, told)
+
+
+log = Log()

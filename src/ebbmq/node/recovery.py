@@ -373,6 +373,8 @@ class Recovery:
                 engine, partition, shard.queue.spec, partition.index.next_seq - 1
             )
             for page, slots in partition.index.live_seqs():
+                if not (page.view["flags"] & SHARED).any():
+                    continue
                 view = page.view[slots] if page.thin is None else page.view
                 for row in view[(view["flags"] & SHARED) != 0]:
                     if row["state"] != FREE and row["length"]:
@@ -389,16 +391,17 @@ class Recovery:
 
     def _drop_without_segment(self) -> None:
         """Free rows whose segment is gone: it went because they had, or it was taken away."""
-        numbers = [s.number for s in self._engine.journal.segments()]
-        present = np.array(numbers, dtype=np.uint32)
-        for segment in self._engine.ranges.keys() - set(numbers):
-            del self._engine.ranges[segment]
+        present = {segment.number for segment in self._engine.journal.segments()}
+        for number in self._engine.ranges.keys() - present:
+            del self._engine.ranges[number]
         for shard in self._engine.catalog.shards.values():
             index = shard.partition.index
             for page, slots in list(index.live_seqs()):
-                gone = slots[~np.isin(page.view["segment"][slots], present)]
-                if not len(gone):
+                segments = page.view["segment"][slots]
+                absent = set(np.unique(segments).tolist()) - present
+                if not absent:
                     continue
+                gone = slots[np.isin(segments, list(absent))]
                 for slot in gone.tolist():
                     segment = int(page.view["segment"][slot])
                     if segment in self._missing and segment in self._segments:

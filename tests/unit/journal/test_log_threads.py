@@ -177,11 +177,10 @@ def test_closing_commits_what_is_pending(tmp_path: Path) -> None:
     assert [item.header.first for item in found] == list(range(50))
 
 
-def test_an_interrupt_while_waiting_is_raised_and_strands_nobody(tmp_path: Path) -> None:
+def test_an_interrupt_while_waiting_strands_nobody(tmp_path: Path) -> None:
     disk = CountingDisk(tmp_path)
     log = Log.open(disk, UUID)
-    syncing = threading.Event()
-    go_on = threading.Event()
+    syncing, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
         syncing.set()
@@ -191,20 +190,21 @@ def test_an_interrupt_while_waiting_is_raised_and_strands_nobody(tmp_path: Path)
     position = log.append(1, 0, 1, 0, [b"x"])
     log.when("synced", position, lambda _: None)
     assert syncing.wait(PATIENCE_S)
+    waiting = log._confirm._waiters  # noqa: SLF001 - the only way to know that all have come
     main = threading.get_ident()
-    waiting = [threading.Thread(target=log.wait, args=("synced", position)) for _ in range(6)]
 
     def interrupt() -> None:
+        while len(waiting) < 7:
+            pass
         signal.pthread_kill(main, signal.SIGINT)
-        go_on.set()
 
-    for thread in waiting:
+    threads = [threading.Thread(target=log.wait, args=("synced", position)) for _ in range(6)]
+    for thread in [*threads, threading.Thread(target=interrupt)]:
         thread.start()
-    threading.Timer(0.05, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         log.wait("synced", position)
     go_on.set()
-    for thread in waiting:
+    for thread in threads:
         thread.join(PATIENCE_S)
-    assert not any(thread.is_alive() for thread in waiting)
+    assert not any(thread.is_alive() for thread in threads)
     log.close()

@@ -78,7 +78,10 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
 
 
 class Removed(msgspec.Struct, frozen=True, tag=True):
-    """A record of the removals log, or of a damage report, as it was read at stamp `seen`."""
+    """A record of the removals log, or of a damage report, as it was read at stamp `seen`.
+
+    `moved_to` is the id of the message in the dead queue, if it went there.
+    """
 
     seen: int
     queue: str

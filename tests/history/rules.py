@@ -43,12 +43,11 @@ def _accounted_for(index: Index, message: Message, seen: set[str]) -> bool:
         return True
     if message.queue in seen:
         return False
-    if any(r.moved_to is None or r.moved_to not in index.drained for r in message.removals):
+    dead_queue = index.options.dead_queues.get(message.queue)
+    if any(r.moved_to is None or dead_queue not in index.drained for r in message.removals):
         return True
-    homes = {r.moved_to for r in message.removals if r.moved_to is not None}
-    homes |= {dead for q, dead in index.options.dead_queues.items() if q == message.queue}
-    targets = [index.messages.get((home, message.body)) for home in homes]
-    return any(_accounted_for(index, t, seen | {message.queue}) for t in targets if t)
+    target = index.messages.get((dead_queue or "", message.body))
+    return target is not None and _accounted_for(index, target, seen | {message.queue})
 
 
 def _ack_may_hold(index: Index, message: Message) -> bool:
@@ -91,7 +90,7 @@ def duplicated(index: Index) -> Iterator[Violation]:
         seen += [(at, at, id_) for at, id_ in message.found]
         seen += [(p.started, p.ended or NEVER, p.ids[i]) for p, i in message.sent if p.ids]
         seen.sort()
-        level = max((p.level for p, _ in message.sent), key=STRENGTH.__getitem__, default="synced")
+        level = min((p.level for p, _ in message.sent), key=STRENGTH.__getitem__, default="synced")
         for (_, ended, one), (started, _, two) in itertools.pairwise(seen):
             if one != two and index.holds(level, ended, started):
                 yield Violation("duplicated", message.queue, f"{one} {two}", "one body, two ids")

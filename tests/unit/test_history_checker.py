@@ -177,7 +177,7 @@ def test_an_unconfirmed_ack_shown_not_to_hold_does_not_excuse_a_missing_message(
 def test_a_dead_lettered_message_must_be_in_the_dead_queue() -> None:
     story = Story()
     story.publish(b"a")
-    story.remove(b"a", "max_attempts", moved_to="q.dead")
+    story.remove(b"a", "max_attempts", moved_to="2-1")
     story.drain()
     story.drain(queue="q.dead")
     assert story.kinds(Options(dead_queues={"q": "q.dead"})) == {"lost"}
@@ -635,7 +635,7 @@ def test_a_dead_lettered_message_found_in_the_dead_queue_is_accounted_for() -> N
     story.publish(b"a")
     story.lease(b"a")
     story.expire()
-    story.remove(b"a", "max_attempts", moved_to="q.dead")
+    story.remove(b"a", "max_attempts", moved_to="2-1")
     story.drain()
     story.ids[b"a"] = "2-1"
     story.drain(b"a", queue="q.dead")

@@ -1,0 +1,23 @@
+"""Options that all tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--crash-cycles",
+        type=int,
+        default=200,
+        help="how often the random crash test kills its worker (default 200)",
+    )
+    parser.addoption(
+        "--simulation-seeds",
+        type=int,
+        default=1,
+        help="how many fresh seeds the simulation tries beside the fixed ones (default 1)",
+    )

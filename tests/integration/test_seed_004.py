@@ -1,0 +1,382 @@
+"""Managing the life cycle of messages, sentence by sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.errors import LeaseLost
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FLOOD = 10_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        yield broker
+
+
+def bodies(broker: Broker, queue: str = "q", count: int = 100) -> list[bytes]:
+    return [lease.body for lease in broker.lease(queue, count=count)]
+
+
+def test_a_lease_past_its_deadline_counts_a_failure_and_is_reset(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, retry_delay_ms=0))
+    broker.publish("q", [Message(b"m")])
+    (lease,) = broker.lease("q")
+    clock.advance(999)
+    assert broker.stats("q")["depth"]["leased"] == 1
+    clock.advance(1)
+    assert broker.stats("q")["depth"]["leased"] == 0
+    (peeked,) = broker.peek("q", 1)
+    assert (peeked.failures, peeked.deadline_ms, peeked.state) == (1, None, "ready")
+    with pytest.raises(LeaseLost):
+        broker.ack("q", [lease.token])
+
+
+def test_a_message_that_reached_max_attempts_is_sent_to_the_dead_queue(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(
+        QueueSpec("q", max_attempts=3, retry_delay_ms=0, lease_timeout_ms=10, dead_queue="q.dead")
+    )
+    broker.publish("q", [Message(b"poison", headers={"color": "red"})])
+    for _ in range(3):
+        assert bodies(broker) == [b"poison"]
+        clock.advance(10)
+    assert bodies(broker) == []
+    (dead,) = broker.lease("q.dead")
+    assert dead.body == b"poison"
+    assert dead.headers["color"] == "red"
+    (removal,) = broker.removals("q")
+    assert removal.reason == "max_attempts"
+    assert removal.failures == 3
+    assert sum(broker.stats("q")["depth"].values()) == 0
+
+
+def test_the_headers_of_a_dead_message_say_why_when_and_from_where(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+    (receipt,) = broker.publish("q", [Message(b"poison")])
+    (lease,) = broker.lease("q")
+    clock.advance(77)
+    broker.retry("q", [lease.token])
+    (dead,) = broker.lease("q.dead")
+    told = " ".join(f"{name}={value}" for name, value in dead.headers.items())
+    assert "max_attempts" in told
+    assert "q" in dead.headers.values()
+    assert receipt.id in dead.headers.values()
+    assert str(clock.wall_ms()) in told
+
+
+def test_the_latency_history_goes_along_to_the_dead_queue(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+    broker.publish("q", [Message(b"poison")])
+    (lease,) = broker.lease("q")
+    clock.advance(55)
+    broker.retry("q", [lease.token])
+    (dead,) = broker.lease("q.dead")
+    assert [timing.duration_ms for timing in dead.latency_history] == [55]
+
+
+def test_if_it_cannot_be_sent_it_stays_and_is_moved_at_a_later_time(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead", max_messages=1))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+    broker.publish("q.dead", [Message(b"in the way")])
+    broker.publish("q", [Message(b"poison")])
+    (lease,) = broker.lease("q")
+    broker.retry("q", [lease.token])
+    clock.advance(60_000)
+    assert broker.stats("q")["depth"]["dying"] == 1
+    assert bodies(broker) == []
+    (blocker,) = broker.lease("q.dead")
+    broker.ack("q.dead", [blocker.token])
+    clock.advance(600_000)
+    assert bodies(broker, "q.dead") == [b"poison"]
+    assert broker.stats("q")["depth"]["dying"] == 0
+
+
+def test_a_dying_message_is_still_moved_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q.dead", max_messages=1))
+        broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+        broker.publish("q.dead", [Message(b"in the way")])
+        broker.publish("q", [Message(b"poison")])
+        (lease,) = broker.lease("q")
+        broker.retry("q", [lease.token])
+        assert broker.stats("q")["depth"]["dying"] == 1
+    with Broker.open(tmp_path, clock=clock) as broker:
+        (blocker,) = broker.lease("q.dead")
+        broker.ack("q.dead", [blocker.token])
+        clock.advance(600_000)
+        assert bodies(broker, "q.dead") == [b"poison"]
+        assert bodies(broker) == []
+
+
+def test_a_message_is_moved_to_the_dead_queue_exactly_once(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", max_attempts=1, lease_timeout_ms=10, dead_queue="q.dead"))
+    broker.publish("q", [Message(b"%d" % i) for i in range(500)])
+    broker.lease("q", count=500)
+    clock.advance(10)
+    clock.advance(600_000)
+    assert sorted(bodies(broker, "q.dead", 1_000)) == sorted(b"%d" % i for i in range(500))
+
+
+def test_without_a_dead_queue_an_exhausted_message_is_logged_and_deleted(broker: Broker) -> None:
+    broker.declare(QueueSpec("q", max_attempts=1))
+    (receipt,) = broker.publish("q", [Message(b"poison")])
+    (lease,) = broker.lease("q")
+    broker.retry("q", [lease.token])
+    assert sum(broker.stats("q")["depth"].values()) == 0
+    (removal,) = broker.removals("q")
+    assert (removal.id, removal.reason, removal.moved_to) == (receipt.id, "max_attempts", None)
+
+
+def test_max_attempts_0_means_unlimited(broker: Broker) -> None:
+    broker.declare(QueueSpec("q", max_attempts=0, retry_delay_ms=0))
+    broker.publish("q", [Message(b"m")])
+    for failures in range(100):
+        (lease,) = broker.lease("q")
+        assert lease.failures == failures
+        broker.retry("q", [lease.token])
+
+
+def test_a_message_past_its_dead_deadline_is_sent_to_the_dead_queue(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m", ttl_ms=100)])
+    clock.advance(100)
+    assert bodies(broker) == []
+    assert bodies(broker, "q.dead") == [b"m"]
+    assert [removal.reason for removal in broker.removals("q")] == ["expired"]
+
+
+def test_in_the_dead_queue_the_ttl_of_the_source_does_not_count(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m", ttl_ms=100, decay_rate=1.0)])
+    clock.advance(100)
+    clock.advance(1_000_000)
+    assert bodies(broker, "q.dead") == [b"m"]
+
+
+def test_without_a_dead_queue_an_expired_message_is_logged_and_deleted(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q"))
+    (receipt,) = broker.publish("q", [Message(b"m", ttl_ms=100)])
+    clock.advance(100)
+    assert sum(broker.stats("q")["depth"].values()) == 0
+    (removal,) = broker.removals("q")
+    assert (removal.id, removal.reason) == (receipt.id, "expired")
+
+
+def test_a_scheduled_message_is_distributed_when_it_is_due(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", [Message(b"later", delay_ms=500)])
+    assert broker.stats("q")["depth"]["scheduled"] == 1
+    clock.advance(499)
+    assert bodies(broker) == []
+    clock.advance(1)
+    assert broker.stats("q")["depth"]["ready"] == 1
+    assert bodies(broker) == [b"later"]
+
+
+def test_a_scheduled_message_survives_a_restart_and_keeps_its_instant(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"later", delay_ms=500)])
+        clock.advance(200)
+    with Broker.open(tmp_path, clock=clock) as broker:
+        clock.advance(299)
+        assert bodies(broker) == []
+        clock.advance(1)
+        assert bodies(broker) == [b"later"]
+
+
+def test_a_starting_queue_acts_at_once_on_what_became_due_while_it_was_closed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=1_000, retry_delay_ms=0))
+        broker.publish("q", [Message(b"leased")])
+        broker.lease("q")
+        broker.publish("q", [Message(b"expires", ttl_ms=1_000), Message(b"due", delay_ms=1_000)])
+    clock.advance(5_000)
+    with Broker.open(tmp_path, clock=clock) as broker:
+        depth = broker.stats("q")["depth"]
+        assert (depth["ready"], depth["leased"], depth["scheduled"]) == (2, 0, 0)
+        assert sorted(bodies(broker)) == [b"due", b"leased"]
+        assert [removal.reason for removal in broker.removals("q")] == ["expired"]
+
+
+def test_a_lease_that_is_still_live_survives_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=1_000))
+        broker.publish("q", [Message(b"m")])
+        (lease,) = broker.lease("q")
+    clock.advance(999)
+    with Broker.open(tmp_path, clock=clock) as broker:
+        assert bodies(broker) == []
+        assert broker.stats("q")["depth"]["leased"] == 1
+        broker.ack("q", [lease.token])
+        assert sum(broker.stats("q")["depth"].values()) == 0
+
+
+def test_an_expired_lease_goes_to_the_tail_so_that_what_waits_takes_precedence(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, retry_delay_ms=0))
+    broker.publish("q", [Message(b"%d" % i) for i in range(4)])
+    assert bodies(broker, count=1) == [b"0"]
+    clock.advance(1_000)
+    assert bodies(broker) == [b"1", b"2", b"3", b"0"]
+
+
+def test_a_released_message_keeps_its_place_and_is_no_failure(broker: Broker) -> None:
+    broker.declare(QueueSpec("q", max_attempts=1))
+    broker.publish("q", [Message(b"%d" % i) for i in range(3)])
+    for attempt in range(1, 6):
+        (lease,) = broker.lease("q")
+        assert (lease.attempt, lease.failures) == (attempt, 0)
+        broker.release("q", [lease.token])
+    assert bodies(broker) == [b"0", b"1", b"2"]
+
+
+def test_requeue_original_preserves_the_order_of_operations(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, retry_delay_ms=0, requeue="original"))
+    broker.publish("q", [Message(b"add"), Message(b"email"), Message(b"delete")])
+    assert bodies(broker, count=1) == [b"add"]
+    clock.advance(1_000)
+    assert bodies(broker) == [b"add", b"email", b"delete"]
+
+
+def test_the_retry_delay_doubles_from_one_second_to_five_minutes(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", [Message(b"m")])
+    for failures in range(12):
+        (lease,) = broker.lease("q")
+        assert lease.failures == failures
+        broker.retry("q", [lease.token])
+        delay_ms = min(300_000, 1_000 << failures)
+        clock.advance(delay_ms - 1)
+        assert bodies(broker) == []
+        clock.advance(1)
+
+
+def test_a_flood_of_expired_leases_does_not_starve_the_messages_that_wait(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, retry_delay_ms=0))
+    broker.publish("q", [Message(b"old") for _ in range(FLOOD)], confirm="written")
+    assert len(broker.lease("q", count=FLOOD)) == FLOOD
+    broker.publish("q", [Message(b"fresh") for _ in range(FLOOD)], confirm="written")
+    clock.advance(1_000)
+    assert broker.stats("q")["depth"]["ready"] == 2 * FLOOD
+    assert set(bodies(broker, count=FLOOD)) == {b"fresh"}
+    assert set(bodies(broker, count=FLOOD)) == {b"old"}
+
+
+def test_failing_messages_of_higher_importance_do_not_saturate_the_consumers(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_attempts=0))
+    failing = [Message(b"failing", importance=10) for _ in range(FLOOD)]
+    broker.publish("q", failing, confirm="written")
+    assert len(broker.lease("q", count=FLOOD)) == FLOOD
+    fresh = [Message(b"fresh", importance=5) for _ in range(FLOOD)]
+    broker.publish("q", fresh, confirm="written")
+    clock.advance(1_000)
+    served = 0
+    for _ in range(10):
+        leases = broker.lease("q", count=FLOOD // 10)
+        assert {lease.body for lease in leases} == {b"fresh"}
+        broker.ack("q", [lease.token for lease in leases])
+        served += len(leases)
+        clock.advance(90)
+    assert served == FLOOD
+
+
+def test_messages_that_always_fail_leave_most_of_the_time_to_the_others(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_attempts=0))
+    broker.publish("q", [Message(b"failing", importance=10) for _ in range(100)])
+    taken = {b"failing": 0, b"fresh": 0}
+    for _ in range(600):
+        broker.publish("q", [Message(b"fresh", importance=5) for _ in range(5)], confirm="memory")
+        for lease in broker.lease("q", count=10):
+            taken[lease.body] += 1
+            if lease.body == b"fresh":
+                broker.ack("q", [lease.token])
+            else:
+                broker.retry("q", [lease.token])
+        clock.advance(1_000)
+    assert taken[b"fresh"] > 2 * taken[b"failing"]
+
+
+def test_no_failed_message_starves_under_a_steady_stream_of_new_ones(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_attempts=0))
+    broker.publish("q", [Message(b"retried %d" % i) for i in range(50)])
+    leases = broker.lease("q", count=50)
+    broker.retry("q", [lease.token for lease in leases])
+    waiting = {lease.body for lease in leases}
+    for _ in range(100):
+        broker.publish("q", [Message(b"new") for _ in range(10)], confirm="memory")
+        for lease in broker.lease("q", count=10):
+            waiting.discard(lease.body)
+            broker.ack("q", [lease.token], confirm="memory")
+        clock.advance(100)
+    assert waiting == set()
+
+
+def test_a_redriven_message_is_delivered_from_its_queue_again(broker: Broker) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m", headers={"a": "b"})])
+    (lease,) = broker.lease("q")
+    broker.retry("q", [lease.token])
+    broker.redrive("q.dead")
+    (again,) = broker.lease("q")
+    assert (again.body, again.failures, again.headers["a"]) == (b"m", 0, "b")
+    assert len(again.latency_history) == 1
+    assert sum(broker.stats("q.dead")["depth"].values()) == 0

@@ -78,6 +78,7 @@ class Batch(NamedTuple):
     header_sizes: list[int]
     crcs: list[int]
     body_bytes: int
+    has_ids: bool
 
 
 class Profile(NamedTuple):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from ebbmq.errors import LeaseLost, Overloaded
-from ebbmq.node import leasing, publishing, settling
+from ebbmq import limits
+from ebbmq.errors import EbbError, LeaseLost, Overloaded
+from ebbmq.node import intake, leasing, publishing, settling
 from ebbmq.node.broker import Broker
 
 if TYPE_CHECKING:
@@ -27,34 +28,80 @@ if TYPE_CHECKING:
     )
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
+    from ebbmq.node.engine import Engine
 
 T = TypeVar("T")
 
 
-class _Confirmations:
-    """Hands confirmations from the commit thread to the loop, one wake-up per group."""
+class _Asked(NamedTuple):
+    """A publish call that waits for its turn and then for its confirmation."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    messages: Sequence[Message]
+    future: asyncio.Future[list[Receipt]]
+
+
+class _Intake:
+    """Takes everything that was published in one turn of the loop into the engine at once.
+
+    Callers that publish at the same time share one append and one flush; each gets its own
+    receipts, or its own error.
+    """
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
         self._loop = loop
-        self._done: list[tuple[asyncio.Future[None], Exception | None]] = []
+        self._waiting: dict[tuple[str, Level], list[_Asked]] = {}
 
-    def callback(self, future: asyncio.Future[None]) -> Callable[[Exception | None], None]:
-        """What the journal calls for one publish."""
+    def add(
+        self, queue: str, level: Level, messages: Sequence[Message]
+    ) -> asyncio.Future[list[Receipt]]:
+        """Publish in this turn of the loop; the future holds the receipts once they hold."""
+        future: asyncio.Future[list[Receipt]] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._take_in)
+        self._waiting.setdefault((queue, level), []).append(_Asked(messages, future))
+        return future
+
+    def _take_in(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for (queue, level), asked in waiting.items():
+            if sum(len(one.messages) for one in asked) > limits.BATCH_MESSAGES_MAX:
+                for one in asked:
+                    self._publish(queue, level, [one])
+            else:
+                self._publish(queue, level, asked)
+
+    def _publish(self, queue: str, level: Level, asked: list[_Asked]) -> None:
+        messages = [message for one in asked for message in one.messages]
+        try:
+            receipts, _, position = publishing.publish(self._engine, queue, messages, level)
+        except EbbError as error:
+            if len(asked) > 1:
+                # One of them may be at fault, or all together too many: let each have its own say.
+                for one in asked:
+                    self._publish(queue, level, [one])
+            elif not asked[0].future.done():
+                asked[0].future.set_exception(error)
+            return
+        if level != "synced":
+            self._confirm(asked, receipts, None)
+            return
 
         def confirmed(error: Exception | None) -> None:
-            self._done.append((future, error))
-            if len(self._done) == 1:
-                self._loop.call_soon_threadsafe(self._deliver)
+            self._loop.call_soon_threadsafe(self._confirm, asked, receipts, error)
 
-        return confirmed
+        self._engine.journal.when("synced", position, confirmed)
 
-    def _deliver(self) -> None:
-        done, self._done = self._done, []
-        for future, error in done:
+    @staticmethod
+    def _confirm(asked: list[_Asked], receipts: list[Receipt], error: Exception | None) -> None:
+        at = 0
+        for messages, future in asked:
+            mine = receipts[at : at + len(messages)]
+            at += len(messages)
             if future.done():
                 continue
             if error is None:
-                future.set_result(None)
+                future.set_result(mine)
             else:
                 future.set_exception(error)
 
@@ -66,7 +113,7 @@ class AsyncBroker:
         self._broker = broker
         self._engine = broker.engine
         self._loop = asyncio.get_running_loop()
-        self._confirmations = _Confirmations(self._loop)
+        self._intake = _Intake(self._engine, self._loop)
 
     @classmethod
     async def open(
@@ -97,18 +144,12 @@ class AsyncBroker:
         if position <= self._engine.journal.synced_position:
             return
         future: asyncio.Future[None] = self._loop.create_future()
-        self._engine.journal.when("synced", position, self._confirmations.callback(future))
-        if timeout_ms is None:
-            await future
-            return
-        try:
-            await asyncio.wait_for(future, timeout_ms / 1_000)
-        except TimeoutError as error:
-            raise Overloaded(
-                f"the publish was not confirmed within {timeout_ms} ms",
-                "it may still be stored: publish again with the same message ids",
-                code="confirm_timeout",
-            ) from error
+
+        def confirmed(error: Exception | None) -> None:
+            self._loop.call_soon_threadsafe(_resolve, future, error)
+
+        self._engine.journal.when("synced", position, confirmed)
+        await _within(future, timeout_ms)
 
     async def _call(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.to_thread(partial(verb, *args, **kwargs))
@@ -158,11 +199,10 @@ class AsyncBroker:
         confirm: Level | None = None,
         timeout_ms: int | None = None,
     ) -> list[Receipt]:
-        """See Broker.publish."""
-        receipts, level, position = publishing.publish(self._engine, queue, messages, confirm)
-        if level == "synced":
-            await self._synced(position, timeout_ms)
-        return receipts
+        """See Broker.publish; calls made in one turn of the loop are stored together."""
+        checked = intake.as_messages(messages)
+        level = intake.level_of(confirm, checked)
+        return await _within(self._intake.add(queue, level, checked), timeout_ms)
 
     async def publish_topic(
         self,
@@ -206,7 +246,7 @@ class AsyncBroker:
         return leasing.deliver(self._engine, granted, taken)
 
     def _wake(self, arrived: asyncio.Future[None]) -> None:
-        self._loop.call_soon_threadsafe(_resolve, arrived)
+        self._loop.call_soon_threadsafe(_resolve, arrived, None)
 
     async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """See Broker.ack."""
@@ -356,6 +396,23 @@ class AsyncBroker:
         return await self._call(self._broker.backup, target, progress)
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
+def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
         future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def _within(future: asyncio.Future[T], timeout_ms: int | None) -> T:
+    if timeout_ms is None:
+        return await future
+    try:
+        return await asyncio.wait_for(future, timeout_ms / 1_000)
+    except TimeoutError as error:
+        raise Overloaded(
+            f"the publish was not confirmed within {timeout_ms} ms",
+            "it may still be stored: publish again with the same message ids",
+            code="confirm_timeout",
+        ) from error

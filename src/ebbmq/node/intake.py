@@ -49,7 +49,10 @@ def as_messages(messages: object) -> Sequence[Message]:
 def level_of(confirm: str | None, messages: Sequence[Message]) -> Level:
     """The confirm level of a call: as asked, else synced where anything is durable."""
     if confirm is None:
-        return "synced" if any(message.durable for message in messages) else "memory"
+        for message in messages:
+            if message.durable:
+                return "synced"
+        return "memory"
     if confirm not in LEVELS:
         raise InvalidMessage(f"confirm is {confirm!r}", f"use one of {', '.join(LEVELS)}")
     return confirm  # type: ignore[return-value]  # it is one of LEVELS
@@ -61,6 +64,7 @@ def pack(
     """Headers blocks, checksums and sizes of messages that go to one partition together."""
     payloads: list[bytes] = []
     header_sizes: list[int] = []
+    has_ids = False
     for number, message in enumerate(messages):
         history = histories[number] if histories else ()
         if not history and envelope.is_plain(message):
@@ -70,9 +74,9 @@ def pack(
             block = envelope.pack(message, history)
             payloads.append(block + message.body)
             header_sizes.append(len(block))
-    return Batch(
-        messages, payloads, header_sizes, list(map(crc32c, payloads)), sum(map(len, payloads))
-    )
+            has_ids = has_ids or message.id is not None
+    crcs = list(map(crc32c, payloads))
+    return Batch(messages, payloads, header_sizes, crcs, sum(map(len, payloads)), has_ids)
 
 
 def select(batch: Batch, chosen: Sequence[int]) -> Batch:
@@ -84,6 +88,7 @@ def select(batch: Batch, chosen: Sequence[int]) -> Batch:
         [batch.header_sizes[i] for i in chosen],
         [batch.crcs[i] for i in chosen],
         sum(map(len, payloads)),
+        batch.has_ids,
     )
 
 

@@ -92,7 +92,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     source.partition.totals.setdefault("dead_lettered", 0)
     if reason is not Reason.REDRIVEN:
         source.partition.totals["dead_lettered"] += 1
-    publishing.admit_bodies(goal, first, batch.payloads)
+    publishing.admit_bodies(goal, first, batch.payloads, runs)
     engine.open_or_hold(goal, WRITTEN, position, runs)
     engine.settle(source)
 

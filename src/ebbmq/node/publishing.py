@@ -84,7 +84,7 @@ def usable(queue: Queue, shard: Shard) -> Shard:
 def into_shard(engine: Engine, shard: Shard, batch: Batch, level: int) -> list[Receipt]:
     """Take a batch into one partition (the lock is held)."""
     now_ms = engine.now_ms()
-    if any(message.id is not None for message in batch.messages):
+    if batch.has_ids:
         return _deduplicated(engine, shard, batch, level, now_ms)
     return _append_all(engine, shard, batch, level, now_ms)
 
@@ -183,25 +183,20 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     runs = partition.publish(batch, now_ms, segment, offset + fact.publish_bytes(count, 0))
     position = engine.append(partition.facts)
     partition.facts.clear()
-    admit_bodies(shard, first, batch.payloads)
+    admit_bodies(shard, first, batch.payloads, runs)
     engine.open_or_hold(shard, level, position, runs)
     return first
 
 
-def admit_bodies(shard: Shard, first: int, payloads: list[bytes]) -> None:
+def admit_bodies(shard: Shard, first: int, payloads: list[bytes], runs: list[Run]) -> None:
     """Keep published bodies in RAM as far as they pay."""
     if not shard.resident.bytes_max:
         return
-    page = shard.partition.index.page_for(first)
-    slot = first & (limits.PAGE_ROWS - 1)
-    end = slot + len(payloads)
-    if end <= limits.PAGE_ROWS and page.thin is None:
-        importances = page.view["importance"][slot:end].tolist()
+    if len(runs) == 1 and runs[0].length == len(payloads):
+        importances = [runs[0].known.importance] * len(payloads)
     else:
-        importances = [
-            row[2] if (row := shard.partition.index.read(first + i)) else 0
-            for i in range(len(payloads))
-        ]
+        read = shard.partition.index.read
+        importances = [row[2] if (row := read(first + i)) else 0 for i in range(len(payloads))]
     shard.resident.admit_many(first, importances, payloads)
 
 
@@ -283,7 +278,7 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     if len(shards) > 1:
         _share(engine, segment, bodies_at, batch, len(shards))
     for shard, first, runs in zip(shards, firsts, all_runs, strict=True):
-        admit_bodies(shard, first, batch.payloads)
+        admit_bodies(shard, first, batch.payloads, runs)
         engine.open_or_hold(shard, level, position, runs)
     return firsts
 

@@ -60,6 +60,13 @@ class Directory:
             ) from error
         self.identity = self._identity()
 
+    @classmethod
+    def of(cls, other: Directory) -> Directory:
+        """The same directory for reading beside its owner; holds no lock."""
+        same = cls.__new__(cls)
+        vars(same).update(vars(other), _lock=-1)
+        return same
+
     def _identity(self) -> Identity:
         path = self.path / "store.json"
         if path.exists():

@@ -24,7 +24,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core import lifecycle
 from ebbmq.core.holdings import Holdings
 from ebbmq.core.row import READY
-from ebbmq.errors import ClosedBroker, EbbError
+from ebbmq.errors import ClosedBroker, EbbError, Overloaded
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
 from ebbmq.node.catalog import Catalog, Queue, Shard
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _EVERYTHING: Final = 1 << 63
 _TICK_MS: Final = 25
+#: Facts that may be left out when the disk is full.
+_SPARED: Final = (fact.GRANT, fact.STATE, fact.CLOCK)
 _NONCES: Final = Struct("<1024I")
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -87,6 +89,7 @@ class Engine:
         self._threads: list[threading.Thread] = []
         self._ahead: list[Shard] = []
         self._nonces: list[int] = []
+        self.disk_full = False
         self.clock_noted_ms = 0
         self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
@@ -214,6 +217,8 @@ class Engine:
         """Append facts to the journal, in order."""
         journal = self.journal
         for kind, pid, count, first, parts in facts:
+            if kind in _SPARED and not self._has_space(parts):
+                continue
             position = journal.append(kind, pid, count, first, parts)
             self.facts_since_checkpoint += count
             if kind == fact.PUBLISH:
@@ -225,6 +230,22 @@ class Engine:
                 self.live -= count
                 self.removals.note(parts[0], position)
         return journal.position
+
+    def _has_space(self, parts: list[bytes]) -> bool:
+        """Whether a fact fits without touching what is reserved for acks and removals.
+
+        On a full disk leases go on and are not written down: after a crash such a lease is
+        forgotten, and its token, being of an earlier epoch, is refused.
+        """
+        try:
+            self.journal.admit(sum(map(len, parts)), self.live * limits.RESERVE_BYTES_PER_MESSAGE)
+        except Overloaded as error:
+            if not self.disk_full:
+                log.warning("disk_full", detail=error.detail)
+            self.disk_full = True
+            return False
+        self.disk_full = False
+        return True
 
     def note_clock(self) -> int:
         """Append what time it is, by the queue and by the calendar; returns the position after."""

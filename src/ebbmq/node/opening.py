@@ -12,6 +12,7 @@ from ebbmq.node.compaction import Compactor
 from ebbmq.node.config import load
 from ebbmq.node.directory import Directory
 from ebbmq.node.engine import Engine
+from ebbmq.node.faulty import retry_faulty
 from ebbmq.node.log import log
 from ebbmq.node.recovery import Recovery, disks
 from ebbmq.node.removals import Removals
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.node.config import Config
 
 _CLOCK_EVERY_MS: Final = 10_000
+_RETRY_FAULTY_MS: Final = 30_000
 
 
 def open_engine(
@@ -103,6 +105,8 @@ class Upkeep:
         self, engine: Engine, journal_disk: Disk, checkpoint_disk: Disk, generation: int
     ) -> None:
         self._engine = engine
+        self._disks = journal_disk, checkpoint_disk
+        self._retry_at_ms = 0
         self._checkpointer = Checkpointer(engine, checkpoint_disk, generation)
         self._compactor = Compactor(engine, journal_disk)
 
@@ -119,8 +123,18 @@ class Upkeep:
                 engine.note_clock()
             engine.removals.flush()
             engine.journal.admit(0, engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+        if any(shard.faulty for shard in engine.catalog.shards.values()):
+            # What is stored of a faulty partition is all there is to mend it from: keep it.
+            self._retry_faulty(now_ms)
+            return
         self._checkpointer.run_if_due()
         self._compactor.run()
+
+    def _retry_faulty(self, now_ms: int) -> None:
+        if now_ms < self._retry_at_ms:
+            return
+        self._retry_at_ms = now_ms + _RETRY_FAULTY_MS
+        retry_faulty(self._engine, self._disks)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now."""
@@ -133,6 +147,7 @@ def close_engine(engine: Engine) -> None:
     def clean() -> None:
         if engine.journal.failed is None:
             engine.note_clock()
-            engine.checkpoint()
+            if not any(shard.faulty for shard in engine.catalog.shards.values()):
+                engine.checkpoint()
 
     engine.close(clean=clean)

@@ -57,6 +57,9 @@ class Recovery:
         self.generation = 0
         self._start = 0
         self._item_end = 0
+        #: Partitions a checkpointed page, and those a record of which cannot be read.
+        self._without_page: set[int] = set()
+        self._without_record: set[int] = set()
         self.wall_ms = 0
         self._segments: list[int] = []
         self._missing: list[int] = []
@@ -112,6 +115,7 @@ class Recovery:
             payload = loaded.read(blob)
         except DamagedRecord as error:
             self._report(f"checkpoint: {error.detail}")
+            self._without_page.add(blob.pid)
             return False
         if blob.kind == PAGE:
             self._restorer(blob.pid).page(blob.number, payload, blob.position)
@@ -312,6 +316,7 @@ class Recovery:
     def _damaged(self, item: scan.Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""
         header = item.header
+        self._without_record |= set(self._engine.catalog.shards) if header is None else {header.pid}
         if header is None:
             self._report(
                 f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read; "
@@ -360,6 +365,10 @@ class Recovery:
     def finish(self, now_ms: int) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
         engine = self._engine
+        for pid in self.faulty():
+            engine.catalog.shards[
+                pid
+            ].faulty = "a page of its checkpoint and records of its journal cannot be read"
         self._drop_without_segment()
         shared: dict[int, tuple[int, int]] = {}
         for shard in engine.catalog.shards.values():
@@ -388,6 +397,10 @@ class Recovery:
             queue = engine.catalog.queues.get(name)
             if queue is not None:
                 declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+    def faulty(self) -> set[int]:
+        """Partitions of which neither checkpoint nor journal tells all."""
+        return self._without_page & self._without_record & set(self._engine.catalog.shards)
 
     def _drop_without_segment(self) -> None:
         """Free rows whose segment is gone: it went because they had, or it was taken away."""

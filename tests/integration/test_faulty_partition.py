@@ -1,0 +1,85 @@
+"""A partition that cannot be read is set apart, the others go on, and it is read again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec, StorageFailed
+from ebbmq.core import facts
+from ebbmq.journal import scan
+from ebbmq.journal.disk import FileDisk
+from ebbmq.node.directory import Identity
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RETRY_MS = 31_000
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, clock: ManualClock) -> tuple[Path, Path, int]:
+    """A store whose first partition has neither a readable page nor a readable record."""
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("ill"))
+        broker.declare(QueueSpec("well", partitions=2))
+        broker.publish("ill", [Message(b"%d" % i) for i in range(50)])
+        broker.publish("well", [Message(b"%d" % i, key=str(i)) for i in range(50)])
+    (pages,) = sorted((tmp_path / "checkpoints").glob("*.pages"))
+    flip(pages, 100)
+    identity = msgspec.json.decode((tmp_path / "store.json").read_bytes(), type=Identity)
+    (position,) = [
+        item.position
+        for item in scan.scan(FileDisk(tmp_path / "journal"), identity.uuid)
+        if isinstance(item, scan.Found)
+        and item.header.kind == facts.PUBLISH
+        and item.header.pid == 1
+    ]
+    segment = tmp_path / "journal" / "young-0000000001.seg"
+    offset = (position & 0xFFFFFFFF) + 60
+    flip(segment, offset)
+    return tmp_path, segment, offset
+
+
+def test_a_faulty_partition_takes_no_requests_and_the_others_go_on(
+    damaged: tuple[Path, Path, int], clock: ManualClock
+) -> None:
+    with Broker.open(damaged[0], clock=clock) as broker:
+        assert [p["state"] for p in broker.stats("ill")["partitions"]] == ["faulty"]
+        assert not broker.health()["ready"]
+        with pytest.raises(StorageFailed) as caught:
+            broker.publish("ill", [Message(b"x")])
+        assert caught.value.code == "partition_faulty"
+        assert broker.lease("ill", 10) == []
+        assert len(broker.lease("well", 100)) == 50
+        assert broker.publish("well", [Message(b"x")])
+
+
+def test_a_faulty_partition_is_read_again_and_loses_nothing_when_it_can_be(
+    damaged: tuple[Path, Path, int], clock: ManualClock
+) -> None:
+    data, segment, offset = damaged
+    with Broker.open(data, clock=clock) as broker:
+        broker.publish("well", [Message(b"meanwhile")])
+        clock.advance(RETRY_MS)
+        assert broker.stats("ill")["partitions"][0]["state"] == "faulty"
+        flip(segment, offset)
+        clock.advance(RETRY_MS)
+        assert broker.stats("ill")["partitions"][0]["state"] == "ok"
+        assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(
+            b"%d" % i for i in range(50)
+        )

@@ -85,6 +85,10 @@ class Fact(NamedTuple):
         return sum(map(len, self.parts))
 
 
+#: A fact, or its fields where making one would cost as much as what it tells.
+AnyFact = Fact | tuple[int, int, int, int, list[bytes]]
+
+
 def publish_bytes(count: int, body_bytes: int) -> int:
     """The payload size of a PUBLISH fact."""
     return ROWS_HEAD.size + count * rows.ROW.size + body_bytes

@@ -281,7 +281,7 @@ def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
     refused: list[int] = []
     acked: list[int] = []
     for number, token in enumerate(TOKEN.iter_unpack(packed)):
-        if _ack_one(partition, token, now_ms):
+        if ack_one(partition, token, now_ms):
             acked.append(token[1])
         else:
             refused.append(number)
@@ -290,7 +290,8 @@ def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
     return refused
 
 
-def _ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
+def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
+    """Remove the message whose lease a token holds; False if it holds none. Leaves no fact."""
     _, seq, generation, epoch, nonce = token
     index = partition.index
     page = index.pages.get(seq >> PAGE_BITS)

@@ -232,6 +232,15 @@ class Broker:
         Raises:
             LeaseLost: with the tokens that hold no lease; the others were acked.
         """
+        if (
+            type(tokens) is list
+            and len(tokens) == 1
+            and confirm == "written"
+            and (type(tokens[0]) is str)
+        ):
+            if not settling.ack_one(self.engine, queue, tokens[0]):
+                raise LeaseLost(tokens)
+            return
         self._settle(queue, tokens, confirm, settling.ack)
 
     def retry(self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None) -> None:

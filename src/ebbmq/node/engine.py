@@ -213,11 +213,11 @@ class Engine:
             partition.moves.clear()
             moving.to_dead_queue(self, shard, moves)
 
-    def append(self, facts: Iterable[fact.Fact]) -> int:
+    def append(self, facts: Iterable[fact.AnyFact]) -> int:
         """Append facts to the journal, in order."""
         journal = self.journal
         for kind, pid, count, first, parts in facts:
-            if kind in _SPARED and not self._has_space(parts):
+            if self.disk_full and kind in _SPARED:
                 continue
             position = journal.append(kind, pid, count, first, parts)
             self.facts_since_checkpoint += count
@@ -231,21 +231,28 @@ class Engine:
                 self.removals.note(parts[0], position)
         return journal.position
 
-    def _has_space(self, parts: list[bytes]) -> bool:
-        """Whether a fact fits without touching what is reserved for acks and removals.
+    def admit(self, payload_bytes: int, leaving: int = 0) -> None:
+        """Make room for a record beside what is reserved for the acks and removals of all messages.
 
         On a full disk leases go on and are not written down: after a crash such a lease is
         forgotten, and its token, being of an earlier epoch, is refused.
+
+        Args:
+            payload_bytes: the size of the record's payload; 0 only keeps the reserve.
+            leaving: messages whose reserve the record itself gives back.
+
+        Raises:
+            Overloaded: code `disk_full`.
         """
+        reserve = (self.live - leaving) * limits.RESERVE_BYTES_PER_MESSAGE
         try:
-            self.journal.admit(sum(map(len, parts)), self.live * limits.RESERVE_BYTES_PER_MESSAGE)
+            self.journal.admit(payload_bytes, reserve)
         except Overloaded as error:
             if not self.disk_full:
                 log.warning("disk_full", detail=error.detail)
             self.disk_full = True
-            return False
+            raise
         self.disk_full = False
-        return True
 
     def note_clock(self) -> int:
         """Append what time it is, by the queue and by the calendar; returns the position after."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq import limits
 from ebbmq.core import envelope, lifecycle
 from ebbmq.core import facts as fact
 from ebbmq.core.row import DURABLE, DYING, HIGH, LOW48, RATE_UNIT, READY
@@ -79,7 +78,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     sizes = [fact.publish_bytes(1, batch.body_bytes), fact.REMOVAL.size]
     head = fact.group_head_bytes(2)
     # A move frees the reserve of the message it removes, so it needs no more than it gives back.
-    engine.journal.admit(head + sum(sizes), (engine.live - 1) * limits.RESERVE_BYTES_PER_MESSAGE)
+    engine.admit(head + sum(sizes), leaving=1)
     segment, offset = engine.journal.place(head + sum(sizes))
     first = goal.partition.index.next_seq
     runs = goal.partition.publish(batch, now_ms, segment, offset + head + fact.publish_bytes(1, 0))

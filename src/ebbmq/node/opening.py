@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
+from ebbmq.errors import Overloaded
 from ebbmq.node import declaring
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock
@@ -122,7 +124,8 @@ class Upkeep:
             if now_ms - engine.clock_noted_ms >= _CLOCK_EVERY_MS and engine.live:
                 engine.note_clock()
             engine.removals.flush()
-            engine.journal.admit(0, engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+            with contextlib.suppress(Overloaded):
+                engine.admit(0)
         if any(shard.faulty for shard in engine.catalog.shards.values()):
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)

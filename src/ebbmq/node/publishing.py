@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
@@ -177,7 +176,7 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     count = len(batch.messages)
     payload_bytes = fact.publish_bytes(count, batch.body_bytes)
     journal = engine.journal
-    journal.admit(payload_bytes, engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+    engine.admit(payload_bytes)
     segment, offset = journal.place(payload_bytes)
     first = partition.index.next_seq
     runs = partition.publish(batch, now_ms, segment, offset + fact.publish_bytes(count, 0))
@@ -258,7 +257,7 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     sizes[0] += batch.body_bytes
     head = fact.group_head_bytes(len(shards))
     journal = engine.journal
-    journal.admit(head + sum(sizes), engine.live * limits.RESERVE_BYTES_PER_MESSAGE)
+    engine.admit(head + sum(sizes))
     segment, offset = journal.place(head + sum(sizes))
     bodies_at = offset + head + fact.publish_bytes(count, 0)
     firsts: list[int] = []

@@ -47,6 +47,16 @@ class DisplacedAgainstSortedList(RuleBasedStateMachine):
         assert self.rows.pop_below(limit, n) == wanted
         del self.pairs[: len(wanted)]
 
+    @rule(stride=st.sampled_from([1, 2, 50]))
+    def sift(self, stride):
+        self.rows.sift(lambda seqs: seqs % np.uint64(stride) == 0)
+        pairs = self.rows.peek(len(self.pairs))
+        assert [pair for pair in self.pairs if pair[1] % stride == 0] == [
+            pair for pair in pairs if pair[1] % stride == 0
+        ]
+        assert set(pairs) <= set(self.pairs)
+        self.pairs = pairs
+
     @rule(n=st.integers(1, 5))
     def pop_from_both_ends(self, n):
         for _ in range(min(n, len(self.pairs) // 2)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.index import Index
@@ -17,7 +17,7 @@ SPAN_MS = 1_000
 KINDS = [(importance, rate) for importance in (1, 2, 5, 9, 10) for rate in (0, 0.1, 0.5, 1)]
 
 kinds = st.sampled_from(KINDS)
-counts = st.one_of(st.integers(1, 6), st.integers(1, 6), st.integers(90, 130))
+counts = st.one_of(st.integers(1, 6), st.integers(1, 6), st.integers(90, 130), st.just(3_000))
 steps = st.sampled_from([0, 1, 1, 7, 50, 300, 1_500])
 
 
@@ -56,7 +56,7 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
     def delivery(self):
         return [m.seq for m in sorted(self.waiting.values(), key=self.sort_key)]
 
-    @rule(kind=kinds, count=counts)
+    @rule(kind=kinds, count=st.integers(1, 130))
     def publish(self, kind, count):
         known = self.classes.of_key(class_key(kind[0], round(kind[1] * RATE_UNIT), SPAN_MS))
         first, place = self.index.next_seq, self.next_place
@@ -72,6 +72,11 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
         for _ in range(4):
             for kind in chosen:
                 self.publish(kind, each)
+
+    @precondition(lambda self: len(self.waiting) < 10_000)
+    @rule(kind=kinds, count=st.integers(4_000, 9_000))
+    def publish_thousands(self, kind, count):
+        self.publish(kind, count)
 
     @rule(step=steps)
     def wait(self, step):
@@ -111,7 +116,7 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
             self.waiting[message.seq] = message
             self.order.enter(message.seq, message.place, self.now_ms)
 
-    @rule(stride=st.integers(1, 5), start=st.integers(0, 30), count=st.integers(1, 400))
+    @rule(stride=st.integers(1, 5), start=st.integers(0, 30), count=st.integers(1, 9_000))
     def die(self, stride, start, count):
         """Rows that leave while they wait stay behind as ghosts."""
         for seq in list(self.waiting)[start : start + count : stride]:

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -90,6 +92,25 @@ class RingAgainstList(RuleBasedStateMachine):
         wanted = [seq for seq in wanted if seq < first + limit]
         assert ring.copy_below(first + limit, n, copied) == len(wanted)
         assert [base + offset for base, part in copied.items() for offset in part] == wanted
+
+    @rule(count=st.integers(9_000, 13_000), stride=st.sampled_from([2, 7, 5_000]))
+    def sift(self, count, stride):
+        self.extend_range(1, count, as_list=False)
+        for _ in range(3):
+            self.ring.sift(lambda rows: rows % np.uint64(stride) == 0)
+        rows = self.ring.to_numpy().tolist()
+        kept = iter(self.rows)
+        assert all(row in kept for row in rows)
+        gone = Counter(self.rows) - Counter(rows)
+        assert not any(row % stride == 0 for row in gone)
+        self.rows = rows
+
+    @rule(n=counts)
+    def take_newest(self, n):
+        wanted = self.rows[::-1][:n]
+        assert self.ring.peek_newest(n) == wanted
+        assert self.ring.take_newest(n) == wanted
+        del self.rows[len(self.rows) - len(wanted) :]
 
     @rule(first=seqs, count=counts, taken=st.integers(0, 30))
     def hand_over_chunks(self, first, count, taken):

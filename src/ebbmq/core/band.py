@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ebbmq.core.classes import NEVER
-from ebbmq.core.ring import Ring
+from ebbmq.core.displaced import BUFFER_ROWS, Displaced
+from ebbmq.core.ring import CHUNK_ROWS, Ring
 from ebbmq.core.row import HIGH, LOW48, READY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.core.classes import Classes
-    from ebbmq.core.displaced import Displaced
     from ebbmq.core.index import Index
 
     Seqs = npt.NDArray[np.uint64]
@@ -44,6 +44,9 @@ _WINDOW: Final = 4_096
 #: Lines are merged in a run when they have this many rows on average.
 _MERGE_DEPTH: Final = 3
 _SPARE_LINES_MAX: Final = 64
+#: Ghosts are looked for each time a line has grown by this many rows; twice as many are looked at.
+SIFT_ROWS: Final = 8_192
+_SIFT_CHUNKS: Final = 2 * SIFT_ROWS // CHUNK_ROWS
 #: So many ghosts are dropped one by one before it pays to look at many rows at once.
 _FEW_GHOSTS: Final = 4
 _LOW48: Final = np.uint64(LOW48)
@@ -53,7 +56,7 @@ _HIGH: Final = np.uint64(HIGH)
 class Line:
     """Rows of one class in one band, oldest first."""
 
-    __slots__ = ("cross_at", "kind", "leaves", "ring")
+    __slots__ = ("cross_at", "kind", "leaves", "ring", "sift_at")
 
     def __init__(self) -> None:
         self.ring = Ring()
@@ -61,6 +64,8 @@ class Line:
         #: The age at which rows of the class leave this band.
         self.leaves = NEVER
         self.cross_at = NEVER
+        #: The number of rows at which ghosts are looked for.
+        self.sift_at = SIFT_ROWS
 
     def __lt__(self, other: Line) -> bool:
         return self.kind < other.kind
@@ -87,7 +92,7 @@ class Band:
     """Lines, run and displaced rows of one band."""
 
     __slots__ = (
-        "_classes", "_emptied", "_index", "_leaves", "_patience", "_spare", "_window",
+        "_classes", "_emptied", "_index", "_leaves", "_patience", "_pushed", "_spare", "_window",
         "displaced", "heads", "lines", "number", "run", "run_watched_at",
     )  # fmt: skip
 
@@ -107,15 +112,23 @@ class Band:
         self._window = _WINDOW
         self._patience = 0
         self._emptied = 0
+        self._pushed = 0
 
     def open_line(self, kind: int, seq: int) -> Line:
         """Make a line for a class that has none; `seq` is the first row it will get."""
         line = self._spare.pop() if self._spare else Line()
         line.kind = kind
+        line.sift_at = SIFT_ROWS
         line.leaves = self._classes.all[kind].leaves[self.number]
         self.lines[kind] = line
         heappush(self.heads, (seq, line))
         return line
+
+    def sift(self, line: Line) -> None:
+        """Let go of ghosts inside a line that grew: what is not served would keep them for ever."""
+        for _ in range(_SIFT_CHUNKS):
+            line.ring.sift(self.are_ready)
+        line.sift_at = len(line.ring) + SIFT_ROWS
 
     def settle(self) -> Line | None:
         """Make the top of the heap true and return its line; None if all lines are empty."""
@@ -183,6 +196,17 @@ class Band:
         run.at += count
         if run.at == len(run.seqs):
             self.run = None
+
+    def push_displaced(self, place: int, seq: int) -> None:
+        """Add a displaced row; now and then look for ghosts among the others."""
+        if self.displaced is None:
+            self.displaced = Displaced()
+        self.displaced.push(place, seq)
+        self._pushed += 1
+        if self._pushed == BUFFER_ROWS:
+            self._pushed = 0
+            for _ in range(2):
+                self.displaced.sift(self.are_ready)
 
     def pop_displaced(self) -> None:
         """Let go of the first displaced row."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -133,6 +133,27 @@ class Displaced:
                 break
         self._count -= len(taken)
         return taken
+
+    def sift(self, keep: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]) -> None:
+        """Let go of the rows of one run that are not to be kept; the runs take turns."""
+        number = next(iter(self._runs), None)
+        if number is None:
+            return
+        run = self._runs.pop(number)
+        seqs = np.array(run.seqs[run.at :], dtype=np.uint64)
+        # In order of row number, so that the index is read page by page.
+        order = np.argsort(seqs)
+        kept = np.empty(len(seqs), dtype=np.bool_)
+        kept[order] = keep(seqs[order])
+        if kept.all():
+            self._runs[number] = run
+            return
+        self._count -= len(seqs) - int(np.count_nonzero(kept))
+        self._heads = [head for head in self._heads if head[2] != number]
+        heapify(self._heads)
+        if kept.any():
+            places = np.array(run.places[run.at :], dtype=np.uint64)[kept]
+            self._add_run(array("Q", places.tobytes()), array("Q", seqs[kept].tobytes()))
 
     def last(self) -> tuple[int, int] | None:
         """Return the row with the largest place, in O(runs)."""

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ebbmq.core.band import SIFT_ROWS
 from ebbmq.core.classes import NEVER
-from ebbmq.core.displaced import Displaced
-from ebbmq.core.ring import Ring
+from ebbmq.core.displaced import BUFFER_ROWS, Displaced
+from ebbmq.core.ring import CHUNK_ROWS, Ring
 from ebbmq.core.row import HIGH, LOW48, READY
 
 if TYPE_CHECKING:
@@ -36,30 +37,44 @@ if TYPE_CHECKING:
 _FAILURES_BITS: Final = 16
 _SEQ_END: Final = (1 << 64) - 1
 _STALE_ENTRIES: Final = 64
+_SIFT_CHUNKS: Final = 2 * SIFT_ROWS // CHUNK_ROWS
 
 
 class _Line:
     """Rows of one class that were never displaced, freshest at the tail."""
 
-    __slots__ = ("_index", "changed", "key", "known", "rows")
+    __slots__ = ("_index", "changed", "key", "known", "rows", "sift_at")
 
     def __init__(self, index: Index, known: OrderClass) -> None:
         self._index = index
         self.known = known
         self.rows = Ring()
+        self.sift_at = SIFT_ROWS
         self.key: Key | None = None
         self.changed = False
 
     def __lt__(self, other: Source) -> bool:
         return False
 
+    def sift(self) -> None:
+        """Let go of ghosts inside a ring that grew: old ones surface when all others are taken."""
+        for _ in range(_SIFT_CHUNKS):
+            self.rows.sift(self._are_ready)
+        self.sift_at = len(self.rows) + SIFT_ROWS
+
+    def _are_ready(self, seqs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        return self._index.column(seqs, "state") == READY
+
     def first_key(self, now_ms: int) -> Key | None:
         """The key of the row delivered first; ghosts before it are dropped."""
+        size = 1
         while (seq := self.rows.newest()) >= 0:
             key = self._key(seq, now_ms)
             if key is not None:
                 return key
-            self.rows.pop_newest()
+            ghosts = ~self._are_ready(np.array(self.rows.peek_newest(size), dtype=np.uint64))
+            self.rows.take_newest(len(ghosts) if ghosts.all() else int(ghosts.argmin()))
+            size = min(4 * size, CHUNK_ROWS)
         return None
 
     def last_key(self, now_ms: int) -> Key | None:
@@ -78,33 +93,38 @@ class _Line:
         at_ms = row[5] & LOW48
         return (-self.known.value_at(now_ms - at_ms), -at_ms, 0, -seq)
 
-    def pop(self) -> int:
-        return self.rows.pop_newest()
+    def pop_before(self, following: Key | None, wanted: int, now_ms: int) -> list[int]:
+        """Take all rows that are wanted if they come before a key, else the first, which does."""
+        if wanted > 1:
+            last = self.rows.peek_newest(wanted)[-1]
+            key = None if following is None else self._key(last, now_ms)
+            if following is None or (key is not None and key <= following):
+                return self.rows.take_newest(wanted)
+        return [self.rows.pop_newest()]
 
     def pop_last(self) -> int:
+        """Take the row delivered last."""
         return self.rows.pop()
 
     def peek(self, count: int, now_ms: int) -> list[Key]:
         """The keys of the rows delivered first."""
-        keys: list[Key] = []
-        end = len(self.rows)
-        while end and len(keys) < count:
-            start = max(0, end - count)
-            for seq in reversed(self.rows.peek(end - start, start)):
-                key = self._key(seq, now_ms)
-                if key is not None:
-                    keys.append(key)
-            end = start
-        return keys
+        wanted = count
+        while True:
+            seqs = self.rows.peek_newest(wanted)
+            keys = [key for seq in seqs if (key := self._key(seq, now_ms)) is not None]
+            if len(keys) >= count or len(seqs) < wanted:
+                return keys[:count]
+            wanted *= 4
 
 
 class _DisplacedLine:
     """Rows of one class that lost their ring's order, freshest first."""
 
-    __slots__ = ("_index", "changed", "key", "known", "rows")
+    __slots__ = ("_index", "_pushed", "changed", "key", "known", "rows")
 
     def __init__(self, index: Index, known: OrderClass) -> None:
         self._index = index
+        self._pushed = 0
         self.known = known
         self.rows = Displaced()
         self.key: Key | None = None
@@ -116,6 +136,14 @@ class _DisplacedLine:
     def push(self, seq: int, at_ms: int, failures: int) -> None:
         """Add a row; what is fresher, failed less, or came later is smaller in the set."""
         self.rows.push((LOW48 - at_ms) << _FAILURES_BITS | failures, _SEQ_END - seq)
+        self._pushed += 1
+        if self._pushed == BUFFER_ROWS:
+            self._pushed = 0
+            for _ in range(2):
+                self.rows.sift(self._are_ready)
+
+    def _are_ready(self, turned: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        return self._index.column(np.uint64(_SEQ_END) - turned, "state") == READY
 
     def first_key(self, now_ms: int) -> Key | None:
         """The key of the row delivered first; ghosts before it are dropped."""
@@ -143,10 +171,12 @@ class _DisplacedLine:
         failures = pair[0] & (1 << _FAILURES_BITS) - 1
         return (-self.known.value_at(now_ms - at_ms), -at_ms, failures, -seq)
 
-    def pop(self) -> int:
-        return _SEQ_END - self.rows.pop()[1]
+    def pop_before(self, following: Key | None, wanted: int, now_ms: int) -> list[int]:
+        """Take the first row, which is known to come before the key."""
+        return [_SEQ_END - self.rows.pop()[1]]
 
     def pop_last(self) -> int:
+        """Take the row delivered last."""
         return _SEQ_END - self.rows.pop_last()[1]
 
     def peek(self, count: int, now_ms: int) -> list[Key]:
@@ -179,6 +209,8 @@ class ExactOrder:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""
         line = self._line(known)
         line.rows.extend_range(first, count)
+        if len(line.rows) > line.sift_at:
+            line.sift()
 
     def _line(self, known: OrderClass) -> _Line:
         line = self._lines.get(known.number)
@@ -239,11 +271,13 @@ class ExactOrder:
             now_key = source.first_key(now_ms)
             # In a heap the second smallest is a child of the smallest.
             following = min(heap[1:3])[0] if len(heap) > 1 else None
+            wanted = 1
             while now_key is not None and (following is None or now_key <= following):
-                out.append(source.pop())
+                out += source.pop_before(following, wanted, now_ms)
                 now_key = source.first_key(now_ms)
                 if len(out) == count:
                     break
+                wanted = min(2 * wanted, count - len(out))
             if now_key is None:
                 heappop(heap)
                 self._forget(source)

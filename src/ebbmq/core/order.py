@@ -31,7 +31,6 @@ import numpy as np
 
 from ebbmq.core.band import Band, Line
 from ebbmq.core.classes import NEVER, Classes, OrderClass
-from ebbmq.core.displaced import Displaced
 from ebbmq.core.exact import ExactOrder
 from ebbmq.core.row import HIGH, LOW48, READY
 
@@ -113,9 +112,12 @@ class BandedOrder:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""
         top = known.top
         if top < len(self._bands):
-            line = self._bands[top].lines.get(known.number)
+            band = self._bands[top]
+            line = band.lines.get(known.number)
             if line is not None and line.ring:
                 line.ring.extend_range(first, count)
+                if len(line.ring) > line.sift_at:
+                    band.sift(line)
                 return
         self._line(top, known.number, first, at_ms).ring.extend_range(first, count)
 
@@ -127,6 +129,8 @@ class BandedOrder:
             line = band.open_line(kind, seq)
             self._mask |= 1 << number
         elif line.ring:
+            if len(line.ring) > line.sift_at:
+                band.sift(line)
             return line
         if line.leaves == NEVER:
             line.cross_at = NEVER
@@ -142,11 +146,8 @@ class BandedOrder:
         row = self._index.read(seq)
         assert row is not None
         number = self._effective_band(row, now_ms)
-        band = self._band(number)
-        if band.displaced is None:
-            band.displaced = Displaced()
-            self._mask |= 1 << number
-        band.displaced.push(place, seq)
+        self._band(number).push_displaced(place, seq)
+        self._mask |= 1 << number
 
     def _effective_band(self, row: tuple[int, ...], now_ms: int) -> int:
         known = self._classes.all[row[6] >> HIGH]
@@ -346,7 +347,8 @@ class BandedOrder:
                 ring.give_chunk(self._line(band.number - 1, line.kind, first, oldest).ring)
                 moved += rows
             else:
-                moved += self._cross_part(band, line, now_ms) or self._drop_gone(band, line)
+                found = self._cross_part(band, line, now_ms)
+                moved += found or self._drop_gone(band, line, now_ms)
         if not ring:
             band.note_emptied()
         return moved
@@ -391,13 +393,11 @@ class BandedOrder:
             below.ring.extend_array(seqs[:low])
         return low
 
-    def _drop_gone(self, band: Band, line: Line) -> int:
-        """Let go of ghosts at the head of a line and correct its `cross_at`."""
+    def _drop_gone(self, band: Band, line: Line, now_ms: int) -> int:
+        """Let go of ghosts at the head of a line; looks at the rows that follow one by one."""
         before = len(line.ring)
         band.drop_line_ghosts(line.ring)
-        if line.ring:
-            line.cross_at = self._index.enqueued_at(line.ring.head()) + line.leaves
-        return before - len(line.ring)
+        return before - len(line.ring) + self._cross_few(band, line, now_ms)
 
     def _lower(self, band: Band, seqs: Seqs) -> None:
         """Add rows that left the run of a band to the lines of the band below."""

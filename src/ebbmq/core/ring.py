@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -36,7 +36,7 @@ class Ring:
     first chunk and is below its length, or the ring is empty and it is 0.
     """
 
-    __slots__ = ("_at", "_bases", "_chunks", "_count", "_tail", "_tail_base")
+    __slots__ = ("_at", "_bases", "_chunks", "_count", "_sifted", "_tail", "_tail_base")
 
     def __init__(self) -> None:
         self._tail: array[int] = array("I")
@@ -45,6 +45,7 @@ class Ring:
         self._bases = [0]
         self._at = 0
         self._count = 0
+        self._sifted = 0
 
     @classmethod
     def from_numpy(cls, seqs: npt.NDArray[np.uint64]) -> Ring:
@@ -205,6 +206,61 @@ class Ring:
     def drop(self, n: int) -> None:
         """Let go of the first n rows, at most as many as there are."""
         self._drop(min(n, self._count))
+
+    def peek_newest(self, n: int) -> list[int]:
+        """Return up to n rows at the tail, the newest first."""
+        seen: list[int] = []
+        n = min(n, self._count)
+        for base, chunk in zip(reversed(self._bases), reversed(self._chunks), strict=True):
+            if n <= 0:
+                break
+            # The slice may reach rows of the first chunk that were taken; n does not.
+            part = chunk[-n:].tolist()
+            part.reverse()
+            seen += [base + offset for offset in part] if base else part
+            n -= len(part)
+        return seen
+
+    def take_newest(self, n: int) -> list[int]:
+        """Take up to n rows from the tail, the newest first."""
+        taken = self.peek_newest(n)
+        n = len(taken)
+        self._count -= n
+        while n:
+            part = min(n, len(self._tail))
+            del self._tail[-part:]
+            n -= part
+            if not self._tail and len(self._chunks) > 1:
+                self._chunks.pop()
+                self._bases.pop()
+                self._tail = self._chunks[-1]
+                self._tail_base = self._bases[-1]
+        if not self._count:
+            self._free_head()
+        return taken
+
+    def sift(self, keep: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]) -> None:
+        """Let go of the rows of one inner chunk that are not to be kept; the chunks take turns."""
+        at = self._sifted + 1
+        if at > len(self._chunks) - 2:
+            at = 1
+        self._sifted = at
+        if len(self._chunks) <= at + 1:
+            return
+        base, chunk = self._bases[at], self._chunks[at]
+        kept = keep(np.array(chunk, dtype=np.uint64) + np.uint64(base))
+        if kept.all():
+            return
+        rest = array("I", np.frombuffer(chunk, dtype=np.uint32)[kept].tobytes())
+        self._count -= len(chunk) - len(rest)
+        before = self._chunks[at - 1]
+        if rest and (self._bases[at - 1] != base or len(before) + len(rest) > CHUNK_ROWS):
+            self._chunks[at] = rest
+            return
+        # Short chunks must not pile up: an array costs as much as twenty rows.
+        before.extend(rest)
+        del self._chunks[at], self._bases[at]
+        self._sifted = at - 1
 
     def take_while_below(self, limit_seq: int, n: int) -> list[int]:
         """Take rows from the head, at most n, up to the first that is not below the limit."""

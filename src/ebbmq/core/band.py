@@ -275,7 +275,8 @@ class Band:
 
     def are_ready(self, seqs: Seqs) -> Flags:
         """Which rows are alive and in the order."""
-        return self._index.column(seqs, "state") == READY
+        ready: Flags = self._index.column(seqs, "state") == READY
+        return ready
 
     def crosses(self, seqs: Seqs) -> npt.NDArray[np.int64]:
         """When each row leaves this band by age; rows that are gone at once."""

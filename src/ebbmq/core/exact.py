@@ -63,7 +63,8 @@ class _Line:
         self.sift_at = len(self.rows) + SIFT_ROWS
 
     def _are_ready(self, seqs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        return self._index.column(seqs, "state") == READY
+        ready: npt.NDArray[np.bool_] = self._index.column(seqs, "state") == READY
+        return ready
 
     def first_key(self, now_ms: int) -> Key | None:
         """The key of the row delivered first; ghosts before it are dropped."""
@@ -143,7 +144,9 @@ class _DisplacedLine:
                 self.rows.sift(self._are_ready)
 
     def _are_ready(self, turned: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        return self._index.column(np.uint64(_SEQ_END) - turned, "state") == READY
+        seqs = np.uint64(_SEQ_END) - turned
+        ready: npt.NDArray[np.bool_] = self._index.column(seqs, "state") == READY
+        return ready
 
     def first_key(self, now_ms: int) -> Key | None:
         """The key of the row delivered first; ghosts before it are dropped."""

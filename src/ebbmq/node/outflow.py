@@ -16,7 +16,7 @@ from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ebbmq.core.leases import Grants
     from ebbmq.core.partition import Partition, Row
@@ -78,7 +78,7 @@ def leases(
     tokens = tokens_of(partition, grants)
     columns = tuple(zip(*grants.rows, strict=True))
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
-    if any(columns[4]) or any(columns[7]) or max(columns[5]) > LOW48:
+    if any(columns[7]) or max(columns[5]) > LOW48:
         return [
             _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
             for seq, row, payload, token in zip(
@@ -86,11 +86,8 @@ def leases(
             )
         ]
     prefix = f"{partition.pid:x}-"
-    width = partition.spec.band_width or 1.0
     importances, enqueued = columns[2], columns[5]
-    bands = importances
-    if width != 1.0:
-        bands = tuple(policy.band_of(importance, width) for importance in importances)
+    current, bands = _worth(partition, columns, now_ms)
     return list(
         map(
             Lease,
@@ -101,18 +98,42 @@ def leases(
             [generation + 1 for generation in columns[13]],
             repeat(0),
             importances,
-            map(float, importances),
+            current,
             bands,
             [
                 (dead & LOW48) - at_ms if dead & LOW48 else None
                 for dead, at_ms in zip(columns[6], enqueued, strict=True)
             ],
-            repeat(0.0),
+            [rate / rows.RATE_UNIT for rate in columns[4]],
             enqueued,
             repeat(grants.deadline_ms),
             repeat(()),
         )
     )
+
+
+def _worth(
+    partition: Partition, columns: Sequence[Sequence[int]], now_ms: int
+) -> tuple[Iterable[float], Iterable[int]]:
+    """Current importance and band of rows that never failed, given by columns."""
+    importances = columns[2]
+    width = partition.spec.band_width or 1.0
+    if not any(columns[4]):
+        if width == 1.0:
+            return map(float, importances), importances
+        return map(float, importances), [policy.band_of(value, width) for value in importances]
+    enqueued = np.array(columns[5], dtype=np.int64)
+    dead = np.array(columns[6], dtype=np.uint64) & np.uint64(LOW48)
+    lives = dead.astype(np.int64)
+    span = np.where(lives > 0, lives - enqueued, partition.spec.decay_unit_ms)
+    rates = np.array(columns[4], dtype=np.float64) / rows.RATE_UNIT
+    left = policy.decayed(np.array(importances, dtype=np.float64), rates, now_ms - enqueued, span)
+    current = np.maximum(left, 0.0)
+    bands = np.ceil(current / width)
+    # The quotient is rounded; the edges decide, as in policy.band_of.
+    bands -= current <= (bands - 1) * width
+    bands += current > bands * width
+    return current.tolist(), np.maximum(bands, 0).astype(np.int64).tolist()
 
 
 def lease(

@@ -1,0 +1,55 @@
+"""A batch of leases shows the same values as leases made one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbmq.core import row as rows
+from ebbmq.core.leases import Grants
+from ebbmq.core.partition import Partition
+from ebbmq.model import QueueSpec
+from ebbmq.node import outflow
+
+NOW_MS = 1_700_000_000_000
+
+row = st.builds(
+    lambda importance, rate, age_ms, ttl_ms, generation: (
+        rows.READY,
+        rows.DURABLE,
+        importance,
+        0,
+        rate,
+        NOW_MS - age_ms,
+        (NOW_MS - age_ms + ttl_ms) if ttl_ms else 0,
+        0,
+        1,
+        1,
+        0,
+        4,
+        0,
+        generation,
+        0,
+    ),
+    st.integers(1, 10),
+    st.sampled_from([0, 1, 250_000_000, 333_333_333, rows.RATE_UNIT]),
+    st.integers(0, 10_000_000),
+    st.sampled_from([0, 1, 60_000, 3_600_000]),
+    st.integers(0, 5),
+)
+
+
+@given(st.lists(row, min_size=1, max_size=20), st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]))
+def test_a_batch_of_leases_shows_what_single_leases_show(
+    given_rows: list[tuple[int, ...]], width: float
+) -> None:
+    partition = Partition(7, QueueSpec("q", band_width=width), 3)
+    seqs = list(range(1, len(given_rows) + 1))
+    payloads = [b"body"] * len(given_rows)
+    grants = Grants(seqs, list(given_rows), NOW_MS + 1, 9)
+    together = outflow.leases(partition, grants, payloads, NOW_MS)
+    alone = [
+        outflow.lease(partition, seq, one, b"body", Grants([seq], [one], NOW_MS + 1, 9), NOW_MS)
+        for seq, one in zip(seqs, given_rows, strict=True)
+    ]
+    assert together == alone

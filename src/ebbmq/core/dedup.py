@@ -1,9 +1,9 @@
 """Producers' ids a partition remembers, so that a publish that is sent twice is stored once.
 
-A packed table: 24 bytes a slot (128 bits of a keyed hash and the message number), open addressing.
-When an id was seen follows from its message number, since numbers rise with time. Two generations
-of tables let old ids go without touching each: an id is found for the whole window, at most
-limits.DEDUP_IDS_MAX of them per partition.
+Packed tables: 24 bytes a slot (128 bits of a keyed hash and the message number), open addressing.
+When an id was seen follows from its message number, since numbers rise with time. Tables are of
+bounded size and the oldest goes as a whole, so that neither growing nor forgetting ever takes long:
+an id is found for the whole window, at most limits.DEDUP_IDS_MAX of them per partition.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from array import array
 from bisect import bisect_right
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _HASH: Final = Struct("<QQ")
-_GENERATION_IDS: Final = limits.DEDUP_IDS_MAX // 2
-_FIRST_SLOTS: Final = 61
+_ENTRY: Final = Struct("<QQQ")
+_COUNT: Final = Struct("<I")
+_FIRST_SLOTS: Final = 64
+_SLOTS_MAX: Final = 1 << 16
+_FILL: Final = 0.85
 _STAMP_MS: Final = 1_000
 
 
 class _Table:
-    __slots__ = ("count", "high", "low", "seqs", "slots")
+    __slots__ = ("count", "high", "last_seq", "low", "seqs", "slots")
 
     def __init__(self, slots: int = _FIRST_SLOTS) -> None:
         self.slots = slots
@@ -31,32 +37,35 @@ class _Table:
         self.low = array("Q", bytes(8 * slots))
         self.seqs = array("Q", bytes(8 * slots))
         self.count = 0
+        self.last_seq = 0
 
     def find(self, high: int, low: int) -> int:
-        at = low % self.slots
+        at = low & self.slots - 1
         while seq := self.seqs[at]:
             if self.low[at] == low and self.high[at] == high:
                 return seq
-            at = at + 1 if at + 1 < self.slots else 0
+            at = at + 1 & self.slots - 1
         return 0
 
+    def is_full(self) -> bool:
+        return self.count >= self.slots * _FILL
+
     def add(self, high: int, low: int, seq: int) -> None:
-        if self.count * 100 >= self.slots * 85:
-            self._grow()
-        at = low % self.slots
+        at = low & self.slots - 1
         while self.seqs[at] and (self.low[at] != low or self.high[at] != high):
-            at = at + 1 if at + 1 < self.slots else 0
+            at = at + 1 & self.slots - 1
         self.count += not self.seqs[at]
         self.high[at], self.low[at], self.seqs[at] = high, low, seq
+        self.last_seq = max(self.last_seq, seq)
 
-    def _grow(self) -> None:
-        larger = _Table(self.slots * 5 // 4 | 1)
-        for high, low, seq in zip(self.high, self.low, self.seqs, strict=True):
-            if seq:
-                larger.add(high, low, seq)
-        self.slots, self.high, self.low, self.seqs = (
-            larger.slots, larger.high, larger.low, larger.seqs,
-        )  # fmt: skip
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        return (entry for entry in zip(self.high, self.low, self.seqs, strict=True) if entry[2])
+
+    def doubled(self) -> _Table:
+        larger = _Table(2 * self.slots)
+        for entry in self.entries():
+            larger.add(*entry)
+        return larger
 
 
 class Dedup:
@@ -64,50 +73,52 @@ class Dedup:
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
-        self._current = _Table()
-        self._former = _Table()
-        self._since_ms = 0
+        #: Oldest first; ids are added to the last.
+        self._tables = [_Table()]
         #: First message number and last instant of each second in which an id was seen.
         self._stamps: list[tuple[int, int]] = []
         self._stamp_ends_ms = 0
 
     def __len__(self) -> int:
-        return self._current.count + self._former.count
+        return sum(table.count for table in self._tables)
 
     def find(self, name: str, now_ms: int) -> int:
         """The number of the message published under this id within the window; 0 if none."""
-        if not self._current.count and not self._former.count:
-            return 0
         high, low = self._hash(name)
-        seq = self._current.find(high, low) or self._former.find(high, low)
-        if seq and self._seen_at(seq) + limits.DEDUP_WINDOW_MS > now_ms:
-            return seq
+        for table in reversed(self._tables):
+            seq = table.find(high, low)
+            if seq:
+                return seq if self._seen_at(seq) + limits.DEDUP_WINDOW_MS > now_ms else 0
         return 0
 
     def add(self, name: str, seq: int, now_ms: int) -> None:
         """Remember an id."""
-        self._rotate(now_ms)
+        if self._tables[-1].is_full():
+            self._make_room(now_ms)
         if not self._stamps or now_ms >= self._stamp_ends_ms:
             self._stamps.append((seq, now_ms))
             self._stamp_ends_ms = now_ms + _STAMP_MS
         else:
             self._stamps[-1] = (self._stamps[-1][0], now_ms)
-        self._current.add(*self._hash(name), seq)
+        self._tables[-1].add(*self._hash(name), seq)
+
+    def _make_room(self, now_ms: int) -> None:
+        tables = self._tables
+        if tables[-1].slots < _SLOTS_MAX:
+            tables[-1] = tables[-1].doubled()
+            return
+        tables.append(_Table(_SLOTS_MAX))
+        oldest_ms = now_ms - limits.DEDUP_WINDOW_MS
+        while len(tables) > 1 and (
+            len(self) > limits.DEDUP_IDS_MAX or self._seen_at(tables[0].last_seq) <= oldest_ms
+        ):
+            del tables[0]
+        self._stamps = [stamp for stamp in self._stamps if stamp[1] >= oldest_ms]
 
     def _hash(self, name: str) -> tuple[int, int]:
         digest = blake2b(name.encode(), digest_size=16, key=self._key).digest()
         high, low = _HASH.unpack(digest)
         return high, low
-
-    def _rotate(self, now_ms: int) -> None:
-        if self._current.count == 0:
-            self._since_ms = now_ms
-        aged = now_ms - self._since_ms >= limits.DEDUP_WINDOW_MS
-        if aged or self._current.count >= _GENERATION_IDS:
-            self._former, self._current = self._current, _Table()
-            self._since_ms = now_ms
-            oldest = now_ms - 2 * limits.DEDUP_WINDOW_MS
-            self._stamps = [stamp for stamp in self._stamps if stamp[1] >= oldest]
 
     def _seen_at(self, seq: int) -> int:
         at = bisect_right(self._stamps, (seq, 1 << 62)) - 1
@@ -115,18 +126,19 @@ class Dedup:
 
     def entries(self) -> bytes:
         """Everything remembered, packed for a checkpoint."""
-        parts = [Struct("<I").pack(len(self._stamps))]
+        parts = [_COUNT.pack(len(self._stamps))]
         parts += [_HASH.pack(*stamp) for stamp in self._stamps]
-        for table in (self._former, self._current):
-            for high, low, seq in zip(table.high, table.low, table.seqs, strict=True):
-                if seq:
-                    parts.append(Struct("<QQQ").pack(high, low, seq))
+        for table in self._tables:
+            parts += [_ENTRY.pack(*entry) for entry in table.entries()]
         return b"".join(parts)
 
     def restore(self, packed: bytes | memoryview) -> None:
         """Put back what `entries` packed."""
-        (count,) = Struct("<I").unpack_from(packed)
-        end = 4 + count * _HASH.size
-        self._stamps = [(seq, at) for seq, at in _HASH.iter_unpack(packed[4:end])]
-        for high, low, seq in Struct("<QQQ").iter_unpack(packed[end:]):
-            self._former.add(high, low, seq)
+        (count,) = _COUNT.unpack_from(packed)
+        end = _COUNT.size + count * _HASH.size
+        self._stamps = [(seq, at) for seq, at in _HASH.iter_unpack(packed[_COUNT.size : end])]
+        now_ms = self._stamps[-1][1] if self._stamps else 0
+        for entry in sorted(_ENTRY.iter_unpack(packed[end:]), key=lambda known: known[2]):
+            if self._tables[-1].is_full():
+                self._make_room(now_ms)
+            self._tables[-1].add(*entry)

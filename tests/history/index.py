@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -107,6 +108,7 @@ class Index:
         ]
         self.by_token: dict[str, tuple[Message, Delivery]] = {}
         self.forged: list[Settle] = []
+        self._publishes = self._publishes_by_queue(events)
         for event in events:
             self._collect_message(event)
         by_id = {id_: m for m in self.messages.values() for id_ in m.ids}
@@ -174,6 +176,30 @@ class Index:
             return call.ended
         later = self.restarts_between(call.started, NEVER)
         return later[0].at if later else NEVER
+
+    def surely_ready_at(self, publish: Publish) -> int:
+        """When its messages could be leased: batches of a queue become ready in their order.
+
+        So one that was confirmed at a weak level may wait for a stronger one that began earlier.
+        """
+        assert publish.ended is not None
+        starts, latest_ends = self._publishes[publish.queue]
+        return latest_ends[bisect.bisect_left(starts, publish.ended) - 1]
+
+    def _publishes_by_queue(
+        self, events: Sequence[Event]
+    ) -> dict[str, tuple[list[int], list[int]]]:
+        """Per queue the starts of its publishes, and up to each the latest end so far."""
+        by_queue: dict[str, list[Publish]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, Publish):
+                by_queue[event.queue].append(event)
+        out = {}
+        for queue, calls in by_queue.items():
+            calls.sort(key=lambda call: call.started)
+            ends = itertools.accumulate(map(self.end_of_effect, calls), max)
+            out[queue] = ([call.started for call in calls], list(ends))
+        return out
 
     def power_cut_between(self, after: int, before: int) -> bool:
         return any(r.kind == "power" for r in self.restarts_between(after, before))

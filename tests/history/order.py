@@ -36,6 +36,7 @@ class _Turn:
     delivery: Delivery
     publish: Publish | None
     index_in_publish: int
+    ready_at: int
 
     @property
     def band(self) -> int:
@@ -56,8 +57,8 @@ def _turn(index: Index, message: Message, delivery: Delivery, *, is_first: bool)
             index.hidden_grants(message.queue, publish.started, delivery.ended) > 0
         )
         if publish.outcome == "ok" and not sent.delay_ms and not sent.decays and not is_hidden:
-            return _Turn(delivery, publish, place)
-    return _Turn(delivery, None, 0)
+            return _Turn(delivery, publish, place, index.surely_ready_at(publish))
+    return _Turn(delivery, None, 0, 0)
 
 
 class _Latest:
@@ -88,10 +89,8 @@ class _Latest:
 
     def is_outranked(self, turn: _Turn) -> bool:
         """Whether a lower band was served by a call that began when this one was ready."""
-        assert turn.publish is not None
-        assert turn.publish.ended is not None
         lower = [at for band, at in self.lease_started.items() if band < turn.band]
-        return max(lower, default=-1) > turn.publish.ended
+        return max(lower, default=-1) > turn.ready_at
 
 
 def _order_of(queue: str, turns: list[_Turn]) -> Iterator[Violation]:

@@ -587,6 +587,18 @@ def test_a_higher_band_published_during_the_lease_call_may_come_later() -> None:
     assert story.kinds(ORDERED) == set()
 
 
+def test_a_batch_may_wait_for_a_stronger_one_that_began_before_it() -> None:
+    story = Story()
+    story.publish(b"low")
+    started = story.next()
+    story.publish(sent=Sent(b"high", importance=9), level="memory")
+    story.lease(b"low", band=2)
+    strong = Publish(started, story.next(), "q", "synced", (Sent(b"strong"),), "ok", ("1-7",))
+    story.events.append(strong)
+    story.lease(b"high", band=9)
+    assert story.kinds(ORDERED) == set()
+
+
 def test_a_redelivered_message_may_come_after_later_ones() -> None:
     story = Story()
     story.publish(b"a", b"b")

@@ -1,0 +1,113 @@
+"""Several lives of one data directory, what their clients recorded, and the verdict on it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ebbmq import Broker
+from tests.crash.worker import CONFIG, LEASE_TIMEOUT_MS, MAX_ATTEMPTS, QUEUES, Job
+from tests.history import Drained, Event, Options, Publish, Removed, Restart, Violation, check
+from tests.recorder import MemoryKeeper, Recorder, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.crash.server import Server
+    from tests.history import Sent
+    from tests.history.events import RestartKind
+
+DRAIN_TIMEOUT_S: Final = 30.0
+OPTIONS: Final = Options(
+    max_attempts={"failing": MAX_ATTEMPTS},
+    dead_queues={"failing": "failing.dead"},
+    ordered=frozenset({"plain", "bands", "split"}),
+)
+
+
+class Story:
+    """A data directory that is used, killed and used again."""
+
+    def __init__(
+        self, root: Path, server: Server, seed: int, directory: Path | None = None
+    ) -> None:
+        self.directory = directory or root / "data"
+        self.record = root / "record"
+        self.record.mkdir()
+        self.events: list[Event] = []
+        self._server = server
+        self._seed = seed
+        self._lives = 0
+
+    def job(self) -> Job:
+        """The next life."""
+        self._lives += 1
+        return Job(
+            directory=str(self.directory),
+            record=str(self.record),
+            life=self._lives,
+            seed=self._seed,
+            repeat=tuple(self._unconfirmed()),
+        )
+
+    def live(self, *, kill_after_s: float | None = None, **changes: object) -> int:
+        """One life of the worker; returns its exit status."""
+        job = msgspec.structs.replace(self.job(), **changes)
+        status = self._server.run(job, kill_after_s)
+        self.ended("kill" if status == -signal.SIGKILL else "clean")
+        return status
+
+    def live_until_cut(self, cut: Callable[[], None], after_s: float) -> None:
+        """One life of the worker, which ends when the power of its disk is cut."""
+        job = msgspec.structs.replace(self.job(), calls=100_000)
+        self._server.run(job, after_s, before_kill=cut)
+        self.ended("power")
+
+    def ended(self, kind: RestartKind) -> None:
+        """Take over what the last life recorded; its broker ended in this way before now."""
+        for path in sorted(self.record.glob(f"calls-{self._lives}-*.jsonl")):
+            self.events += read_file(path)
+        self.events.append(Restart(time.monotonic_ns(), kind))
+
+    def error(self) -> str:
+        """What made the last life end by itself, if something did."""
+        path = self.record / f"error-{self._lives}.txt"
+        return path.read_text() if path.exists() else ""
+
+    def _unconfirmed(self) -> Iterable[tuple[str, Sent]]:
+        for event in self.events[-40:]:
+            if isinstance(event, Publish) and event.outcome == "unknown":
+                yield from ((event.queue, s) for s in event.messages if s.producer_id is not None)
+
+    def verdict(self, damaged: Iterable[str] = ()) -> list[Violation]:
+        """Open the directory once more, drain every queue and judge the whole history."""
+        with Broker.open(self.directory, config=CONFIG) as broker:
+            for spec in QUEUES.values():
+                broker.declare(spec)
+            self.events += drain(broker)
+        stamp = time.monotonic_ns()
+        self.events += [Removed(stamp, "", id_, "damaged") for id_ in damaged]
+        return check(self.events, OPTIONS)
+
+
+def drain(broker: Broker) -> list[Event]:
+    """Lease and ack everything there is until nothing is left in any state."""
+    keeper = MemoryKeeper()
+    recorder = Recorder(broker, keeper, time.monotonic_ns)
+    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in QUEUES}
+    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+    while any(sum(broker.stats(name)["depth"].values()) for name in QUEUES):
+        assert time.monotonic() < deadline, {name: broker.stats(name)["depth"] for name in QUEUES}
+        for name in QUEUES:
+            # The broker's own long poll waits for leases and delays of the past to end.
+            leases = recorder.lease(name, 1_000, LEASE_TIMEOUT_MS * 100, wait_ms=5)
+            found[name] += [(lease.id, lease.body) for lease in leases]
+            broker.ack(name, [lease.token for lease in leases])
+    for name in QUEUES:
+        recorder.removals(name)
+    stamp = time.monotonic_ns()
+    return keeper.events() + [Drained(stamp, name, tuple(got)) for name, got in found.items()]

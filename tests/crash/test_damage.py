@@ -1,0 +1,177 @@
+"""Damaged bytes: every message is delivered as it was published or named in a report."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.node import doctor
+from tests.crash.worker import CONFIG
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.crash
+
+QUEUES = ("a", "b", "c")
+FLIPS = 160
+
+
+@dataclass
+class Contents:
+    """What a data directory holds, and what was acked in it (synced)."""
+
+    directory: Path
+    live: dict[str, bytes] = field(default_factory=dict)
+    acked: dict[str, bytes] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """A closed directory with several segments, checkpoints and all kinds of facts."""
+    contents = Contents(tmp_path_factory.mktemp("damage") / "data")
+    chance = random.Random(7)
+    for life in range(3):
+        with Broker.open(contents.directory, config=CONFIG) as broker:
+            for name in QUEUES:
+                broker.declare(QueueSpec(name, retry_delay_ms=0, max_attempts=0))
+            for number in range(40):
+                _work(broker, contents, chance, f"{life}.{number}")
+    return contents
+
+
+def _work(broker: Broker, contents: Contents, chance: random.Random, key: str) -> None:
+    queue = chance.choice(QUEUES)
+    bodies = [f"{key}.{i} ".encode() + chance.randbytes(chance.choice((0, 50, 3_000)))
+              for i in range(chance.randint(1, 8))]  # fmt: skip
+    receipts = broker.publish(queue, [Message(body) for body in bodies], confirm="synced")
+    contents.live.update((receipt.id, body) for receipt, body in zip(receipts, bodies, strict=True))
+    queue = chance.choice(QUEUES)
+    leases = broker.lease(queue, count=4)
+    done, failed = leases[:3], leases[3:]
+    broker.ack(queue, [lease.token for lease in done], confirm="synced")
+    broker.retry(queue, [lease.token for lease in failed])
+    for lease in done:
+        contents.acked[lease.id] = contents.live.pop(lease.id)
+
+
+def _named(texts: list[str]) -> set[str]:
+    """The ids in a report; `1-5 to 1-9` names what lies between."""
+    text = " \n".join(texts)
+    ids = set(re.findall(r"\b[0-9a-f]+-[0-9a-f]+\b", text))
+    for pid, first, last in re.findall(r"\b([0-9a-f]+)-([0-9a-f]+) to \1-([0-9a-f]+)\b", text):
+        ids |= {f"{pid}-{seq:x}" for seq in range(int(first, 16), int(last, 16) + 1)}
+    return ids
+
+
+def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
+    """Open a damaged copy and compare; returns whether anything was reported."""
+    report = doctor.examine(directory, lambda done, total: None)
+    named = _named(report.problems)
+    got: dict[str, bytes] = {}
+    faulty: set[str] = set()
+    with Broker.open(directory, config=CONFIG) as broker:
+        for queue in QUEUES:
+            for partition in broker.stats(queue)["partitions"]:
+                if partition["state"] == "faulty":
+                    faulty.add(partition["id"])
+            for lease in broker.lease(queue, count=10_000):
+                assert lease.id not in got, f"{lease.id} twice"
+                got[lease.id] = lease.body
+            named |= {removal.id for removal in broker.removals(queue)}
+        named |= _named(broker.health()["damage"])
+    known = contents.live | contents.acked
+    for id_, body in got.items():
+        assert known.get(id_) == body, f"{id_} was never published like that"
+    # A partition that is set apart as a whole is a report about all of its messages.
+    apart = {id_ for id_ in contents.live if id_.partition("-")[0] in faulty}
+    lost = contents.live.keys() - got.keys() - named - apart
+    assert not lost, f"lost and not named: {sorted(lost)}; reported: {report.problems}"
+    back = (got.keys() & contents.acked.keys()) - named
+    assert not back, f"acked, back, not named: {sorted(back)}; reported: {report.problems}"
+    return not report.clean, "; ".join(report.problems)
+
+
+def _files(directory: Path) -> list[Path]:
+    paths = [*(directory / "journal").iterdir(), *(directory / "checkpoints").iterdir()]
+    return sorted(path for path in paths if path.stat().st_size)
+
+
+def _flip(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    used = len(bytes(data).rstrip(b"\0")) or len(data)
+    data[chance.randrange(used)] ^= 1 << chance.randrange(8)
+    path.write_bytes(bytes(data))
+
+
+def test_an_intact_directory_is_clean(contents: Contents, tmp_path: Path) -> None:
+    shutil.copytree(contents.directory, tmp_path / "data")
+    is_damaged, problems = _judge(contents, tmp_path / "data")
+    assert not is_damaged, problems
+
+
+@pytest.mark.parametrize("flips", [1, 2])
+@pytest.mark.parametrize("part", range(4))
+def test_after_bit_flips_every_message_is_intact_or_named(
+    contents: Contents, tmp_path: Path, part: int, flips: int
+) -> None:
+    chance = random.Random(f"{part} {flips}")
+    for number in range(FLIPS // 8):
+        copy = tmp_path / str(number)
+        shutil.copytree(contents.directory, copy)
+        flipped = [chance.choice(_files(copy)) for _ in range(flips)]
+        for path in flipped:
+            _flip(path, chance)
+        try:
+            _judge(contents, copy)
+        except AssertionError as error:
+            raise AssertionError(
+                f"flip {number} in {[p.name for p in flipped]}: {error}"
+            ) from error
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    "tail", ["random", "zeros then random", "an older part of the log", "half a record"]
+)
+def test_a_torn_tail_is_cut_off_and_nothing_else(
+    contents: Contents, tmp_path: Path, tail: str
+) -> None:
+    chance = random.Random(tail)
+    copy = tmp_path / "data"
+    shutil.copytree(contents.directory, copy)
+    last = max(
+        path for path in (copy / "journal").glob("young-*") if path.read_bytes().strip(b"\0")
+    )
+    data = last.read_bytes()
+    used = (len(data.rstrip(b"\0")) + 7) // 8 * 8
+    garbage = {
+        "random": chance.randbytes(300),
+        "zeros then random": bytes(64) + chance.randbytes(300),
+        "an older part of the log": data[: min(used, 400)],
+        "half a record": data[40:120],
+    }[tail]
+    last.write_bytes((data[:used] + garbage).ljust(len(data), b"\0"))
+    _judge(contents, copy)
+    with Broker.open(copy, config=CONFIG) as broker:
+        (receipt,) = broker.publish("a", [Message(b"after")])
+    with Broker.open(copy, config=CONFIG) as broker:
+        assert receipt.id in [lease.id for lease in broker.lease("a", count=10_000)]
+
+
+def test_without_checkpoints_nothing_is_lost_and_nothing_acked_comes_back(
+    contents: Contents, tmp_path: Path
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(contents.directory, copy)
+    assert len(contents.acked) > len(contents.live) / 2
+    assert not (copy / "journal" / "young-0000000001.seg").exists(), "nothing was reclaimed"
+    for path in (copy / "checkpoints").iterdir():
+        path.unlink()
+    _judge(contents, copy)

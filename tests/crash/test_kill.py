@@ -1,0 +1,80 @@
+"""kill -9 at any moment: what was confirmed is there, what was acked stays away."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.crash.conftest import LIVES
+from tests.crash.faults import Fault
+from tests.crash.story import Story
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.crash.server import Server
+
+pytestmark = pytest.mark.crash
+
+KILL_WITHIN_S = 0.12
+
+
+def test_every_promise_holds_after_kill_9_at_random_moments(
+    tmp_path: Path, server: Server, story_number: int
+) -> None:
+    story = Story(tmp_path, server, seed=story_number)
+    moments = random.Random(story_number)
+    for _ in range(LIVES):
+        status = story.live(kill_after_s=moments.uniform(0, KILL_WITHIN_S))
+        assert status in (0, -signal.SIGKILL), story.error()
+    assert story.verdict() == []
+
+
+POINTS = {
+    "before a write": Fault("write", "before", "young-", 40),
+    "in the middle of a write": Fault("write", "middle", "young-", 40),
+    "after a write, before its sync": Fault("write", "after", "young-", 40),
+    "before a sync": Fault("sync", "before", "young-", 20),
+    "after a sync, before the reply": Fault("sync", "after", "young-", 20),
+    "before a segment is made": Fault("create", "before", "young-", 3),
+    "after a segment was made": Fault("create", "after", "young-", 3),
+    "before a segment is deleted": Fault("delete", "before", "young-", 1),
+    "after a segment was deleted": Fault("delete", "after", "young-", 1),
+    "before a relocation is written": Fault("write", "before", "old-", 1),
+    "in the middle of a relocation": Fault("write", "middle", "old-", 1),
+    "after a relocation, before its sync": Fault("write", "after", "old-", 1),
+    "after the sync of a relocation": Fault("sync", "after", "old-", 1),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("nth", [1, 2])
+def test_every_promise_holds_after_a_kill_at(
+    tmp_path: Path, server: Server, point: str, nth: int
+) -> None:
+    story = Story(tmp_path, server, seed=nth)
+    fault = POINTS[point]
+    story.live(calls=60)
+    first = Fault(fault.operation, fault.moment, fault.prefix, fault.nth * nth)
+    status = story.live(fault=first, calls=3_000)
+    assert status == -signal.SIGKILL, f"never came to the point {point}: {story.error()}"
+    # The second life meets the same point while it recovers or works on what the first one left.
+    story.live(fault=fault, calls=100)
+    assert story.verdict() == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_promise_holds_when_all_checkpoints_are_deleted_after_each_kill(
+    tmp_path: Path, server: Server, seed: int
+) -> None:
+    story = Story(tmp_path, server, seed=seed)
+    moments = random.Random(seed)
+    for _ in range(LIVES):
+        story.live(kill_after_s=moments.uniform(0.05, 2 * KILL_WITHIN_S))
+        for path in (story.directory / "checkpoints").glob("*"):
+            path.unlink()
+    assert not (story.directory / "journal" / "young-0000000001.seg").exists()
+    assert story.verdict() == []

@@ -1,0 +1,219 @@
+"""The real broker on a disk in memory and a clock that stands still, driven by one random seed.
+
+Everything that could differ between two runs comes from the seed: commands, time, what a crash
+leaves on the disk, which sync fails. The trace is what the clients saw; tokens, which nobody may be
+able to guess, are left out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ebbmq import Broker, QueueSpec
+from ebbmq.errors import StorageFailed
+from ebbmq.journal.disk import MemoryDisk
+from ebbmq.testing import ManualClock
+from tests.history import (
+    Drained,
+    LeaseCall,
+    Options,
+    Restart,
+    Sent,
+    Settle,
+    Violation,
+    check,
+)
+from tests.recorder import MemoryKeeper, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ebbmq.model import Lease
+    from tests.history import Event
+    from tests.history.events import RestartKind
+
+LEASE_TIMEOUT_MS: Final = 1_000
+CONFIG: Final = {"segment_bytes": 65_536, "checkpoint_every_facts": 100}
+QUEUES: Final = (
+    QueueSpec("plain", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=0, max_attempts=0),
+    QueueSpec("bands", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=100),
+    QueueSpec("split", lease_timeout_ms=LEASE_TIMEOUT_MS, partitions=3),
+    QueueSpec("fading", lease_timeout_ms=LEASE_TIMEOUT_MS, decay_unit_ms=20_000),
+    QueueSpec("failing", lease_timeout_ms=LEASE_TIMEOUT_MS, max_attempts=2, dead_queue="dead"),
+    QueueSpec("dead", lease_timeout_ms=LEASE_TIMEOUT_MS, max_attempts=0),
+)
+NAMES: Final = tuple(spec.name for spec in QUEUES)
+OPTIONS: Final = Options(
+    max_attempts={"failing": 2, "bands": 16},
+    dead_queues={"failing": "dead"},
+    ordered=frozenset({"plain", "bands", "split"}),
+)
+
+
+class Simulation:
+    """One data directory through many lives."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.random = random.Random(seed)
+        self.root = root
+        self.disk = MemoryDisk()
+        self.clock = ManualClock()
+        self.keeper = MemoryKeeper()
+        self.events: list[Event] = []
+        self.held: dict[str, list[Lease]] = {name: [] for name in NAMES}
+        self.lives = 0
+        self.bodies = 0
+        self.steps = 0
+        self.open()
+
+    def stamp(self) -> int:
+        self.steps += 1
+        return self.steps
+
+    def open(self) -> None:
+        """Begin a life in a copy of the directory, for the dead one still holds its lock."""
+        before, self.lives = self.root / f"life-{self.lives}", self.lives + 1
+        now = self.root / f"life-{self.lives}"
+        if before.exists():
+            shutil.copytree(before, now)
+            (now / "lock").unlink(missing_ok=True)
+            shutil.rmtree(before)
+        self.clock = ManualClock(self.clock.wall_ms())
+        self.broker = Broker.open(
+            now, config=CONFIG, clock=self.clock, disk=self.disk, threaded=False
+        )
+        self.events += self.keeper.events()
+        self.keeper = MemoryKeeper()
+        self.recorder = Recorder(self.broker, self.keeper, self.stamp, self.clock.wall_ms)
+        for spec in QUEUES:
+            self.broker.declare(spec)
+
+    def run(self, steps: int) -> list[Violation]:
+        """Take so many steps, drain, and judge."""
+        for _ in range(steps):
+            try:
+                self.step()
+            except StorageFailed:
+                self.restart(self.random.choice(("kill", "power")))
+        self.restart("power")
+        self.drain()
+        return check(self.history(), OPTIONS)
+
+    def history(self) -> list[Event]:
+        return self.events + self.keeper.events()
+
+    def trace(self) -> str:
+        """A digest of everything that was seen, without the tokens."""
+        digest = hashlib.sha256()
+        for event in self.history():
+            digest.update(repr(_without_tokens(event)).encode())
+        return digest.hexdigest()
+
+    def step(self) -> None:
+        commands: tuple[tuple[int, Callable[[], None]], ...] = (
+            (300, self.publish),
+            (250, self.lease),
+            (250, self.settle),
+            (120, self.advance),
+            (30, self.read_removals),
+            (30, self.broker.engine.upkeep),
+            (12, lambda: self.restart("kill")),
+            (12, lambda: self.restart("power")),
+            (6, lambda: self.restart("clean")),
+            (6, lambda: self.disk.fail_sync_after(self.random.randrange(20))),
+            (3, lambda: self.disk.fail_write_after(self.random.randrange(20))),
+        )
+        (command,) = self.random.choices(
+            [command for _, command in commands], [weight for weight, _ in commands]
+        )
+        command()
+
+    def publish(self) -> None:
+        sent = [self.sent() for _ in range(self.random.randint(1, 5))]
+        self.recorder.publish(
+            self.random.choice(NAMES), sent, self.random.choice(("memory", "written", "synced"))
+        )
+
+    def sent(self) -> Sent:
+        self.bodies += 1
+        chance = self.random
+        return Sent(
+            body=b"%d " % self.bodies + bytes(chance.choice((0, 0, 100, 8_000))),
+            importance=chance.randint(1, 10),
+            delay_ms=chance.choice((0, 0, 0, 0, 50, 2_000)),
+            ttl_ms=chance.choice((None, None, None, None, 5_000)),
+            decays=chance.random() < 0.1,
+            producer_id=f"p{self.bodies}" if chance.random() < 0.1 else None,
+        )
+
+    def lease(self) -> None:
+        name = self.random.choice(NAMES)
+        timeout_ms = self.random.choice((LEASE_TIMEOUT_MS, LEASE_TIMEOUT_MS, 50, 9_000))
+        self.held[name] += self.recorder.lease(name, self.random.randint(1, 6), timeout_ms)
+
+    def settle(self) -> None:
+        name = self.random.choice(NAMES)
+        held = self.held[name]
+        self.random.shuffle(held)
+        taken = [held.pop() for _ in range(min(len(held), self.random.randint(1, 5)))]
+        if not taken:
+            return
+        share = self.random.random()
+        if share < 0.6:
+            self.recorder.ack(name, taken, self.random.choice(("memory", "written", "synced")))
+        elif share < 0.75:
+            self.recorder.retry(name, taken, self.random.choice((None, 0, 300)))
+        elif share < 0.85:
+            self.recorder.release(name, taken)
+        elif share < 0.95:
+            self.recorder.extend(name, taken, self.random.choice((10, 3_000)))
+            held += taken
+
+    def advance(self) -> None:
+        self.clock.advance(self.random.choice((1, 10, 100, 999, 1_000, 5_000, 60_000)))
+
+    def read_removals(self) -> None:
+        self.recorder.removals(self.random.choice(NAMES))
+
+    def restart(self, kind: RestartKind) -> None:
+        """End this life and begin the next one."""
+        if kind == "clean":
+            self.broker.close()
+        elif kind == "kill":
+            self.disk.kill()
+        else:
+            self.disk.crash(self.random)
+        self.events.append(Restart(self.stamp(), kind))
+        self.open()
+
+    def drain(self) -> None:
+        """Let time pass until everything that is left was leased once more."""
+        found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in NAMES}
+        for _ in range(1_000):
+            for name in NAMES:
+                leases = self.recorder.lease(name, 1_000, LEASE_TIMEOUT_MS)
+                found[name] += [(lease.id, lease.body) for lease in leases]
+                self.broker.ack(name, [lease.token for lease in leases])
+            if not any(sum(self.broker.stats(name)["depth"].values()) for name in NAMES):
+                break
+            self.clock.advance(1_000)
+        for name in NAMES:
+            self.recorder.removals(name)
+        self.events += [Drained(self.stamp(), name, tuple(got)) for name, got in found.items()]
+        self.broker.close()
+
+
+def _without_tokens(event: Event) -> Event:
+    """An event as it would be in every run of its seed."""
+    if isinstance(event, Settle):
+        return msgspec.structs.replace(event, token="")
+    if isinstance(event, LeaseCall):
+        grants = tuple(msgspec.structs.replace(grant, token="") for grant in event.grants)
+        return msgspec.structs.replace(event, grants=grants)
+    return event

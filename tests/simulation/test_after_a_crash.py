@@ -1,0 +1,106 @@
+"""What must hold after a crash, one scenario each, on a disk that loses all that was not synced."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.journal.disk import MemoryDisk
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = {"segment_bytes": 65_536}
+
+
+class NothingKept:
+    """The worst luck: of what was not synced a crash keeps nothing."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Lives:
+    """A broker that is crashed and opened again."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._number = 0
+        self.disk = MemoryDisk()
+        self.clock = ManualClock()
+        self.broker = self._open(root / "0")
+
+    def _open(self, directory: Path) -> Broker:
+        return Broker.open(directory, CONFIG, self.clock, disk=self.disk, threaded=False)
+
+    def crash(self, kind: str) -> Broker:
+        """The dead broker still holds its lock, so the next one gets a copy of the directory."""
+        if kind == "power":
+            self.disk.crash(NothingKept())
+        else:
+            self.disk.kill()
+        before = self._root / str(self._number)
+        self._number += 1
+        after = self._root / str(self._number)
+        shutil.copytree(before, after, ignore=shutil.ignore_patterns("lock"))
+        self.clock = ManualClock(self.clock.wall_ms())
+        self.broker = self._open(after)
+        return self.broker
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Lives:
+    return Lives(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "level"), [("kill", "memory"), ("power", "written")])
+def test_the_id_of_a_lost_message_is_not_given_to_another(
+    lives: Lives, kind: str, level: str
+) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    lives.broker.publish("q", [Message(b"safe")])
+    lost = lives.broker.publish("q", [Message(b"lost")] * 3, confirm=level)  # type: ignore[arg-type]  # a table
+    broker = lives.crash(kind)
+    new = broker.publish("q", [Message(b"new")] * 5)
+    assert not {receipt.id for receipt in lost} & {receipt.id for receipt in new}
+
+
+def test_a_removal_that_a_power_cut_undid_is_not_on_record(lives: Lives) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    (receipt,) = lives.broker.publish("q", [Message(b"m", ttl_ms=1_000)])
+    lives.clock.advance(1_000)
+    assert [removal.id for removal in lives.broker.removals("q")] == [receipt.id]
+    broker = lives.crash("power")
+    lives.clock.advance(0)
+    removals = [removal.id for removal in broker.removals("q")]
+    peeked = [peeked.id for peeked in broker.peek("q", 10)]
+    assert removals + peeked == [receipt.id]
+
+
+def test_removals_after_a_power_cut_are_on_record_where_the_log_was_cut_short(
+    lives: Lives,
+) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    lives.broker.publish("q", [Message(b"first", ttl_ms=1_000)])
+    lives.broker.publish("q", [Message(bytes(500))] * 50, confirm="memory")
+    lives.clock.advance(1_000)
+    assert len(lives.broker.removals("q")) == 1
+    broker = lives.crash("power")
+    (second,) = broker.publish("q", [Message(b"second", ttl_ms=1_000)])
+    lives.clock.advance(1_000)
+    assert second.id in [removal.id for removal in broker.removals("q")]
+
+
+def test_the_removals_log_says_nothing_about_a_message_that_is_there(lives: Lives) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    lives.broker.publish("q", [Message(b"gone", ttl_ms=1_000)] * 3, confirm="memory")
+    lives.clock.advance(1_000)
+    assert len(lives.broker.removals("q")) == 3
+    broker = lives.crash("power")
+    broker.publish("q", [Message(b"new")] * 5)
+    removed = {removal.id for removal in broker.removals("q")}
+    assert not removed & {peeked.id for peeked in broker.peek("q", 10)}

@@ -38,6 +38,10 @@ UNSYNCED_FLUSH_MS: Final = 100
 UNSYNCED_FLUSH_MESSAGES: Final = 1_000
 PENDING_BYTES_MAX: Final = 64 * MIB
 
+#: Messages that can have been told their number and be lost in a power cut: what fits in
+#: PENDING_BYTES_MAX, and more.
+LOST_NUMBERS_MAX: Final = 1 << 20
+
 CHECKPOINT_EVERY_FACTS: Final = 250_000
 TICK_ROWS: Final = 2_048
 CLOCK_AHEAD_MS_MAX: Final = 7 * DAY_MS

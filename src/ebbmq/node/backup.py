@@ -44,8 +44,9 @@ def backup(
             engine.note_clock()
             position = engine.journal.position
             segments = engine.journal.segments()
-            engine.removals.flush()
         engine.journal.wait("synced", position)
+        with engine.lock:
+            engine.removals.flush(engine.journal.synced_position)
         try:
             return _copy(engine, goal, position, [s.number for s in segments], progress)
         except OSError as error:

@@ -202,7 +202,8 @@ class Compactor:
                 declaring.note_catalog(engine, number)
                 position = engine.journal.position
             engine.journal.wait("synced", position)
-            engine.removals.sync()
+            with engine.lock:
+                engine.removals.sync(engine.journal.synced_position)
         else:
             with engine.lock:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:

@@ -389,7 +389,7 @@ class Engine:
             try:
                 self.journal.close()
             finally:
-                self.removals.close()
+                self.removals.close(self.journal.synced_position)
                 self.directory.close()
 
 

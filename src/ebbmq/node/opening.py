@@ -61,8 +61,9 @@ def open_engine(
         engine.written = engine.synced = engine.journal.position
         engine.journal.on_commit = engine.committed
         declaring.note_catalog(engine)
-        engine.note_clock()
-        removals.flush()
+        # The epoch is what tells the tokens of this run from those of runs whose end was lost.
+        engine.journal.wait("synced", engine.note_clock())
+        removals.flush(engine.journal.synced_position)
     except BaseException:
         if removals is not None:
             removals.close()
@@ -123,7 +124,7 @@ class Upkeep:
                 shard.partition.refresh_factor(now_ms)
             if now_ms - engine.clock_noted_ms >= _CLOCK_EVERY_MS and engine.live:
                 engine.note_clock()
-            engine.removals.flush()
+            engine.removals.flush(engine.journal.synced_position)
             with contextlib.suppress(Overloaded):
                 engine.admit(0)
         if any(shard.faulty for shard in engine.catalog.shards.values()):

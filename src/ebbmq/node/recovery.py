@@ -57,6 +57,8 @@ class Recovery:
         self.generation = 0
         self._start = 0
         self._item_end = 0
+        #: Nothing was written after the last checkpoint, as after a close.
+        self._was_closed = True
         #: Partitions a checkpointed page, and those a record of which cannot be read.
         self._without_page: set[int] = set()
         self._without_record: set[int] = set()
@@ -187,6 +189,7 @@ class Recovery:
             self._journal_disk, self._uuid, self._start, known_synced=known_synced
         ):
             end = self._item_end = item.end
+            self._was_closed = False
             self._take(item)
         for number in self._missing:
             if number in self._segments:
@@ -375,6 +378,9 @@ class Recovery:
             partition = shard.partition
             partition.epoch = engine.catalog.epoch
             partition.removes_by_age = engine.clock_doubt is None
+            if not self._was_closed:
+                # Numbers that were given out and lost with the tail are not given out again.
+                partition.index.next_seq += limits.LOST_NUMBERS_MAX
             restore.rebuild(partition, now_ms, reopened=True)
             engine.live += partition.live()
             engine.residency.close(partition.pid)

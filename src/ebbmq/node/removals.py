@@ -39,7 +39,7 @@ class Removals:
         self._bytes_max = bytes_max
         directory.mkdir(parents=True, exist_ok=True)
         self.position = 0
-        self._pending: list[bytes] = []
+        self._pending: list[tuple[int, bytes]] = []
         good = 0
         for start, position, records in self._blocks(self._current):
             self.position = max(self.position, position)
@@ -54,19 +54,21 @@ class Removals:
 
     def note(self, records: bytes, position: int) -> None:
         """Keep the records of a REMOVE fact at a journal position; `flush` writes them."""
-        if position <= self.position:
-            return
-        self.position = position
-        count = len(records) // REMOVAL_DTYPE.itemsize
-        self._pending.append(_BLOCK.pack(_MAGIC, count, position, crc32c.crc32c(records), 0))
-        self._pending.append(records)
+        if position > self.position:
+            self.position = position
+            self._pending.append((position, records))
 
-    def flush(self) -> None:
-        """Write what was noted."""
-        if not self._pending:
+    def flush(self, synced: int) -> None:
+        """Write what was noted and is durable in the journal: a removal undone is not on record."""
+        ready = [entry for entry in self._pending if entry[0] <= synced]
+        if not ready:
             return
-        data = b"".join(self._pending)
-        self._pending.clear()
+        del self._pending[: len(ready)]
+        parts: list[bytes] = []
+        for position, records in ready:
+            count = len(records) // REMOVAL_DTYPE.itemsize
+            parts += [_BLOCK.pack(_MAGIC, count, position, crc32c.crc32c(records), 0), records]
+        data = b"".join(parts)
         if self._end + len(data) > self._bytes_max and self._end:
             os.fsync(self._descriptor)
             os.close(self._descriptor)
@@ -79,14 +81,14 @@ class Removals:
             self._end += written
             view = view[written:]
 
-    def sync(self) -> None:
+    def sync(self, synced: int) -> None:
         """Write and flush to the device; segments with the same facts may go afterwards."""
-        self.flush()
+        self.flush(synced)
         os.fdatasync(self._descriptor)
 
-    def close(self) -> None:
-        """Write what was noted and let go of the file."""
-        self.flush()
+    def close(self, synced: int = 0) -> None:
+        """Write what was noted and is durable in the journal, and let go of the file."""
+        self.flush(synced)
         os.close(self._descriptor)
 
     def find(
@@ -97,21 +99,26 @@ class Removals:
         since_ms: int | None = None,
         seq: int | None = None,
     ) -> npt.NDArray[np.void]:
-        """Matching records, oldest first."""
-        self.flush()
+        """Matching records, oldest first, also those not written yet."""
         found = []
+        for records in self._all():
+            mask = np.isin(records["pid"], pids)
+            if reason is not None:
+                mask &= records["reason"] == reason
+            if since_ms is not None:
+                mask &= records["at_ms"] >= since_ms
+            if seq is not None:
+                mask &= records["seq"] == seq
+            if mask.any():
+                found.append(records[mask])
+        return np.concatenate(found) if found else np.empty(0, dtype=REMOVAL_DTYPE)
+
+    def _all(self) -> Iterator[npt.NDArray[np.void]]:
         for path in (self._former, self._current):
             for _, _, records in self._blocks(path):
-                mask = np.isin(records["pid"], pids)
-                if reason is not None:
-                    mask &= records["reason"] == reason
-                if since_ms is not None:
-                    mask &= records["at_ms"] >= since_ms
-                if seq is not None:
-                    mask &= records["seq"] == seq
-                if mask.any():
-                    found.append(records[mask])
-        return np.concatenate(found) if found else np.empty(0, dtype=REMOVAL_DTYPE)
+                yield records
+        for _, packed in self._pending:
+            yield np.frombuffer(packed, dtype=REMOVAL_DTYPE)
 
     @staticmethod
     def _blocks(path: Path) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
@@ -137,13 +144,13 @@ class NoRemovals:
     def note(self, records: bytes, position: int) -> None:
         """Ignore removals."""
 
-    def flush(self) -> None:
+    def flush(self, synced: int) -> None:
         """Nothing was kept."""
 
-    def sync(self) -> None:
+    def sync(self, synced: int) -> None:
         """Nothing was kept."""
 
-    def close(self) -> None:
+    def close(self, synced: int = 0) -> None:
         """Nothing is open."""
 
     def find(

@@ -93,6 +93,9 @@ class Checkpointer:
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
+        # Removals before the checkpoint are not read from the journal again.
+        with engine.lock:
+            engine.removals.sync(engine.journal.synced_position)
         for kind, pid, payload in extras:
             self._store.put(kind, pid, 0, position, payload)
         status = declared.Status(told, queue_ms, wall_ms, position, totals, ranges)

@@ -75,6 +75,8 @@ def leases(
     partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
 ) -> list[Lease]:
     """What a lease call returns."""
+    if not grants.seqs:
+        return []
     tokens = tokens_of(partition, grants)
     columns = tuple(zip(*grants.rows, strict=True))
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.

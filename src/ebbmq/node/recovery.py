@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PAGE: Final = 1
 DEDUP: Final = 2
 HISTORIES: Final = 3
-STATUS: Final = 4
+_FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
 
 class Recovery:
@@ -369,11 +369,8 @@ class Recovery:
         """Derive order, wheels, counts and shares; the engine's time is known."""
         engine = self._engine
         for pid in self.faulty():
-            engine.catalog.shards[
-                pid
-            ].faulty = "a page of its checkpoint and records of its journal cannot be read"
+            engine.catalog.shards[pid].faulty = _FAULTY
         self._drop_without_segment()
-        shared: dict[int, tuple[int, int]] = {}
         for shard in engine.catalog.shards.values():
             partition = shard.partition
             partition.epoch = engine.catalog.epoch
@@ -387,7 +384,18 @@ class Recovery:
             shard.resident = declaring.open_resident(
                 engine, partition, shard.queue.spec, partition.index.next_seq - 1
             )
-            for page, slots in partition.index.live_seqs():
+        self._share_bodies()
+        for name, (factor, until_ms, run) in engine.catalog.factors.items():
+            queue = engine.catalog.queues.get(name)
+            if queue is not None:
+                declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+    def _share_bodies(self) -> None:
+        """Count who needs each body that queues share."""
+        engine = self._engine
+        shared: dict[int, tuple[int, int]] = {}
+        for shard in engine.catalog.shards.values():
+            for page, slots in shard.partition.index.live_seqs():
                 if not (page.view["flags"] & SHARED).any():
                     continue
                 view = page.view[slots] if page.thin is None else page.view
@@ -399,10 +407,6 @@ class Recovery:
             engine.holdings.share(key, count)
             segment = key >> 32
             engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
-        for name, (factor, until_ms, run) in engine.catalog.factors.items():
-            queue = engine.catalog.queues.get(name)
-            if queue is not None:
-                declaring.apply_factor(queue, factor, until_ms, run, now_ms)
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

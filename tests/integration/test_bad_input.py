@@ -426,3 +426,24 @@ def test_a_restart_within_seven_days_removes_by_age_as_ever(tmp_path: Path) -> N
     after = ManualClock(before.wall_ms() + 6 * DAY_MS)
     with Broker.open(tmp_path, clock=after) as broker:
         assert sorted(r.reason for r in broker.removals("q")) == ["expired", "stale"]
+
+
+def test_a_batch_that_does_not_fit_in_one_of_several_partitions_is_refused_whole(
+    broker: Broker,
+) -> None:
+    broker.declare(QueueSpec("split", partitions=4, max_messages=40))
+    keyed = [Message(b"%d" % number, key=str(number % 7)) for number in range(200)]
+    with pytest.raises(QueueFull) as caught:
+        broker.publish("split", keyed)
+    check_error(caught.value, "split")
+    assert sum(broker.stats("split")["depth"].values()) == 0
+
+
+def test_a_producer_id_of_a_refused_publish_can_be_used_again(broker: Broker) -> None:
+    broker.declare(QueueSpec("small", max_messages=2))
+    batch = [Message(b"%d" % number, id=f"p{number}") for number in range(3)]
+    with pytest.raises(QueueFull):
+        broker.publish("small", batch)
+    receipts = broker.publish("small", batch[:2])
+    assert [receipt.duplicate for receipt in receipts] == [False, False]
+    assert [lease.body for lease in broker.lease("small", count=5)] == [b"0", b"1"]

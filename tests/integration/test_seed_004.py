@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
-from ebbmq.errors import LeaseLost
+from ebbmq.errors import LeaseLost, StorageFailed
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -380,3 +380,47 @@ def test_a_redriven_message_is_delivered_from_its_queue_again(broker: Broker) ->
     assert (again.body, again.failures, again.headers["a"]) == (b"m", 0, "b")
     assert len(again.latency_history) == 1
     assert sum(broker.stats("q.dead")["depth"].values()) == 0
+
+
+def _spoil(directory: Path, bodies: list[bytes]) -> None:
+    """Make the pages of every checkpoint and the records of these bodies unreadable."""
+    for path in (directory / "checkpoints").glob("*.pages"):
+        path.write_bytes(bytes(byte ^ 0x55 for byte in path.read_bytes()))
+    for path in (directory / "journal").glob("*.seg"):
+        data = path.read_bytes()
+        for body in bodies:
+            data = data.replace(body, bytes(len(body)))
+        path.write_bytes(data)
+
+
+@pytest.fixture
+def half_spoiled(tmp_path: Path, clock: ManualClock) -> tuple[Path, str, str]:
+    """A queue of two partitions, one of which cannot be read, and a key of each."""
+    keys: dict[str, str] = {}
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q", partitions=2))
+        for number in range(40):
+            key = f"key {number}"
+            (receipt,) = broker.publish("q", [Message(f"the body of {key}.".encode(), key=key)])
+            keys[receipt.id.partition("-")[0]] = key
+    bad_key, good_key = (keys[pid] for pid in sorted(keys))
+    _spoil(tmp_path, [f"the body of {bad_key}.".encode()])
+    return tmp_path, bad_key, good_key
+
+
+def test_a_partition_whose_first_read_fails_is_excluded_and_the_others_go_on(
+    half_spoiled: tuple[Path, str, str], clock: ManualClock
+) -> None:
+    directory, bad_key, good_key = half_spoiled
+    with Broker.open(directory, clock=clock) as broker:
+        states = [partition["state"] for partition in broker.stats("q")["partitions"]]
+        assert sorted(states) == ["faulty", "ok"]
+        assert not broker.health()["ready"]
+        with pytest.raises(StorageFailed) as caught:
+            broker.publish("q", [Message(b"refused", key=bad_key)])
+        assert caught.value.code == "partition_faulty"
+        broker.publish("q", [Message(b"taken", key=good_key)])
+        broker.publish("q", [Message(b"anywhere") for _ in range(10)])
+        got = [lease.body for lease in broker.lease("q", count=100)]
+        assert b"taken" in got
+        assert got.count(b"anywhere") == 10

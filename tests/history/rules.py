@@ -91,7 +91,8 @@ def duplicated(index: Index) -> Iterator[Violation]:
         seen += [(at, at, id_) for at, id_ in message.found]
         seen += [(p.started, p.ended or NEVER, p.ids[i]) for p, i in message.sent if p.ids]
         seen.sort()
-        level = min((p.level for p, _ in message.sent), key=STRENGTH.__getitem__, default="synced")
+        # A move to the dead queue is written; one that a power cut undid is done again.
+        level = min((p.level for p, _ in message.sent), key=STRENGTH.__getitem__, default="written")
         for (_, ended, one), (started, _, two) in itertools.pairwise(seen):
             if one != two and index.holds(level, ended, started):
                 yield Violation("duplicated", message.queue, f"{one} {two}", "one body, two ids")

@@ -57,12 +57,15 @@ def lives(tmp_path: Path) -> Lives:
     return Lives(tmp_path)
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
 @pytest.mark.parametrize(("kind", "level"), [("kill", "memory"), ("power", "written")])
 def test_the_id_of_a_lost_message_is_not_given_to_another(
-    lives: Lives, kind: str, level: str
+    lives: Lives, kind: str, level: str, has_checkpoint: bool
 ) -> None:
     lives.broker.declare(QueueSpec("q"))
     lives.broker.publish("q", [Message(b"safe")])
+    if has_checkpoint:
+        lives.broker.engine.checkpoint()
     lost = lives.broker.publish("q", [Message(b"lost")] * 3, confirm=level)  # type: ignore[arg-type]  # a table
     broker = lives.crash(kind)
     new = broker.publish("q", [Message(b"new")] * 5)

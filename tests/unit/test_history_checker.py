@@ -654,6 +654,18 @@ def test_a_dead_lettered_message_found_in_the_dead_queue_is_accounted_for() -> N
     assert story.kinds(Options({"q": 1}, {"q": "q.dead"})) == set()
 
 
+def test_a_move_to_the_dead_queue_that_a_power_cut_undid_is_done_again() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.ids[b"a"] = "2-1"
+    story.lease(b"a", queue="q.dead")
+    story.restart("power")
+    story.drain()
+    story.ids[b"a"] = "2-2"
+    story.drain(b"a", queue="q.dead")
+    assert story.kinds(Options(dead_queues={"q": "q.dead"})) == set()
+
+
 def test_a_producer_may_repeat_a_publish_under_its_id() -> None:
     story = Story()
     story.publish(sent=Sent(b"a", producer_id="p1"), outcome="unknown")

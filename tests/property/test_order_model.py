@@ -14,9 +14,10 @@ from ebbmq.core.row import DISPLACED, HIGH, LEASED, RATE_UNIT, READY, ROW
 
 SPAN_MS = 1_000
 #: (importance, rate); at a rate of 1 a message is worth nothing after about SPAN_MS.
-KINDS = [(importance, rate) for importance in (1, 2, 5, 9, 10) for rate in (0, 0.1, 0.5, 1)]
+RATES = (0, 0.1, 0.2, 0.5, 0.7, 1)
 
-kinds = st.sampled_from(KINDS)
+importances = st.sampled_from([1, 2, 5, 9, 10])
+kinds = st.tuples(importances, st.sampled_from(RATES))
 counts = st.one_of(st.integers(1, 6), st.integers(1, 6), st.integers(90, 130), st.just(3_000))
 steps = st.sampled_from([0, 1, 1, 7, 50, 300, 1_500])
 
@@ -67,11 +68,13 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
             self.write(message)
         self.order.extend(known, first, count, place, self.now_ms)
 
-    @rule(chosen=st.lists(kinds, min_size=12, max_size=12), each=st.integers(1, 3))
-    def publish_many_kinds(self, chosen, each):
-        for _ in range(4):
-            for kind in chosen:
-                self.publish(kind, each)
+    @rule(chosen=st.lists(importances, min_size=1, max_size=2), turns=st.integers(5, 20))
+    def publish_in_turn(self, chosen, turns):
+        """Several classes of a band take turns, so that it merges them in a run."""
+        for turn in range(turns):
+            for importance in chosen:
+                for rate in RATES:
+                    self.publish((importance, rate), 1 + turn % 3)
 
     @precondition(lambda self: len(self.waiting) < 10_000)
     @rule(kind=kinds, count=st.integers(4_000, 9_000))
@@ -82,7 +85,7 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
     def wait(self, step):
         self.now_ms += step
 
-    @rule(count=counts, leased=st.booleans())
+    @rule(count=counts, leased=st.sampled_from([True, True, False]))
     def pop(self, count, leased):
         expected = self.delivery()
         popped = self.order.pop(count, self.now_ms)
@@ -227,6 +230,6 @@ class ExactAgainstSortedList(OrderAgainstSortedList):
 
 
 TestBandedOrder = BandedAgainstSortedList.TestCase
-TestBandedOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBandedOrder.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestExactOrder = ExactAgainstSortedList.TestCase
 TestExactOrder.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

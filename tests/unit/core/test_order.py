@@ -1,4 +1,5 @@
 import tracemalloc
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -81,25 +82,75 @@ def test_a_row_that_fell_two_bands_does_not_overtake_older_ones_of_its_class():
     assert store.order.pop(10, now_ms) == [first, old, young]
 
 
+def publish_in_turn(store, kinds, turns, at_ms=0):
+    """Publish one message of each (importance, rate) in turn; returns the rows of each kind."""
+    rows = [[store.publish(at_ms, *kind) for kind in kinds] for _ in range(turns)]
+    return [[turn[number] for turn in rows] for number in range(len(kinds))]
+
+
+SLOW = [(5, rate / 256) for rate in range(1, 10)]
+
+
 def test_rows_that_leave_the_band_while_they_wait_in_a_run_are_delivered_later():
     store = Store()
-    # Ten classes of one band, one of which fades fast.
-    slow = [store.publish(0, 5, rate / 256) for _ in range(20) for rate in range(1, 10)]
-    fast = [store.publish(0, 5, 1.0) for _ in range(20)]
-    assert store.order.pop(1, 0) == slow[:1]
-    assert store.order.pop(1_000, HOUR_MS // 2) == slow[1:] + fast
+    fast, *slow = publish_in_turn(store, [(5, 1.0), *SLOW], 20)
+    assert store.order.pop(1, 0) == fast[:1]
+    assert store.order.pop(1_000, HOUR_MS // 2) == sorted(chain(*slow)) + fast[1:]
 
 
-def test_older_rows_that_cross_into_a_band_come_before_its_run():
+def test_rows_of_a_run_cross_before_the_younger_ones_of_their_class():
     store = Store()
-    fading = [store.publish(0, 6, 0.5) for _ in range(50)]
-    steady = [store.publish(0, 5, rate / 256) for _ in range(20) for rate in range(1, 10)]
-    top = store.publish(0, 7)
-    assert store.order.pop(1, 0) == [top]
-    now_ms = HOUR_MS // 50
-    assert store.order.pop_least(0) == steady[0]
-    assert store.order.pop(30, HOUR_MS // 3) == fading[:30]
-    assert store.order.pop(1_000, now_ms + HOUR_MS // 3) == fading[30:] + steady[1:]
+    fast, *slow = publish_in_turn(store, [(5, 1.0), *SLOW], 20)
+    assert store.order.pop(1, 0) == fast[:1]
+    fast += [store.publish(1, 5, 1.0) for _ in range(10)]
+    store.order.cross(HOUR_MS // 2, NEVER)
+    assert store.order.pop(1_000, HOUR_MS // 2) == sorted(chain(*slow)) + fast[1:]
+
+
+def test_rows_that_cross_into_a_band_are_merged_with_its_run():
+    store = Store()
+    fading, *steady = publish_in_turn(store, [(6, 0.5), *SLOW], 20)
+    # Taking the least makes a run of the band below.
+    assert store.order.pop_least(0) == steady[0][0]
+    expected = sorted(chain(fading, *steady))
+    expected.remove(steady[0][0])
+    assert store.order.pop(7, HOUR_MS // 2) == expected[:7]
+    assert store.order.pop(1_000, HOUR_MS // 2) == expected[7:]
+
+
+def test_the_oldest_is_found_among_lines_and_run():
+    store = Store()
+    fading, *steady = publish_in_turn(store, [(6, 0.5), *SLOW], 20)
+    assert store.order.pop_least(0) == steady[0][0]
+    expected = sorted(chain(fading, *steady))
+    expected.remove(steady[0][0])
+    store.order.cross(HOUR_MS // 2, NEVER)
+    assert [store.order.pop_oldest(HOUR_MS // 2) for _ in expected] == expected
+
+
+def test_rows_of_a_run_cross_first_also_when_their_class_is_looked_at_early():
+    store = Store()
+    assert store.publish(0, 5, 1.0) == store.order.pop(1, 0)[0]
+    fast, *_ = publish_in_turn(store, [(5, 1.0), *SLOW], 20, at_ms=100)
+    assert store.order.pop_least(100) == fast[0]
+    fast += [store.publish(200, 5, 1.0) for _ in range(10)]
+    store.order.cross(HOUR_MS // 2, NEVER)
+    assert store.order.pop(1_000, HOUR_MS // 2)[-29:] == fast[1:]
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_displaced_rows_fade_like_others(count):
+    store = Store()
+    fading = store.publish(0, 9, 1.0, count=count)
+    store.order.pop(count, 0)
+    for seq in range(fading, fading + count):
+        store.give_back(seq, 0)
+    steady = store.publish(0, 8, count=count)
+    faded = [*range(fading, fading + count)]
+    expected = [*range(steady, steady + count), *faded]
+    assert store.order.peek(1_000, HOUR_MS // 2) == expected
+    assert store.order.pop(count, HOUR_MS // 2) == expected[:count]
+    assert store.order.pop(count, HOUR_MS // 2) == faded
 
 
 def test_a_row_given_back_at_its_place_is_first_again():

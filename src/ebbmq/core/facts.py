@@ -7,7 +7,8 @@
     STATE     [u64 seq][row 64] each; then per row that failed [u16 bytes][latency history]
     REMOVE    [removal 56]*count
     GROUP     [u32 facts][u32 0][u32 kind, u32 pid, u32 count, u32 bytes, u64 first]*facts, payloads
-    RELOCATE  [u64 as_of][u32 crc][u32 0][u64 seq]*count [row 64]*count [headers + body]*count
+    RELOCATE  [u64 as_of][u32 crc of rows][u32 crc of seqs][u64 seq]*count [row 64]*count
+              [headers + body]*count
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
 
@@ -235,7 +236,7 @@ def relocate(
 ) -> Fact:
     """Messages copied to an old-generation segment with all that was known at `as_of`."""
     packed = np.array(seqs, dtype="<u8").tobytes()
-    head = RELOCATE_HEAD.pack(as_of, crc32c.crc32c(row_block, crc32c.crc32c(packed)), 0)
+    head = RELOCATE_HEAD.pack(as_of, crc32c.crc32c(row_block), crc32c.crc32c(packed))
     return Fact(RELOCATE, pid, len(seqs), seqs[0], [head, packed, row_block, *bodies])
 
 

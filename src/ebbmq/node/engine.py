@@ -238,7 +238,7 @@ class Engine:
         forgotten, and its token, being of an earlier epoch, is refused.
 
         Args:
-            payload_bytes: the size of the record's payload; 0 only keeps the reserve.
+            payload_bytes: what will be appended; 0 only keeps the reserve.
             leaving: messages whose reserve the record itself gives back.
 
         Raises:
@@ -246,7 +246,7 @@ class Engine:
         """
         reserve = (self.live - leaving) * limits.RESERVE_BYTES_PER_MESSAGE
         try:
-            self.journal.admit(payload_bytes, reserve)
+            self.journal.admit(0, reserve + payload_bytes)
         except Overloaded as error:
             if not self.disk_full:
                 log.warning("disk_full", detail=error.detail)

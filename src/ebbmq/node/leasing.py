@@ -231,6 +231,9 @@ def _read_many(engine: Engine, places: list[tuple[int, int, int]]) -> list[bytes
 
 def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
     """Put messages whose body cannot be read on the record as damaged."""
+    if engine.journal.failed is not None:
+        # Bytes that were never written are not damage; what is durable is there after reopening.
+        raise engine.journal.failed
     with engine.lock:
         partition = shard.partition
         gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]

@@ -124,8 +124,8 @@ class Upkeep:
                 shard.partition.refresh_factor(now_ms)
             if now_ms - engine.clock_noted_ms >= _CLOCK_EVERY_MS and engine.live:
                 engine.note_clock()
-            engine.removals.flush(engine.journal.synced_position)
             with contextlib.suppress(Overloaded):
+                engine.removals.flush(engine.journal.synced_position)
                 engine.admit(0)
         if any(shard.faulty for shard in engine.catalog.shards.values()):
             # What is stored of a faulty partition is all there is to mend it from: keep it.
@@ -145,6 +145,14 @@ class Upkeep:
         self._checkpointer.run()
 
 
+def _checkpoint_if_possible(engine: Engine) -> None:
+    """Without it the next start reads more of the journal, which has everything."""
+    try:
+        engine.checkpoint()
+    except Overloaded as error:
+        log.warning("no_checkpoint", detail=error.detail)
+
+
 def close_engine(engine: Engine) -> None:
     """Make everything durable, leave a checkpoint for a quick start, let go of the directory."""
 
@@ -152,6 +160,6 @@ def close_engine(engine: Engine) -> None:
         if engine.journal.failed is None:
             engine.note_clock()
             if not any(shard.faulty for shard in engine.catalog.shards.values()):
-                engine.checkpoint()
+                _checkpoint_if_possible(engine)
 
     engine.close(clean=clean)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from ebbmq.model import Level, TopicSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
+
+
+#: Header and padding of a journal record, and more.
+_RECORD_OVERHEAD_BYTES: Final = 64
 
 
 def publish(
@@ -37,14 +42,31 @@ def publish(
 
 
 def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[Receipt]:
+    """Store a batch as a whole or, refusing it, nothing of it."""
     if len(queue.shards) == 1:
-        return into_shard(engine, usable(queue, queue.shards[0]), batch, level)
+        shard = usable(queue, queue.shards[0])
+        check_room(shard, len(batch.messages), batch.body_bytes)
+        engine.admit(_stored_bytes(batch))
+        return into_shard(engine, shard, batch, level)
+    parts = {
+        shard: (chosen, intake.select(batch, chosen))
+        for shard, chosen in _route(queue, batch.messages).items()
+    }
+    for shard, (_, part) in parts.items():
+        check_room(shard, len(part.messages), part.body_bytes)
+    engine.admit(sum(_stored_bytes(part) for _, part in parts.values()))
     receipts: list[Receipt | None] = [None] * len(batch.messages)
-    for shard, chosen in _route(queue, batch.messages).items():
-        part = into_shard(engine, shard, intake.select(batch, chosen), level)
-        for number, receipt in zip(chosen, part, strict=True):
+    for shard, (chosen, part) in parts.items():
+        for number, receipt in zip(chosen, into_shard(engine, shard, part, level), strict=True):
             receipts[number] = receipt
     return [receipt for receipt in receipts if receipt is not None]
+
+
+def _stored_bytes(batch: Batch) -> int:
+    """At most what a batch takes in the journal, however it is cut into records."""
+    count = len(batch.messages)
+    records = 1 + count // limits.RECORD_ROWS_MAX + batch.body_bytes // limits.RECORD_BYTES_MAX
+    return fact.publish_bytes(count, batch.body_bytes) + 2 * records * _RECORD_OVERHEAD_BYTES
 
 
 def _route(queue: Queue, messages: Sequence[Message]) -> dict[Shard, list[int]]:
@@ -127,7 +149,6 @@ def _deduplicated(
 def _append_all(
     engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int
 ) -> list[Receipt]:
-    check_room(shard, len(batch.messages), batch.body_bytes)
     receipts: list[Receipt] = []
     prefix = f"{shard.partition.pid:x}-"
     for part in intake.records(batch):
@@ -175,9 +196,7 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     partition = shard.partition
     count = len(batch.messages)
     payload_bytes = fact.publish_bytes(count, batch.body_bytes)
-    journal = engine.journal
-    engine.admit(payload_bytes)
-    segment, offset = journal.place(payload_bytes)
+    segment, offset = engine.journal.place(payload_bytes)
     first = partition.index.next_seq
     runs = partition.publish(batch, now_ms, segment, offset + fact.publish_bytes(count, 0))
     position = engine.append(partition.facts)
@@ -214,9 +233,8 @@ def publish_topic(
         receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}
         for shard in shards:
             check_room(shard, len(batch.messages), batch.body_bytes)
-        for part in intake.records(batch):
-            if not shards:
-                break
+        engine.admit(_stored_bytes(batch) * max(1, len(shards)))
+        for part in intake.records(batch) if shards else ():
             firsts = _append_shared(engine, shards, part, RANK[level])
             for shard, first in zip(shards, firsts, strict=True):
                 prefix = f"{shard.partition.pid:x}-"
@@ -256,9 +274,7 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     sizes = [fact.publish_bytes(count, 0)] * len(shards)
     sizes[0] += batch.body_bytes
     head = fact.group_head_bytes(len(shards))
-    journal = engine.journal
-    engine.admit(head + sum(sizes))
-    segment, offset = journal.place(head + sum(sizes))
+    segment, offset = engine.journal.place(head + sum(sizes))
     bodies_at = offset + head + fact.publish_bytes(count, 0)
     firsts: list[int] = []
     all_runs: list[list[Run]] = []

@@ -19,11 +19,11 @@ from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
 from ebbmq.errors import DamagedRecord
-from ebbmq.journal import checkpoint, scan
+from ebbmq.journal import checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
-from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, numbers
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.log import log
@@ -57,6 +57,10 @@ class Recovery:
         self.generation = 0
         self._start = 0
         self._item_end = 0
+        #: Messages of a relocation that was not finished, or is damaged.
+        self._doubtful: dict[int, set[int]] = {}
+        #: A record of which not even the header can be read was passed.
+        self._blind = False
         #: Nothing was written after the last checkpoint, as after a close.
         self._was_closed = True
         #: Partitions a checkpointed page, and those a record of which cannot be read.
@@ -163,6 +167,7 @@ class Recovery:
             queue.paused = entry.paused
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
+                self._name_gap(shard.partition.pid, next_seq)
                 index = shard.partition.index
                 index.next_seq = max(index.next_seq, next_seq)
         catalog.topics = {entry.spec.name: entry for entry in told.topics}
@@ -194,6 +199,7 @@ class Recovery:
         for number in self._missing:
             if number in self._segments:
                 self._report(f"journal segment {number} is missing")
+        self._settle_doubts()
         return max(end, known_synced)
 
     def _take(self, item: scan.Found | scan.Damaged | scan.Torn) -> None:
@@ -218,22 +224,77 @@ class Recovery:
 
     def _scan_old(self) -> Iterator[tuple[int, list[int], memoryview, int]]:
         for item in scan.scan_old(self._journal_disk, self._uuid):
-            if type(item) is not scan.Found or item.header.kind != fact.RELOCATE:
-                if type(item) is scan.Damaged:
-                    self._report(f"old segment record at {item.position:#x} cannot be read")
+            if type(item) is scan.Found and item.header.kind == fact.RELOCATE:
+                yield self._relocated(item.header, item.payload)
+            elif type(item) is scan.Damaged:
+                found = self._salvage_old(item)
+                if found is not None:
+                    yield found
+            elif type(item) is scan.Torn:
+                self._doubt(item)
+
+    def _doubt(self, item: scan.Torn) -> None:
+        """The last relocation cannot be read: it was never finished, or it is damaged.
+
+        If it was finished, its messages are nowhere else, and are missed when all is read.
+        """
+        for header in item.headers:
+            file = self._journal_disk.open(name_of(header.position >> 32))
+            at = (header.position & OFFSET_MASK) + HEADER_BYTES
+            payload = file.read(at, header.payload_bytes)
+            file.close()
+            start = fact.RELOCATE_HEAD.size
+            packed = payload[start : start + 8 * header.count]
+            crc = fact.RELOCATE_HEAD.unpack_from(payload.ljust(start))[2]
+            if len(packed) == 8 * header.count and crc32c.crc32c(packed) == crc:
+                seqs = np.frombuffer(packed, dtype="<u8").tolist()
+                self._doubtful.setdefault(header.pid, set()).update(seqs)
+
+    def _settle_doubts(self) -> None:
+        """Name doubtful messages that are neither there nor known to have left."""
+        for pid, seqs in self._doubtful.items():
+            shard = self._engine.catalog.shards.get(pid)
+            if shard is None or self._start:
                 continue
-            count = item.header.count
-            as_of, _, _ = fact.RELOCATE_HEAD.unpack_from(item.payload)
-            at = fact.RELOCATE_HEAD.size
-            seqs = np.frombuffer(item.payload[at : at + 8 * count], dtype="<u8").tolist()
-            block = bytearray(item.payload[at + 8 * count : at + 72 * count])
-            view = np.frombuffer(block, dtype=rows.DTYPE)
-            view["segment"] = item.position >> 32
-            view["offset"] += (item.position & OFFSET_MASK) + HEADER_BYTES
-            self._engine.note_range(
-                item.position >> 32, item.header.pid, min(seqs), max(seqs) - min(seqs) + 1
-            )
-            yield item.header.pid, seqs, memoryview(block), as_of
+            for seq in sorted(seqs):
+                if shard.partition.index.locate(seq) is None:
+                    self._report(f"relocated message {message_id(pid, seq)} cannot be read")
+
+    def _relocated(
+        self, header: record.Header, payload: memoryview
+    ) -> tuple[int, list[int], memoryview, int]:
+        """Rows of an old-generation record, with the place of their bodies."""
+        count, at = header.count, fact.RELOCATE_HEAD.size
+        as_of = fact.RELOCATE_HEAD.unpack_from(payload)[0]
+        seqs = np.frombuffer(payload[at : at + 8 * count], dtype="<u8").tolist()
+        block = bytearray(payload[at + 8 * count : at + 72 * count])
+        view = np.frombuffer(block, dtype=rows.DTYPE)
+        view["segment"] = header.position >> 32
+        view["offset"] += (header.position & OFFSET_MASK) + HEADER_BYTES
+        first = min(seqs)
+        self._engine.note_range(header.position >> 32, header.pid, first, max(seqs) - first + 1)
+        return header.pid, seqs, memoryview(block), as_of
+
+    def _salvage_old(self, item: scan.Damaged) -> tuple[int, list[int], memoryview, int] | None:
+        """What can be proven of a damaged old-generation record; bodies are checked when read."""
+        header, payload = item.header, item.payload
+        if header is None or payload is None or header.kind != fact.RELOCATE:
+            self._without_record |= set(self._engine.catalog.shards)
+            self._report(f"old segment record at {item.position:#x} cannot be read")
+            return None
+        at, count = fact.RELOCATE_HEAD.size, header.count
+        packed, block = payload[at : at + 8 * count], payload[at + 8 * count : at + 72 * count]
+        _, rows_crc, seqs_crc = fact.RELOCATE_HEAD.unpack_from(bytes(payload[:at]).ljust(at))
+        seqs_known = len(packed) == 8 * count and crc32c.crc32c(bytes(packed)) == seqs_crc
+        if seqs_known and len(block) == 64 * count and crc32c.crc32c(bytes(block)) == rows_crc:
+            return self._relocated(header, payload)
+        self._without_record.add(header.pid)
+        if seqs_known:
+            for seq in np.frombuffer(packed, dtype="<u8").tolist():
+                self._report(f"relocated message {message_id(header.pid, seq)} cannot be read")
+        else:
+            self._report(f"{count} relocated messages of partition {header.pid:x} cannot be read")
+        return None
 
     def _fact(
         self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
@@ -261,6 +322,9 @@ class Recovery:
             self._published(pid, first, count, payload, position)
         elif kind == fact.ACK:
             restorer.acked(fact.acked(payload), position)
+            if pid in self._doubtful:
+                for start, length in fact.acked(payload):
+                    self._doubtful[pid].difference_update(range(start, start + length))
         elif kind == fact.GRANT:
             grant = fact.granted(payload)
             self.queue_ms = max(self.queue_ms, grant.at_ms)
@@ -272,17 +336,27 @@ class Recovery:
             records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
             self.queue_ms = max(self.queue_ms, int(records["at_ms"].max()))
             restorer.removed(records, position)
+            if pid in self._doubtful:
+                self._doubtful[pid].difference_update(records["seq"].tolist())
 
     def _published(
         self, pid: int, first: int, count: int, payload: memoryview, position: int
     ) -> None:
         self._engine.note_range(position >> 32, pid, first, count)
+        self._name_gap(pid, first)
         block = payload[8 : 8 + 64 * count]
         view = np.frombuffer(block, dtype=rows.DTYPE)
         self.queue_ms = max(self.queue_ms, int(view["enqueued"][0] & LOW48))
         self._restorer(pid).published(first, block, position)
         if (view["due"] >> np.uint64(HIGH)).any():
             self._remember_ids(pid, first, view, payload[8 + 64 * count :])
+
+    def _name_gap(self, pid: int, next_seq: int) -> None:
+        """After damage without a header, numbers that are missing are messages that are."""
+        expected = self._engine.catalog.shards[pid].partition.index.next_seq
+        if self._blind and expected < next_seq:
+            for seq in range(expected, min(next_seq, expected + limits.RECORD_ROWS_MAX)):
+                self._report(f"message {message_id(pid, seq)} cannot be read")
 
     def _remember_ids(
         self,
@@ -319,12 +393,12 @@ class Recovery:
     def _damaged(self, item: scan.Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""
         header = item.header
+        if header is None and self._mended(item):
+            return
         self._without_record |= set(self._engine.catalog.shards) if header is None else {header.pid}
         if header is None:
-            self._report(
-                f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read; "
-                "messages published or acked there are named by the gaps in their numbers"
-            )
+            self._blind = True
+            self._report(f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read")
             return
         if header.kind == fact.PUBLISH and item.payload is not None:
             self._salvage(header.pid, header.first, header.count, item.payload, item.position)
@@ -340,6 +414,34 @@ class Recovery:
                 f"a record of kind {header.kind} about {header.count} messages from "
                 f"{message_id(header.pid, header.first)} on cannot be read"
             )
+
+    def _mended(self, item: scan.Damaged) -> bool:
+        """Whether one flipped bit explains why a header cannot be read; then the record is used.
+
+        The header's checksum, its length and the record after it must all agree.
+        """
+        if item.nbytes < HEADER_BYTES:
+            return False
+        file = self._journal_disk.open(name_of(item.position >> 32))
+        data = file.read(item.position & OFFSET_MASK, item.nbytes)
+        file.close()
+        store = record.seed(self._uuid)
+        head = bytearray(data[:HEADER_BYTES])
+        for bit in range(8 * HEADER_BYTES):
+            head[bit >> 3] ^= 1 << (bit & 7)
+            header = record.parse(store, item.position, bytes(head), 0)
+            head[bit >> 3] ^= 1 << (bit & 7)
+            if header is not None and record.record_bytes(header.payload_bytes) == item.nbytes:
+                break
+        else:
+            return False
+        payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+        log.warning("mended_header", position=hex(item.position))
+        if crc32c.crc32c(bytes(payload)) == header.payload_crc:
+            self._take(scan.Found(header, payload))
+        else:
+            self._damaged(scan.Damaged(item.position, item.nbytes, header, payload))
+        return True
 
     def _salvage(
         self, pid: int, first: int, count: int, payload: memoryview, position: int
@@ -427,8 +529,13 @@ class Recovery:
                 gone = slots[np.isin(segments, list(absent))]
                 for slot in gone.tolist():
                     segment = int(page.view["segment"][slot])
-                    if segment in self._missing and segment in self._segments:
-                        seq = page.number * limits.PAGE_ROWS + slot
+                    seq = page.number * limits.PAGE_ROWS + slot
+                    if seq in self._doubtful.get(shard.partition.pid, ()):
+                        self._report(
+                            f"relocated message {message_id(shard.partition.pid, seq)} "
+                            "cannot be read"
+                        )
+                    elif segment in self._missing and segment in self._segments:
                         identity = message_id(shard.partition.pid, seq)
                         self._report(
                             f"message {identity} was in segment {segment}, which is missing"

@@ -18,6 +18,8 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.facts import REMOVAL_DTYPE
+from ebbmq.errors import Overloaded
+from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,23 +65,33 @@ class Removals:
         ready = [entry for entry in self._pending if entry[0] <= synced]
         if not ready:
             return
-        del self._pending[: len(ready)]
         parts: list[bytes] = []
         for position, records in ready:
             count = len(records) // REMOVAL_DTYPE.itemsize
             parts += [_BLOCK.pack(_MAGIC, count, position, crc32c.crc32c(records), 0), records]
-        data = b"".join(parts)
+        try:
+            self._append(b"".join(parts))
+        except OSError as error:
+            # They stay noted, and in the journal: written when there is space.
+            os.ftruncate(self._descriptor, self._end)
+            raise Overloaded(
+                f"the removals log cannot be written: {error.strerror}",
+                "free space on the disk of the data directory",
+                code="disk_full",
+            ) from error
+        del self._pending[: len(ready)]
+
+    def _append(self, data: bytes) -> None:
         if self._end + len(data) > self._bytes_max and self._end:
             os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._current.replace(self._former)
             self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._end = 0
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, self._end)
-            self._end += written
-            view = view[written:]
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, memoryview(data)[done:], self._end + done)
+        self._end += done
 
     def sync(self, synced: int) -> None:
         """Write and flush to the device; segments with the same facts may go afterwards."""
@@ -88,8 +100,12 @@ class Removals:
 
     def close(self, synced: int = 0) -> None:
         """Write what was noted and is durable in the journal, and let go of the file."""
-        self.flush(synced)
-        os.close(self._descriptor)
+        try:
+            self.flush(synced)
+        except Overloaded as error:
+            log.warning("removals_in_the_journal_only", detail=error.detail)
+        finally:
+            os.close(self._descriptor)
 
     def find(
         self,

@@ -49,6 +49,7 @@ SIFT_ROWS: Final = 8_192
 _SIFT_CHUNKS: Final = 2 * SIFT_ROWS // CHUNK_ROWS
 #: So many ghosts are dropped one by one before it pays to look at many rows at once.
 _FEW_GHOSTS: Final = 4
+_SAMPLE_ROWS: Final = 16
 _LOW48: Final = np.uint64(LOW48)
 _HIGH: Final = np.uint64(HIGH)
 
@@ -86,6 +87,15 @@ class Run:
     def rest(self) -> Seqs:
         """The rows that were not taken yet."""
         return np.frombuffer(self.seqs, dtype=np.uint64)[self.at :].copy()
+
+
+def may_be_ready(index: Index, seqs: Seqs) -> Flags:
+    """Which rows are in the order; all of them where a sample has few that are not."""
+    sample = seqs[:: len(seqs) // _SAMPLE_ROWS + 1].tolist()
+    ghosts = sum(index.state_of(seq) != READY for seq in sample)
+    if ghosts * 4 < len(sample):
+        return np.ones(len(seqs), dtype=np.bool_)
+    return index.column(seqs, "state") == READY
 
 
 class Band:
@@ -127,7 +137,7 @@ class Band:
     def sift(self, line: Line) -> None:
         """Let go of ghosts inside a line that grew: what is not served would keep them for ever."""
         for _ in range(_SIFT_CHUNKS):
-            line.ring.sift(self.are_ready)
+            line.ring.sift(self._may_be_ready)
         line.sift_at = len(line.ring) + SIFT_ROWS
 
     def settle(self) -> Line | None:
@@ -206,7 +216,7 @@ class Band:
         if self._pushed == BUFFER_ROWS:
             self._pushed = 0
             for _ in range(2):
-                self.displaced.sift(self.are_ready)
+                self.displaced.sift(self._may_be_ready)
 
     def pop_displaced(self) -> None:
         """Let go of the first displaced row."""
@@ -277,6 +287,9 @@ class Band:
         """Which rows are alive and in the order."""
         ready: Flags = self._index.column(seqs, "state") == READY
         return ready
+
+    def _may_be_ready(self, seqs: Seqs) -> Flags:
+        return may_be_ready(self._index, seqs)
 
     def crosses(self, seqs: Seqs) -> npt.NDArray[np.int64]:
         """When each row leaves this band by age; rows that are gone at once."""

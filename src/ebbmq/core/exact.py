@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq.core.band import SIFT_ROWS
+from ebbmq.core.band import SIFT_ROWS, may_be_ready
 from ebbmq.core.classes import NEVER
 from ebbmq.core.displaced import BUFFER_ROWS, Displaced
 from ebbmq.core.ring import CHUNK_ROWS, Ring
@@ -59,7 +59,7 @@ class _Line:
     def sift(self) -> None:
         """Let go of ghosts inside a ring that grew: old ones surface when all others are taken."""
         for _ in range(_SIFT_CHUNKS):
-            self.rows.sift(self._are_ready)
+            self.rows.sift(lambda seqs: may_be_ready(self._index, seqs))
         self.sift_at = len(self.rows) + SIFT_ROWS
 
     def _are_ready(self, seqs: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

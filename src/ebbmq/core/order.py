@@ -129,8 +129,6 @@ class BandedOrder:
             line = band.open_line(kind, seq)
             self._mask |= 1 << number
         elif line.ring:
-            if len(line.ring) > line.sift_at:
-                band.sift(line)
             return line
         if line.leaves == NEVER:
             line.cross_at = NEVER
@@ -351,6 +349,10 @@ class BandedOrder:
                 moved += found or self._drop_gone(band, line, now_ms)
         if not ring:
             band.note_emptied()
+        below = self._bands[band.number - 1]
+        reached = below.lines.get(line.kind)
+        if reached is not None and len(reached.ring) > reached.sift_at:
+            below.sift(reached)
         return moved
 
     def _cross_few(self, band: Band, line: Line, now_ms: int) -> int:

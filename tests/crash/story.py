@@ -10,11 +10,22 @@ import msgspec
 
 from ebbmq import Broker
 from tests.crash.worker import CONFIG, LEASE_TIMEOUT_MS, MAX_ATTEMPTS, QUEUES, Job
-from tests.history import Drained, Event, Options, Publish, Removed, Restart, Violation, check
+from tests.history import (
+    Drained,
+    Event,
+    LeaseCall,
+    Options,
+    Publish,
+    Removed,
+    Restart,
+    Settle,
+    Violation,
+    check,
+)
 from tests.recorder import MemoryKeeper, Recorder, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from tests.crash.server import Server
@@ -62,15 +73,26 @@ class Story:
         return status
 
     def live_until_cut(self, cut: Callable[[], None], after_s: float) -> None:
-        """One life of the worker, which ends when the power of its disk is cut."""
-        job = msgspec.structs.replace(self.job(), calls=100_000)
-        self._server.run(job, after_s, before_kill=cut)
-        self.ended("power")
+        """One life of the worker, which ends when the power of its disk is cut.
 
-    def ended(self, kind: RestartKind) -> None:
+        The worker lives on for an instant, as nobody does whose machine lost its power: what it saw
+        after the cut is not believed.
+        """
+        cut_at: list[int] = []
+
+        def cut_now() -> None:
+            cut_at.append(time.monotonic_ns())
+            cut()
+
+        job = msgspec.structs.replace(self.job(), calls=100_000)
+        self._server.run(job, after_s, before_kill=cut_now)
+        self.ended("power", *cut_at)
+
+    def ended(self, kind: RestartKind, until: int | None = None) -> None:
         """Take over what the last life recorded; its broker ended in this way before now."""
         for path in sorted(self.record.glob(f"calls-{self._lives}-*.jsonl")):
-            self.events += read_file(path)
+            seen = read_file(path)
+            self.events += seen if until is None else seen_until(seen, until)
         self.events.append(Restart(time.monotonic_ns(), kind))
 
     def error(self) -> str:
@@ -92,6 +114,26 @@ class Story:
         stamp = time.monotonic_ns()
         self.events += [Removed(stamp, "", id_, "damaged") for id_ in damaged]
         return check(self.events, OPTIONS)
+
+
+def seen_until(events: Iterable[Event], until: int) -> Iterator[Event]:
+    """What was known at an instant: calls that had not returned by then have no outcome."""
+    for event in events:
+        match event:
+            case Publish() | LeaseCall() | Settle():
+                if event.ended is None or event.ended <= until:
+                    yield event
+                else:
+                    yield msgspec.structs.replace(
+                        event,
+                        ended=None,
+                        outcome="unknown",
+                        **{name: () for name in ("ids", "grants") if hasattr(event, name)},
+                    )
+            case Removed() if event.seen <= until:
+                yield event
+            case _:
+                pass
 
 
 def drain(broker: Broker) -> list[Event]:

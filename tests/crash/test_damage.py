@@ -209,13 +209,14 @@ def test_without_checkpoints_nothing_is_lost_and_nothing_acked_comes_back(
 
 
 def _damage_header_of(directory: Path, body: bytes) -> None:
-    """Flip a bit in the header of the record that holds a body published alone."""
+    """Flip bits in the header of the record that holds a body published alone, past mending."""
     for path in (directory / "journal").glob("young-*"):
         data = bytearray(path.read_bytes())
         at = data.find(body)
         if at >= 0:
             # header 40, checksum of the rows 8, one row 64, then the body
             data[at - 64 - 8 - 40 + 5] ^= 1
+            data[at - 64 - 8 - 40 + 20] ^= 6
             path.write_bytes(bytes(data))
             return
     raise AssertionError("no such body")
@@ -240,6 +241,23 @@ def test_messages_whose_record_lost_its_header_are_named_exactly(tmp_path: Path)
         assert lost <= _named(broker.health()["damage"])
         (new,) = broker.publish("q", [Message(b"new")])
         assert new.id not in {receipt.id for receipt in receipts}
+
+
+def test_a_header_with_one_flipped_bit_is_mended(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with Broker.open(directory, config=NEVER) as broker:
+        broker.declare(QueueSpec("q"))
+        for i in range(20):
+            broker.publish("q", [Message(b"this is body number %d" % i)])
+        shutil.copytree(directory, copy)
+    path = copy / "journal" / "young-0000000001.seg"
+    data = bytearray(path.read_bytes())
+    data[data.find(b"this is body number 11") - 64 - 8 - 40 + 5] ^= 1
+    path.write_bytes(bytes(data))
+    with Broker.open(copy, config=NEVER) as broker:
+        bodies = {lease.body for lease in broker.lease("q", count=100)}
+        assert bodies == {b"this is body number %d" % i for i in range(20)}
+        assert broker.health()["damage"] == []
 
 
 def test_a_damaged_relocation_is_damage_and_not_a_torn_tail(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import shutil
@@ -109,6 +110,35 @@ def test_a_batch_that_does_not_fit_leaves_nothing_behind(small_disk: Path) -> No
     with Broker.open(small_disk / "data", config=CONFIG) as broker:
         assert broker.stats("q")["depth"]["leased"] == 1
         assert broker.stats("q")["depth"]["ready"] == 0
+
+
+def test_on_a_full_disk_removals_wait_and_are_on_record_once_there_is_space(
+    small_disk: Path,
+) -> None:
+    with Broker.open(small_disk / "data", config=CONFIG) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.declare(QueueSpec("idle"))
+        expiring = [Message(b"expires %d" % number, ttl_ms=400) for number in range(2_000)]
+        receipts = broker.publish("q", expiring, confirm="synced")
+        fill(broker, 1)
+        ballast = small_disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(512)):
+                pass
+        deadline = time.monotonic() + PATIENCE_S
+        while broker.stats("q")["totals"]["expired"] < len(receipts):
+            assert time.monotonic() < deadline
+            broker.lease("idle", wait_ms=10)
+        with contextlib.suppress(EbbError):
+            broker.removals("q")
+        (lease,) = broker.lease("q")
+        broker.ack("q", [lease.token], confirm="synced")
+        ballast.unlink()
+        while len(broker.removals("q")) < len(receipts):
+            assert time.monotonic() < deadline, "the removals were never written"
+            broker.lease("idle", wait_ms=10)
+    with Broker.open(small_disk / "data", config=CONFIG) as broker:
+        assert {r.id for r in broker.removals("q")} == {receipt.id for receipt in receipts}
 
 
 def test_space_comes_back_when_consumers_catch_up(small_disk: Path) -> None:

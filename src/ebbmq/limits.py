@@ -31,9 +31,11 @@ SEGMENT_BYTES: Final = 64 * MIB
 #: A record never holds more rows than this, so that one bad sector costs at most these.
 RECORD_ROWS_MAX: Final = 1_024
 RECORD_BYTES_MAX: Final = 4 * MIB
-#: Preallocated journal space kept per live message, so that its ack or its removal, alone in a
-#: record, cannot fail for want of disk.
-RESERVE_BYTES_PER_MESSAGE: Final = 96
+#: Preallocated journal space kept per live message when a message is accepted, so that it can be
+#: leased and acked, alone in a record each, on a disk that is full by then ..
+RESERVE_BYTES_PER_MESSAGE: Final = 144
+#: .. and the part of it that leases and retries leave alone: an ack never fails for want of disk.
+ACK_BYTES_PER_MESSAGE: Final = 56
 UNSYNCED_FLUSH_MS: Final = 100
 UNSYNCED_FLUSH_MESSAGES: Final = 1_000
 PENDING_BYTES_MAX: Final = 64 * MIB

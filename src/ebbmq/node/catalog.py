@@ -119,6 +119,8 @@ class Status(msgspec.Struct, frozen=True):
     totals: dict[int, dict[str, int]]
     #: (first, last) message of each partition whose record is in a segment, dead ones included.
     ranges: dict[int, dict[int, tuple[int, int]]]
+    #: Written by a close: nothing was given out after it.
+    closed: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -33,7 +33,7 @@ class Checkpointer:
         self.run()
         return True
 
-    def run(self) -> None:
+    def run(self, *, closing: bool = False) -> None:
         """Write a checkpoint."""
         engine = self._engine
         with engine.lock:
@@ -49,7 +49,7 @@ class Checkpointer:
         try:
             self._store.begin(self._generation + 1)
             self._put_pages(wanted, written)
-            self._finish(start)
+            self._finish(start, closing=closing)
         except BaseException:
             with engine.lock:
                 for page in written:
@@ -74,7 +74,7 @@ class Checkpointer:
             for pid, number, position, image in images:
                 self._store.put(PAGE, pid, number, position, image)
 
-    def _finish(self, start: int) -> None:
+    def _finish(self, start: int, *, closing: bool) -> None:
         engine = self._engine
         extras: list[tuple[int, int, bytes]] = []
         with engine.lock:
@@ -98,5 +98,5 @@ class Checkpointer:
             engine.removals.sync(engine.journal.synced_position)
         for kind, pid, payload in extras:
             self._store.put(kind, pid, 0, position, payload)
-        status = declared.Status(told, queue_ms, wall_ms, position, totals, ranges)
+        status = declared.Status(told, queue_ms, wall_ms, position, totals, ranges, closed=closing)
         self._store.commit(declared.pack_status(status), start)

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from ebbmq.node.removals import NoRemovals, Removals
 
 _EVERYTHING: Final = 1 << 63
+#: Header and padding of a journal record, and more.
+_RECORD_OVERHEAD_BYTES: Final = 64
 _TICK_MS: Final = 25
 #: Facts that may be left out when the disk is full.
 _SPARED: Final = (fact.GRANT, fact.STATE, fact.CLOCK)
@@ -93,7 +95,7 @@ class Engine:
         self.clock_noted_ms = 0
         self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
-        self.checkpoint: Callable[[], None] = lambda: None
+        self.checkpoint: Callable[..., None] = lambda **_: None
         #: Held while segments are deleted, so that a backup can keep them.
         self.compacting = threading.Lock()
         _engines.add(self)
@@ -217,7 +219,7 @@ class Engine:
         """Append facts to the journal, in order."""
         journal = self.journal
         for kind, pid, count, first, parts in facts:
-            if self.disk_full and kind in _SPARED:
+            if self.disk_full and kind in _SPARED and not self._leaves_acks(parts):
                 continue
             position = journal.append(kind, pid, count, first, parts)
             self.facts_since_checkpoint += count
@@ -232,10 +234,7 @@ class Engine:
         return journal.position
 
     def admit(self, payload_bytes: int, leaving: int = 0) -> None:
-        """Make room for a record beside what is reserved for the acks and removals of all messages.
-
-        On a full disk leases go on and are not written down: after a crash such a lease is
-        forgotten, and its token, being of an earlier epoch, is refused.
+        """Make room for a record beside what is reserved for leases and acks of all messages.
 
         Args:
             payload_bytes: what will be appended; 0 only keeps the reserve.
@@ -253,6 +252,19 @@ class Engine:
             self.disk_full = True
             raise
         self.disk_full = False
+
+    def _leaves_acks(self, parts: list[bytes]) -> bool:
+        """Whether a fact about leases fits on a full disk without touching what acks need.
+
+        If not, leases go on and are not written down: after a crash such a lease is forgotten, and
+        its token, being of an earlier epoch, is refused.
+        """
+        acks = self.live * limits.ACK_BYTES_PER_MESSAGE
+        try:
+            self.journal.admit(0, acks + sum(map(len, parts)) + _RECORD_OVERHEAD_BYTES)
+        except Overloaded:
+            return False
+        return True
 
     def note_clock(self) -> int:
         """Append what time it is, by the queue and by the calendar; returns the position after."""

@@ -63,7 +63,8 @@ def open_engine(
         declaring.note_catalog(engine)
         # The epoch is what tells the tokens of this run from those of runs whose end was lost.
         engine.journal.wait("synced", engine.note_clock())
-        removals.flush(engine.journal.synced_position)
+        with contextlib.suppress(Overloaded):
+            removals.flush(engine.journal.synced_position)
     except BaseException:
         if removals is not None:
             removals.close()
@@ -140,15 +141,15 @@ class Upkeep:
         self._retry_at_ms = now_ms + _RETRY_FAULTY_MS
         retry_faulty(self._engine, self._disks)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, closing: bool = False) -> None:
         """Write a checkpoint now."""
-        self._checkpointer.run()
+        self._checkpointer.run(closing=closing)
 
 
 def _checkpoint_if_possible(engine: Engine) -> None:
     """Without it the next start reads more of the journal, which has everything."""
     try:
-        engine.checkpoint()
+        engine.checkpoint(closing=True)
     except Overloaded as error:
         log.warning("no_checkpoint", detail=error.detail)
 

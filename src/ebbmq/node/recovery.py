@@ -61,8 +61,8 @@ class Recovery:
         self._doubtful: dict[int, set[int]] = {}
         #: A record of which not even the header can be read was passed.
         self._blind = False
-        #: Nothing was written after the last checkpoint, as after a close.
-        self._was_closed = True
+        #: The last checkpoint was written by a close, and nothing after it.
+        self._was_closed = False
         #: Partitions a checkpointed page, and those a record of which cannot be read.
         self._without_page: set[int] = set()
         self._without_record: set[int] = set()
@@ -100,6 +100,7 @@ class Recovery:
         status = declared.read_status(loaded.meta)
         self.queue_ms = self.clock_ms = status.queue_ms
         self.wall_ms = status.wall_ms
+        self._was_closed = status.closed
         self._declare(status.declared)
         self._engine.ranges = {segment: dict(known) for segment, known in status.ranges.items()}
         for pid, totals in status.totals.items():

@@ -95,7 +95,8 @@ def may_be_ready(index: Index, seqs: Seqs) -> Flags:
     ghosts = sum(index.state_of(seq) != READY for seq in sample)
     if ghosts * 4 < len(sample):
         return np.ones(len(seqs), dtype=np.bool_)
-    return index.column(seqs, "state") == READY
+    ready: Flags = index.column(seqs, "state") == READY
+    return ready
 
 
 class Band:

@@ -36,6 +36,8 @@ RECORD_BYTES_MAX: Final = 4 * MIB
 RESERVE_BYTES_PER_MESSAGE: Final = 144
 #: .. and the part of it that leases and retries leave alone: an ack never fails for want of disk.
 ACK_BYTES_PER_MESSAGE: Final = 56
+#: Space kept for what the broker itself notes: the catalog, the clock, obituaries.
+HOUSEKEEPING_BYTES: Final = 16 * KIB
 UNSYNCED_FLUSH_MS: Final = 100
 UNSYNCED_FLUSH_MESSAGES: Final = 1_000
 PENDING_BYTES_MAX: Final = 64 * MIB

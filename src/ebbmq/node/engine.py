@@ -45,9 +45,12 @@ if TYPE_CHECKING:
 _EVERYTHING: Final = 1 << 63
 #: Header and padding of a journal record, and more.
 _RECORD_OVERHEAD_BYTES: Final = 64
+#: What leases take in the journal at most: a head, and a run each.
+_GRANT_BYTES: Final = fact.GRANT_HEAD.size
+_GRANT_RUN_BYTES: Final = fact.GRANT_RUN.size
 _TICK_MS: Final = 25
 #: Facts that may be left out when the disk is full.
-_SPARED: Final = (fact.GRANT, fact.STATE, fact.CLOCK)
+_SPARED: Final = (fact.STATE, fact.CLOCK)
 _NONCES: Final = Struct("<1024I")
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -219,7 +222,7 @@ class Engine:
         """Append facts to the journal, in order."""
         journal = self.journal
         for kind, pid, count, first, parts in facts:
-            if self.disk_full and kind in _SPARED and not self._leaves_acks(parts):
+            if self.disk_full and kind in _SPARED and not self._fits(sum(map(len, parts))):
                 continue
             position = journal.append(kind, pid, count, first, parts)
             self.facts_since_checkpoint += count
@@ -244,6 +247,7 @@ class Engine:
             Overloaded: code `disk_full`.
         """
         reserve = (self.live - leaving) * limits.RESERVE_BYTES_PER_MESSAGE
+        reserve += limits.HOUSEKEEPING_BYTES
         try:
             self.journal.admit(0, reserve + payload_bytes)
         except Overloaded as error:
@@ -253,15 +257,26 @@ class Engine:
             raise
         self.disk_full = False
 
-    def _leaves_acks(self, parts: list[bytes]) -> bool:
-        """Whether a fact about leases fits on a full disk without touching what acks need.
+    def check_space_for_leases(self, count: int) -> None:
+        """On a full disk, refuse leases that could not be written down: acks need what is left.
 
-        If not, leases go on and are not written down: after a crash such a lease is forgotten, and
-        its token, being of an earlier epoch, is refused.
+        What was reserved when the messages were accepted is enough to lease each of them once.
+
+        Raises:
+            Overloaded: code `disk_full`.
         """
-        acks = self.live * limits.ACK_BYTES_PER_MESSAGE
+        if self.disk_full and not self._fits(_GRANT_BYTES + count * _GRANT_RUN_BYTES):
+            raise Overloaded(
+                "the disk is full and the space reserved for leases is used up",
+                "ack what is leased, or free space on the disk of the data directory",
+                code="disk_full",
+            )
+
+    def _fits(self, payload_bytes: int) -> bool:
+        """Whether a fact about leases fits without touching what acks need."""
+        acks = self.live * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
         try:
-            self.journal.admit(0, acks + sum(map(len, parts)) + _RECORD_OVERHEAD_BYTES)
+            self.journal.admit(0, acks + payload_bytes + _RECORD_OVERHEAD_BYTES)
         except Overloaded:
             return False
         return True

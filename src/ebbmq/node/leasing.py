@@ -53,6 +53,10 @@ def lease_now(
         again = _named(queue, name)
         if again:
             return again
+    if engine.disk_full:
+        engine.check_space_for_leases(
+            min(count, sum(s.partition.depth[READY] for s in queue.shards))
+        )
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
     out: list[tuple[Shard, Grants]] = []
@@ -85,6 +89,8 @@ def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Leas
     partition = shard.partition
     if not partition.depth[READY] or shard.faulty is not None or len(queue.shards) > 1:
         return None
+    if engine.disk_full:
+        engine.check_space_for_leases(1)
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
     grants = leases.lease(partition, 1, timeout, engine.nonce(), now_ms)

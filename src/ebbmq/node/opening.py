@@ -60,11 +60,7 @@ def open_engine(
         recovery.finish(engine.now_ms())
         engine.written = engine.synced = engine.journal.position
         engine.journal.on_commit = engine.committed
-        declaring.note_catalog(engine)
-        # The epoch is what tells the tokens of this run from those of runs whose end was lost.
-        engine.journal.wait("synced", engine.note_clock())
-        with contextlib.suppress(Overloaded):
-            removals.flush(engine.journal.synced_position)
+        _note_start(engine)
     except BaseException:
         if removals is not None:
             removals.close()
@@ -75,6 +71,18 @@ def open_engine(
     engine.checkpoint = upkeep.checkpoint
     engine.start()
     return engine
+
+
+def _note_start(engine: Engine) -> None:
+    """Put the start on record; on a full disk the store opens all the same, to be consumed."""
+    try:
+        declaring.note_catalog(engine)
+        # The epoch tells the tokens of this run from those of runs whose end was lost.
+        engine.journal.wait("synced", engine.note_clock())
+        engine.removals.flush(engine.journal.synced_position)
+    except Overloaded as error:
+        log.warning("start_not_on_record", detail=error.detail)
+        engine.disk_full = True
 
 
 def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:

@@ -95,6 +95,19 @@ def test_the_message_with_the_highest_current_importance_is_selected(
     assert bodies(broker) == [b"lasts", b"fades"]
 
 
+def test_the_band_that_is_shown_is_the_band_that_decides(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", stale_threshold=0))
+    rates, ttls = (0.1, 0.3, 0.7, 1.0), (300, 350, 400, 1_000)
+    fading = [Message(b"", decay_rate=rate, ttl_ms=ttl) for rate in rates for ttl in ttls]
+    broker.publish("q", [*fading, Message(b"", importance=4), Message(b"", importance=3)])
+    for _ in range(14):
+        clock.advance(20)
+        bands = [peeked.band for peeked in broker.peek("q", 100)]
+        assert bands == sorted(bands, reverse=True)
+
+
 def test_age_counts_from_the_first_publish_also_after_a_failure(
     broker: Broker, clock: ManualClock
 ) -> None:

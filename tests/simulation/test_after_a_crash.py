@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.errors import StorageFailed
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
 
@@ -107,3 +108,38 @@ def test_the_removals_log_says_nothing_about_a_message_that_is_there(lives: Live
     broker.publish("q", [Message(b"new")] * 5)
     removed = {removal.id for removal in broker.removals("q")}
     assert not removed & {peeked.id for peeked in broker.peek("q", 10)}
+
+
+def test_relocated_messages_are_found_without_a_checkpoint(lives: Lives) -> None:
+    broker = lives.broker
+    broker.declare(QueueSpec("dense"))
+    broker.publish("dense", [Message(bytes(1_000))] * 60)
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", [Message(bytes(1_000))] * 600)
+    leases = broker.lease("q", count=600)
+    stragglers = [lease.id for lease in leases[::60]]
+    done = [lease.token for lease in leases if lease.id not in stragglers]
+    broker.ack("q", done, confirm="synced")
+    broker.engine.upkeep()
+    names = lives.disk.names()
+    assert any(name.startswith("old-") for name in names), "nothing was relocated"
+    assert "young-0000000001.seg" in names
+    for name in names:
+        if not name.endswith(".seg"):
+            lives.disk.delete(name)
+    broker = lives.crash("power")
+    assert broker.stats("dense")["depth"]["ready"] == 60
+    leased = broker.peek("q", 100, state="leased")
+    assert [peeked.id for peeked in leased] == stragglers
+
+
+def test_what_a_failed_sync_left_in_the_cache_is_synced_before_it_is_delivered(
+    lives: Lives,
+) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    lives.disk.fail_sync_after(0)
+    with pytest.raises(StorageFailed):
+        lives.broker.publish("q", [Message(b"m")], confirm="synced")
+    delivered = [lease.id for lease in lives.crash("kill").lease("q")]
+    broker = lives.crash("power")
+    assert [peeked.id for peeked in broker.peek("q", 10, state="leased")] == delivered

@@ -142,4 +142,6 @@ def test_what_a_failed_sync_left_in_the_cache_is_synced_before_it_is_delivered(
         lives.broker.publish("q", [Message(b"m")], confirm="synced")
     delivered = [lease.id for lease in lives.crash("kill").lease("q")]
     broker = lives.crash("power")
-    assert [peeked.id for peeked in broker.peek("q", 10, state="leased")] == delivered
+    # The lease was only written, so a power cut may undo it: the message is there either way.
+    there = [*broker.peek("q", 10), *broker.peek("q", 10, state="leased")]
+    assert [peeked.id for peeked in there] == delivered

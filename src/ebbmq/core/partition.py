@@ -579,10 +579,16 @@ class Partition:
             row[2], row[4] / rows.RATE_UNIT, now_ms - enqueued_at_ms, span_ms
         )
 
-    def band(self, current: float, failures: int) -> int:
-        """The band a message is ordered in: by its importance, lowered by its failures."""
-        band = policy.band_of(current, self.spec.band_width or 1.0)
-        return max(min(1, band), band - failures * self.spec.failure_penalty)
+    def band(self, row: Row, now_ms: int) -> int:
+        """The band a message is ordered in: by its class, lowered by its failures."""
+        width = self.spec.band_width
+        if not row[4]:
+            band = policy.band_of(row[2], width or 1.0)
+        elif width:
+            band = self.classes.all[row[6] >> HIGH].band_at(now_ms - (row[5] & LOW48))
+        else:
+            band = policy.band_of(self.current_importance(row, now_ms), 1.0)
+        return max(min(1, band), band - (row[5] >> HIGH) * self.spec.failure_penalty)
 
     def history(self, seq: int) -> tuple[Timing, ...]:
         """The latency history of a message that failed before."""

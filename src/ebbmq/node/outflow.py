@@ -89,7 +89,7 @@ def leases(
         ]
     prefix = f"{partition.pid:x}-"
     importances, enqueued = columns[2], columns[5]
-    current, bands = _worth(partition, columns, now_ms)
+    current, bands = _worth(partition, grants.rows, columns, now_ms)
     return list(
         map(
             Lease,
@@ -115,27 +115,21 @@ def leases(
 
 
 def _worth(
-    partition: Partition, columns: Sequence[Sequence[int]], now_ms: int
+    partition: Partition, granted: Sequence[Row], columns: Sequence[Sequence[int]], now_ms: int
 ) -> tuple[Iterable[float], Iterable[int]]:
-    """Current importance and band of rows that never failed, given by columns."""
+    """Current importance and band of rows that never failed."""
     importances = columns[2]
-    width = partition.spec.band_width or 1.0
     if not any(columns[4]):
-        if width == 1.0:
+        if partition.spec.band_width == 1.0:
             return map(float, importances), importances
-        return map(float, importances), [policy.band_of(value, width) for value in importances]
+        return map(float, importances), [partition.band(row, now_ms) for row in granted]
     enqueued = np.array(columns[5], dtype=np.int64)
     dead = np.array(columns[6], dtype=np.uint64) & np.uint64(LOW48)
     lives = dead.astype(np.int64)
     span = np.where(lives > 0, lives - enqueued, partition.spec.decay_unit_ms)
     rates = np.array(columns[4], dtype=np.float64) / rows.RATE_UNIT
     left = policy.decayed(np.array(importances, dtype=np.float64), rates, now_ms - enqueued, span)
-    current = np.maximum(left, 0.0)
-    bands = np.ceil(current / width)
-    # The quotient is rounded; the edges decide, as in policy.band_of.
-    bands -= current <= (bands - 1) * width
-    bands += current > bands * width
-    return current.tolist(), np.maximum(bands, 0).astype(np.int64).tolist()
+    return np.maximum(left, 0.0).tolist(), [partition.band(row, now_ms) for row in granted]
 
 
 def lease(
@@ -195,7 +189,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         failures,
         row[2],
         current,
-        partition.band(current, failures),
+        partition.band(row, now_ms),
         dead - enqueued_at_ms if dead else None,
         row[4] / rows.RATE_UNIT,
         enqueued_at_ms,
@@ -221,7 +215,7 @@ def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int
         row[5] >> HIGH,
         row[2],
         current,
-        partition.band(current, row[5] >> HIGH),
+        partition.band(row, now_ms),
         dead - enqueued_at_ms if dead else None,
         row[4] / rows.RATE_UNIT,
         enqueued_at_ms,

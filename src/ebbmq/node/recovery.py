@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 PAGE: Final = 1
 DEDUP: Final = 2
 HISTORIES: Final = 3
+_PAGE: Final = 4_096
 _FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
 
@@ -57,6 +58,12 @@ class Recovery:
         self.generation = 0
         self._start = 0
         self._item_end = 0
+        #: The catalog is known as it was last; older ones are not taken.
+        self._is_declared = False
+        #: Rows of old-generation segments by partition, until that is declared.
+        self._relocations: dict[int, list[tuple[list[int], memoryview, int]]] = {}
+        #: The highest position that a record proves to have been on the device.
+        self._proven = 0
         #: Messages of a relocation that was not finished, or is damaged.
         self._doubtful: dict[int, set[int]] = {}
         #: A record of which not even the header can be read was passed.
@@ -72,13 +79,35 @@ class Recovery:
 
     def run(self, *, threaded: bool = True) -> Log:
         """Put everything back and return the journal, ready to go on."""
+        end = self.read()
+        self._write_tail_again(end)
         return Log.open(
             self._journal_disk,
             self._uuid,
-            self.read(),
+            end,
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
         )
+
+    def _write_tail_again(self, end: int) -> None:
+        """Write what no record proves to be on the device once more, so that a sync means it.
+
+        After a sync that failed, the kernel shows bytes that the device never got, and does not try
+        again by itself.
+        """
+        present = numbers(self._journal_disk, old=False)
+        for number in range(max(self._proven >> 32, 1), (end >> 32) + 1):
+            start = self._proven & OFFSET_MASK if number == self._proven >> 32 else 0
+            if number not in present:
+                continue
+            file = self._journal_disk.open(name_of(number))
+            stop = end & OFFSET_MASK if number == end >> 32 else file.size()
+            # Whole pages: a part of one is not sure to bring the rest of it along.
+            start, stop = start // _PAGE * _PAGE, min(-(-stop // _PAGE) * _PAGE, file.size())
+            for offset in range(start, stop, limits.RECORD_BYTES_MAX):
+                size = min(limits.RECORD_BYTES_MAX, stop - offset)
+                file.write(offset, [file.read(offset, size)])
+            file.close()
 
     def read(self) -> int:
         """Put the rows back and return where the journal ends; nothing on disk is changed."""
@@ -172,6 +201,7 @@ class Recovery:
                 index = shard.partition.index
                 index.next_seq = max(index.next_seq, next_seq)
         catalog.topics = {entry.spec.name: entry for entry in told.topics}
+        self._apply_relocations()
 
     def _restorer(self, pid: int) -> restore.Restorer:
         found = self._restorers.get(pid)
@@ -184,12 +214,11 @@ class Recovery:
 
     def _replay(self, known_synced: int) -> int:
         """Read the journal; returns where it ends."""
-        relocated = list(self._scan_old())
+        for pid, seqs, block, as_of in self._scan_old():
+            self._relocations.setdefault(pid, []).append((seqs, block, as_of))
         if not self._start:
             self._declare_ahead()
-        for pid, seqs, block, as_of in relocated:
-            if pid in self._engine.catalog.shards:
-                self._restorer(pid).relocated(seqs, block, as_of, self._start)
+        self._apply_relocations()
         end = self._start or FIRST_POSITION
         for item in scan.scan(
             self._journal_disk, self._uuid, self._start, known_synced=known_synced
@@ -203,9 +232,16 @@ class Recovery:
         self._settle_doubts()
         return max(end, known_synced)
 
+    def _apply_relocations(self) -> None:
+        """Put back relocated rows of the partitions that are declared by now."""
+        for pid in self._relocations.keys() & self._engine.catalog.shards.keys():
+            for seqs, block, as_of in self._relocations.pop(pid):
+                self._restorer(pid).relocated(seqs, block, as_of, self._start)
+
     def _take(self, item: scan.Found | scan.Damaged | scan.Torn) -> None:
         if type(item) is scan.Found:
             head = item.header
+            self._proven = max(self._proven, head.synced)
             self._fact(head.kind, head.pid, head.count, head.first, item.payload, item.position)
         elif type(item) is scan.Torn:
             self._torn(item)
@@ -217,11 +253,17 @@ class Recovery:
                 self._missing.append(number)
 
     def _declare_ahead(self) -> None:
-        """Without a checkpoint the first META may have gone with its segment: take the next one."""
+        """Without a checkpoint, take the catalog as it was last: facts may precede it.
+
+        What was declared and deleted before does not matter any more.
+        """
+        last: bytes | None = None
         for item in scan.scan(self._journal_disk, self._uuid):
             if type(item) is scan.Found and item.header.kind == fact.META:
-                self._declare(declared.read_declared(item.payload))
-                return
+                last = bytes(item.payload)
+        if last is not None:
+            self._declare(declared.read_declared(last))
+            self._is_declared = True
 
     def _scan_old(self) -> Iterator[tuple[int, list[int], memoryview, int]]:
         for item in scan.scan_old(self._journal_disk, self._uuid):
@@ -305,7 +347,8 @@ class Recovery:
             for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
                 self._fact(part_kind, part_pid, part_count, part_first, part, position)
         elif kind == fact.META:
-            self._declare(declared.read_declared(payload))
+            if not self._is_declared:
+                self._declare(declared.read_declared(payload))
         elif kind == fact.CLOCK:
             self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
             self.queue_ms = max(self.queue_ms, self.clock_ms)

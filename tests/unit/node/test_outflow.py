@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbmq.core import row as rows
+from ebbmq.core.classes import class_key
 from ebbmq.core.leases import Grants
 from ebbmq.core.partition import Partition
 from ebbmq.model import QueueSpec
@@ -39,11 +40,19 @@ row = st.builds(
 )
 
 
+def classified(partition: Partition, one: tuple[int, ...]) -> tuple[int, ...]:
+    """The row with the number of its order class above the end of its TTL."""
+    span_ms = one[6] - one[5] if one[6] else partition.spec.decay_unit_ms
+    known = partition.classes.of_key(class_key(one[2], one[4], span_ms))
+    return (*one[:6], one[6] | known.number << rows.HIGH, *one[7:])
+
+
 @given(st.lists(row, min_size=1, max_size=20), st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]))
 def test_a_batch_of_leases_shows_what_single_leases_show(
     given_rows: list[tuple[int, ...]], width: float
 ) -> None:
     partition = Partition(7, QueueSpec("q", band_width=width), 3)
+    given_rows = [classified(partition, one) for one in given_rows]
     seqs = list(range(1, len(given_rows) + 1))
     payloads = [b"body"] * len(given_rows)
     grants = Grants(seqs, list(given_rows), NOW_MS + 1, 9)

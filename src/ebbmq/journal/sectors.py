@@ -25,13 +25,16 @@ class Content:
         self.data = bytearray(nbytes)
         self.synced_size = nbytes
         self.before: dict[int, bytes] = {}
-        #: As `before`, for sectors a failed sync gave up on: no later sync saves them.
+        #: As `before`, for sectors a failed sync gave up on: no later sync saves them unless they
+        #: are written again.
         self.lost: dict[int, bytes] = {}
 
     def remember(self, start: int, end: int) -> None:
         """Keep what the sectors of a range hold, before they change."""
         for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
-            if sector not in self.before:
+            if sector in self.lost:
+                self.before[sector] = self.lost.pop(sector)
+            elif sector not in self.before:
                 at = sector * SECTOR_BYTES
                 held = bytes(self.data[at : at + SECTOR_BYTES]).ljust(SECTOR_BYTES, b"\0")
                 self.before[sector] = held

@@ -49,6 +49,11 @@ def tmpfs(mountpoint: Path, nbytes: int, *options: str) -> Iterator[Path]:
         run("umount", "-l", str(mountpoint))
 
 
+def enlarge(mountpoint: Path, nbytes: int) -> None:
+    """Give a tmpfs more space, as an operator would."""
+    assert run("mount", "-o", f"remount,size={nbytes}", str(mountpoint)).returncode == 0
+
+
 class PowerCut:
     """A loop-mounted ext4 whose power can be cut."""
 

@@ -313,7 +313,9 @@ class Engine:
     def committed(self, written: int, synced: int) -> None:
         """Open what was held for these positions; called by the commit thread."""
         with self.lock:
-            self.written, self.synced = written, synced
+            # A publish may have written more since the commit began: neither ever falls.
+            self.written = max(self.written, written, self.journal.written_position)
+            self.synced = max(self.synced, synced)
             self.open_held()
 
     def open_held(self) -> None:

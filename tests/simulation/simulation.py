@@ -100,8 +100,7 @@ class Simulation:
             try:
                 self.step()
             except StorageFailed:
-                # What a cache holds after a failed sync is not what the device holds.
-                self.restart("power")
+                self.restart(self.random.choice(("kill", "power")))
         self.restart("power")
         self.drain()
         return check(self.history(), OPTIONS)

@@ -63,8 +63,9 @@ bench: dev
 	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json
 
 lock: dev
-	$(LOCK) --extra demo -o requirements/run.lock pyproject.toml requirements/build.in
-	$(LOCK) -c requirements/run.lock --extra demo --extra bench --extra test --extra dev \
+	$(LOCK) --extra demo --extra server --extra client -o requirements/run.lock pyproject.toml requirements/build.in
+	$(LOCK) -c requirements/run.lock --extra demo --extra server --extra client --extra sql --extra grid \
+		--extra object --extra bench --extra test --extra dev \
 		-o requirements/dev.lock pyproject.toml requirements/build.in
 
 clean:

@@ -1,16 +1,67 @@
-"""Settings of a broker: defaults that are safe, a TOML file that is read strictly."""
+"""Settings of a broker and its server: defaults that are safe, a TOML file that is read strictly.
+
+What stands at the top of the file is about the store and counts wherever it is opened; `[http]` and
+`[log]` are about the server. Every default is durable, bounded, authenticated and on this machine
+only.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
+
+_SECRET: Final = "secret"  # noqa: S105  # the mark of a setting, not one
+#: A setting that is never shown, not in the log and not in an error.
+Secret = Annotated[str, msgspec.Meta(extra={_SECRET: True})]
+_HIDDEN: Final = "(hidden)"
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[http]`: where the server listens, and how much it takes from one caller and from all."""
+
+    host: str = "127.0.0.1"
+    port: int = 8_080
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_key_password: Secret | None = None
+    #: Tokens then travel readable: only behind something that encrypts.
+    insecure_plain_http: bool = False
+    connections_max: int = 10_000
+    request_bytes_max: int = 16 * limits.MIB
+    #: Bodies of all requests that are not answered yet.
+    pending_bytes_max: int = 256 * limits.MIB
+    #: From the first byte of a request to its last.
+    receive_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 75_000
+    #: How long a stop waits for requests that are being answered.
+    drain_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, "http.", _HTTP_RANGES)
+        if not self.host or self.host != self.host.strip():
+            raise InvalidSpec(
+                f"http.host is {self.host!r}",
+                "use an address or a name, for example 127.0.0.1; 0.0.0.0 means every address",
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InvalidSpec(
+                "http.tls_certificate and http.tls_key belong together, one is missing",
+                "give the paths of both PEM files, or neither",
+            )
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[log]`: what the server writes to standard error."""
+
+    format: Literal["console", "json"] = "console"
+    level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,17 +72,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cache_bytes: int = limits.NODE_CACHE_BYTES
     checkpoint_every_facts: int = limits.CHECKPOINT_EVERY_FACTS
     upkeep_every_ms: int = 250
+    http: HttpConfig = msgspec.field(default_factory=HttpConfig)
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
-        if not limits.KIB * 64 <= self.segment_bytes <= limits.GIB:
-            raise InvalidSpec(
-                f"segment_bytes is {self.segment_bytes}", "use 65536 (64 KiB) to 1073741824 (1 GiB)"
-            )
-        if self.cache_bytes < 0 or self.checkpoint_every_facts < 1 or self.upkeep_every_ms < 1:
-            raise InvalidSpec(
-                "cache_bytes, checkpoint_every_facts or upkeep_every_ms is out of range",
-                "use 0 or more for cache_bytes and 1 or more for the others",
-            )
+        _check_ranges(self, "", _RANGES)
+
+
+_HTTP_RANGES: Final = {
+    "port": (0, 65_535),
+    "connections_max": (1, 1_000_000),
+    "request_bytes_max": (limits.KIB, 128 * limits.MIB),
+    "pending_bytes_max": (limits.KIB, 64 * limits.GIB),
+    "receive_timeout_ms": (1, limits.DAY_MS),
+    "idle_timeout_ms": (1, limits.DAY_MS),
+    "drain_timeout_ms": (0, limits.DAY_MS),
+}
+_RANGES: Final = {
+    "segment_bytes": (64 * limits.KIB, limits.GIB),
+    "cache_bytes": (0, 1 << 62),
+    "checkpoint_every_facts": (1, 1 << 62),
+    "upkeep_every_ms": (1, limits.DAY_MS),
+}
+
+
+def _check_ranges(section: msgspec.Struct, where: str, ranges: dict[str, tuple[int, int]]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(section, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidSpec(f"{where}{name} is {value!r}", f"use a whole number, {low} to {high}")
 
 
 def load(config: Config | dict[str, Any] | str | Path | None) -> Config:
@@ -46,16 +115,70 @@ def load(config: Config | dict[str, Any] | str | Path | None) -> Config:
         return config
     if isinstance(config, str | Path):
         config = _read(Path(config))
-    known = [field.name for field in msgspec.structs.fields(Config)]
-    for key in config:
-        if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-            raise InvalidSpec(f"configuration key {key!r} is not known", hint)
+    _check_keys(config, Config, "")
     try:
         return msgspec.convert(config, Config)
     except msgspec.ValidationError as error:
-        raise InvalidSpec(f"configuration: {error}", "correct the value") from error
+        if isinstance(error.__cause__, InvalidSpec):
+            raise error.__cause__ from None
+        what, _, name = str(error).partition(" - at `$.")
+        raise InvalidSpec(
+            f"configuration key {name.rstrip('`')!r}: {what}", "correct the value"
+        ) from error
+
+
+def _check_keys(given: dict[str, Any], section: type[msgspec.Struct], where: str) -> None:
+    kinds = get_type_hints(section)
+    for key, value in given.items():
+        if key not in kinds:
+            raise InvalidSpec(f"configuration key {where + key!r} is not known", _hint(key, where))
+        if isinstance(kinds[key], type) and issubclass(kinds[key], msgspec.Struct):
+            if not isinstance(value, dict):
+                raise InvalidSpec(
+                    f"configuration key {key!r} is a section, not a value",
+                    f"write its settings below a line [{key}]",
+                )
+            _check_keys(value, kinds[key], f"{where}{key}.")
+
+
+def _hint(key: str, where: str) -> str:
+    """The section the key belongs to, else the nearest key of this section, else all of them."""
+    known = list(settings(Config()))
+    elsewhere = [name.rpartition(".")[0] for name in known if name.rpartition(".")[2] == key]
+    if elsewhere:
+        return f"it belongs into [{elsewhere[0]}]" if elsewhere[0] else "it belongs at the top"
+    here = {name.removeprefix(where).partition(".")[0] for name in known if name.startswith(where)}
+    near = get_close_matches(key, here, 1)
+    if near:
+        return f"did you mean {where + near[0]!r}?"
+    return f"known keys: {', '.join(where + name for name in sorted(here))}"
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """Every setting by its full name, such as `http.port`, with secrets hidden."""
+    return dict(_settings(config, ""))
+
+
+def _settings(section: msgspec.Struct, where: str) -> list[tuple[str, Any]]:
+    kinds = get_type_hints(type(section), include_extras=True)
+    found: list[tuple[str, Any]] = []
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        if isinstance(value, msgspec.Struct):
+            found += _settings(value, f"{where}{name}.")
+        else:
+            hide = value is not None and _is_secret(kinds[name])
+            found.append((where + name, _HIDDEN if hide else value))
+    return found
+
+
+def _is_secret(kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        return any(
+            isinstance(mark, msgspec.Meta) and (mark.extra or {}).get(_SECRET)
+            for mark in get_args(kind)[1:]
+        )
+    return any(_is_secret(part) for part in get_args(kind))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -63,5 +186,5 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidSpec(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{path} is not TOML: {error}", "correct that line") from error

@@ -3,6 +3,10 @@
 EbbError
   ClientError          the caller's call is refused, everything else goes on
     UnknownQueue InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
+    InvalidRequest UnknownPath TooLarge TooSlow Unauthenticated Forbidden    over the network
+  Draining             the server is stopping: publish elsewhere or later, settling goes on
+  Unreachable          no answer came from the server
+  InternalError        the server failed in a way nobody foresaw; its log says how
   StorageFailed        the node stops taking messages; what is confirmed stays confirmed
     DamagedRecord      one record or body cannot be read; the others can
   DirectoryInUse       the broker does not start
@@ -86,6 +90,60 @@ class QueueFull(ClientError):
     """The queue's max_messages or max_bytes is reached and its overflow policy is reject."""
 
     code = "queue_full"
+
+
+class InvalidRequest(ClientError):
+    """A request is not of the form the server takes: not JSON, a wrong type, an unknown field."""
+
+    code = "invalid_request"
+
+
+class UnknownPath(ClientError):
+    """The server has nothing at that path, or not with that method."""
+
+    code = "unknown_path"
+
+
+class TooLarge(ClientError):
+    """A request, or its header section, is larger than the server takes."""
+
+    code = "too_large"
+
+
+class TooSlow(ClientError):
+    """A request did not arrive in time, so the server cut it off."""
+
+    code = "too_slow"
+
+
+class Unauthenticated(ClientError):
+    """The server does not know who is asking."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(ClientError):
+    """The caller may not do that to this queue."""
+
+    code = "forbidden"
+
+
+class Draining(EbbError):
+    """The server is stopping: it takes no more messages; leases can still be settled."""
+
+    code = "draining"
+
+
+class Unreachable(EbbError):
+    """No usable answer came from the server in time."""
+
+    code = "unreachable"
+
+
+class InternalError(EbbError):
+    """The server failed in a way nobody foresaw; nothing more is told, its log has the rest."""
+
+    code = "internal_error"
 
 
 class StorageFailed(EbbError):

@@ -193,6 +193,7 @@ class Peeked(msgspec.Struct, frozen=True, gc=False):
     enqueued_at_ms: int
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
+    type: str = "BYTE"
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -212,6 +213,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     enqueued_at_ms: int
     deadline_ms: int
     latency_history: tuple[Timing, ...]
+    type: str = "BYTE"
 
 
 class Removal(msgspec.Struct, frozen=True, gc=False):

@@ -171,12 +171,13 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48
     current = partition.current_importance(row, now_ms) if row[4] else float(row[2])
-    headers, body = NO_HEADERS, payload
+    headers, body, kind = NO_HEADERS, payload, "BYTE"
     history: tuple[Timing, ...] = ()
     header_size = row[7] >> HIGH
     if header_size:
         read = envelope.unpack(payload[:header_size])
         headers, history, body = envelope.headers_of(read), read.history, payload[header_size:]
+        kind = read.type
     failures = row[5] >> HIGH
     if failures:
         history = history + partition.history(seq)
@@ -195,6 +196,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         enqueued_at_ms,
         deadline_ms,
         history,
+        kind,
     )
 
 
@@ -221,4 +223,5 @@ def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int
         enqueued_at_ms,
         due_ms or None,
         read.history + partition.history(seq),
+        read.type,
     )

@@ -1,0 +1,1 @@
+"""The broker on the network: HTTP, access, signals. Nothing embedded imports it."""

@@ -1,0 +1,262 @@
+"""What travels over HTTP about queues, topics and the server itself: the JSON of management.
+
+`QueueForm` and `TopicForm` are the specifications; the name stands in the path, and may stand in
+the body too, so that what was read can be changed and sent back.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ebbmq import limits
+from ebbmq.errors import InvalidSpec
+from ebbmq.model import QueueSpec, Removal, TopicSpec
+from ebbmq.wire.http.forms import Duration, ShortText, Timeout
+
+REMOVALS_COUNT_MAX: Final = 10_000
+_REMOVALS_COUNT: Final = 1_000
+
+RemovalReason = Literal[
+    "stale",
+    "expired",
+    "retention",
+    "max_attempts",
+    "overflow",
+    "purged",
+    "deleted",
+    "damaged",
+    "redriven",
+    "lost",
+]
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A request's body or query: a field that is not known is refused by name."""
+
+
+QueueForm: Final = msgspec.defstruct(
+    "QueueForm",
+    [
+        ("name", ShortText | None, None),
+        *(
+            (field.name, field.type, field.default)
+            for field in msgspec.structs.fields(QueueSpec)
+            if field.name != "name"
+        ),
+    ],
+    bases=(_Request,),
+    namespace={"__doc__": "PUT /v1/queues/{queue}; what is left out takes its default."},
+    kw_only=True,
+)
+
+
+def spec_of(queue: str, form: msgspec.Struct) -> QueueSpec:
+    """The specification a queue's form and its path mean together.
+
+    Raises:
+        InvalidSpec: a field is outside its limits; the detail names it.
+    """
+    fields = {name: getattr(form, name) for name in form.__struct_fields__}
+    _check_same("queue", queue, fields.pop("name"))
+    return QueueSpec(queue, **fields)
+
+
+def _check_same(kind: str, path: str, name: str | None) -> None:
+    if name is not None and name != path:
+        raise InvalidSpec(
+            f"the path says {kind} {path!r:.80}, the body {name!r:.80}",
+            "leave `name` out of the body, or give the same",
+        )
+
+
+def form_of_spec(spec: QueueSpec) -> dict[str, Any]:
+    """A specification as the body of PUT /v1/queues/{queue}, defaults left out."""
+    plain = QueueSpec(spec.name)
+    return {
+        name: getattr(spec, name)
+        for name in spec.__struct_fields__
+        if name != "name" and getattr(spec, name) != getattr(plain, name)
+    }
+
+
+class DepthForm(msgspec.Struct):
+    """Messages of a queue by state."""
+
+    ready: int
+    leased: int
+    scheduled: int
+    replicating: int
+    dying: int
+
+
+class CacheForm(msgspec.Struct):
+    """Bodies of a queue in RAM, and how often they were there when asked for."""
+
+    bytes: int
+    hits: int
+    misses: int
+
+
+class RatesForm(msgspec.Struct):
+    """Messages per second over the last seconds."""
+
+    publish: float
+    lease: float
+    ack: float
+    retry: float
+
+
+class PartitionForm(msgspec.Struct):
+    """One partition of a queue; `why` says what is wrong with a faulty one."""
+
+    id: str
+    state: Literal["ok", "faulty"]
+    why: str | None
+    depth: int
+
+
+class StatsForm(msgspec.Struct):
+    """Everything countable about a queue."""
+
+    queue: str
+    depth: DepthForm
+    by_importance: dict[int, int]
+    oldest_age_ms: int
+    bytes: int
+    residency: Literal["normal", "paging", "paged"]
+    cache: CacheForm
+    rates: RatesForm
+    totals: dict[str, int]
+    decay_factor: float
+    paused: bool
+    partitions: list[PartitionForm]
+
+
+class QueueView(msgspec.Struct):
+    """A queue: what it promises, and how it is doing."""
+
+    spec: QueueSpec
+    stats: StatsForm
+
+
+class QueuesForm(msgspec.Struct):
+    """GET /v1/queues: the queues the caller may see, by name."""
+
+    queues: list[QueueView]
+
+
+class PausedForm(msgspec.Struct):
+    """The answer to pause and resume."""
+
+    paused: bool
+
+
+class PurgedForm(msgspec.Struct):
+    """The answer to a purge."""
+
+    purged: int
+
+
+class RedriveForm(_Request):
+    """POST /v1/queues/{queue}/redrive; without `ids`, everything that is ready."""
+
+    to: ShortText | None = None
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    ids: Annotated[list[ShortText], Meta(max_length=limits.LEASE_COUNT_MAX)] | None = None
+
+
+class RedrivenForm(msgspec.Struct):
+    """The answer to a redrive."""
+
+    redriven: int
+
+
+class DecayFactorForm(_Request):
+    """PUT /v1/queues/{queue}/decay-factor; `until_ms` is an instant of queue time."""
+
+    factor: Annotated[float, Meta(gt=0, le=1_000_000)]
+    until_ms: Annotated[int, Meta(ge=0, le=1 << 47)]
+    run: Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)] = ""
+
+
+class DecayFactorView(msgspec.Struct):
+    """The factor that counts: the larger of the queue's own and the one that was set."""
+
+    decay_factor: float
+
+
+class RemovalsQuery(_Request):
+    """GET /v1/queues/{queue}/removals; `after` is the last id of the page before."""
+
+    reason: RemovalReason | None = None
+    since_ms: Duration | None = None
+    after: ShortText | None = None
+    count: Annotated[int, Meta(ge=1, le=REMOVALS_COUNT_MAX)] = _REMOVALS_COUNT
+
+
+class RemovalsForm(msgspec.Struct):
+    """Removals, oldest first; with `more`, ask again with `since_ms` and `after` of the last."""
+
+    removals: list[Removal]
+    more: bool
+
+
+class TopicForm(_Request):
+    """PUT /v1/topics/{topic}."""
+
+    name: ShortText | None = None
+    max_age_ms: Timeout | None = None
+
+
+class TopicView(msgspec.Struct):
+    """A topic with the queues subscribed to it."""
+
+    topic: str
+    max_age_ms: int | None
+    queues: list[str]
+
+
+class TopicsForm(msgspec.Struct):
+    """GET /v1/topics: the topics the caller may see."""
+
+    topics: list[TopicView]
+
+
+def topic_of(topic: str, form: TopicForm) -> TopicSpec:
+    """The specification a topic's form and its path mean together."""
+    _check_same("topic", topic, form.name)
+    return TopicSpec(topic, max_age_ms=form.max_age_ms)
+
+
+class BackupForm(_Request):
+    """POST /v1/backup; `target` is a new or empty directory on the server's machine."""
+
+    target: Annotated[str, Meta(min_length=1, max_length=4_096)]
+
+
+class BackedUpForm(msgspec.Struct):
+    """The answer to a backup: bytes copied."""
+
+    bytes: int
+
+
+class ProblemForm(msgspec.Struct):
+    """Something that keeps the server from being ready."""
+
+    code: str
+    detail: str
+
+
+class HealthForm(msgspec.Struct):
+    """GET /health/ready: whether to send work here, and why not."""
+
+    ready: bool
+    problems: list[ProblemForm]
+    damage: list[str]
+
+
+class LiveForm(msgspec.Struct):
+    """GET /health/live: the process answers."""
+
+    live: bool

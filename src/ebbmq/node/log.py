@@ -27,7 +27,8 @@ class Log:
     def _write(level: int, event: str, fields: dict[str, object]) -> None:
         if _logger.isEnabledFor(level):
             told = " ".join(f"{name}={value!r}" for name, value in fields.items())
-            _logger.log(level, "%s %s", event, told)
+            # A formatter that writes fields, such as the server's, finds them as they are.
+            _logger.log(level, "%s %s", event, told, extra={"ebbmq": (event, fields)})
 
 
 log = Log()

@@ -19,6 +19,7 @@ from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
 from ebbmq.cli.session import common_options
 from ebbmq.cli.topics import topics
+from ebbmq.cli.users import users
 from ebbmq.errors import EbbError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ for command in (
     peek,
     queues,
     topics,
+    users,
     removals,
     why,
     bench,

@@ -1,6 +1,7 @@
 """Who calls, and what they may do: users with tokens, or anybody on this machine (ADR 0011).
 
-1. Without users, only callers from this machine are let in, and they may do everything.
+1. Without users, only callers from this machine are let in, and they may do everything. What a
+   proxy or a web page sends comes from this machine, too, but not from its people: it is refused.
 2. With users, every caller needs a token, also from this machine.
 3. A scope is held for the queues that one of its patterns matches; `topic:NAME` matches topics, and
    `*` alone matches every queue, every topic and the server as a whole.
@@ -21,11 +22,13 @@ from ebbmq.node.log import log
 from ebbmq.node.server.users import SCOPES, Scope, User, Users, hash_token
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 EVERYTHING: Final = "*"
 _TOPIC: Final = "topic:"
 _BEARER: Final = b"bearer "
+_FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip"))
 _USE_A_TOKEN: Final = (
     "send the header `Authorization: Bearer TOKEN` with a token made by `ebbmq users add`"  # noqa: S105
 )
@@ -76,12 +79,18 @@ class Access:
             self._broken = None
         self._version = version
 
-    def caller(self, authorization: bytes | None, peer: str | None) -> Caller:
+    def caller(
+        self,
+        authorization: bytes | None,
+        peer: str | None,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> Caller:
         """Who sends a request.
 
         Args:
             authorization: the value of the header, if there is one.
             peer: the address the request comes from.
+            headers: all headers, names in lower case; they tell who calls through this machine.
 
         Raises:
             Unauthenticated: no token where one is needed, or one that is not valid.
@@ -102,6 +111,7 @@ class Access:
                 "there are no users, so only this machine may call",
                 "add a user on the server with `ebbmq users add`, and send its token",
             )
+        _check_local(headers)
         return LOCAL
 
     def check(self, caller: Caller, scope: Scope, queue: str | None) -> None:
@@ -145,6 +155,31 @@ class Access:
                 raise Unauthenticated("a token is needed", _USE_A_TOKEN)
         elif self._by_hash.get(caller.user.token_sha256) != caller:
             raise Unauthenticated("the token was removed", "ask for another one")
+
+
+def _check_local(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse what reaches a server without users through this machine, not from it.
+
+    A proxy says for whom it calls. A web page shows in Origin; one whose name was pointed at this
+    machine (DNS rebinding) shows in Host.
+    """
+    for name, value in headers:
+        if (
+            name in _FORWARDED
+            or (name == b"host" and not _is_local_name(value))
+            or (name == b"origin" and not _is_local_name(value.rpartition(b"//")[2]))
+        ):
+            raise Unauthenticated(
+                f"there are no users, so only this machine may call, and the header "
+                f"{name.decode('latin-1')} is of another",
+                "call 127.0.0.1 or localhost directly, or add a user with `ebbmq users add`",
+            )
+
+
+def _is_local_name(authority: bytes) -> bool:
+    text = authority.decode("latin-1")
+    host = text[1:].partition("]")[0] if text[:1] == "[" else text.partition(":")[0]
+    return host.lower() == "localhost" or is_loopback(host)
 
 
 def _token(authorization: bytes) -> bytes:

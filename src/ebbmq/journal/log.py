@@ -110,6 +110,16 @@ class Log:
         return self._writer.failed
 
     @property
+    def flushes(self) -> int:
+        """How often the device was asked to make sure of what it holds, since `open`."""
+        return self._writer.flushes + self._old.flushes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes handed to the kernel since the log was opened, relocated ones not counted."""
+        return self._writer.written_bytes
+
+    @property
     def on_commit(self) -> Callable[[int, int], None] | None:
         """Called with (written_position, synced_position) after each commit, before its waiters."""
         return self._confirm.on_commit

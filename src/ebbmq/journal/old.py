@@ -32,6 +32,7 @@ class OldGeneration:
         self._lock = threading.Lock()
         self._sealed: dict[int, int] = {}
         self._active: Segment | None = None
+        self.flushes = 0
         self._open_existing(uuid)
 
     def append(self, about: About, payload: bytes) -> tuple[int, int]:
@@ -48,7 +49,7 @@ class OldGeneration:
         """Return once every record is on the device."""
         with self._lock:
             if self._active is not None:
-                _sync(self._active)
+                self._sync(self._active)
 
     def segments(self) -> list[SegmentInfo]:
         """All old segments in order."""
@@ -69,7 +70,7 @@ class OldGeneration:
         """Sync and give back what was preallocated."""
         with self._lock:
             if self._active is not None:
-                _sync(self._active)
+                self._sync(self._active)
                 self._active.file.truncate(self._active.used)
                 self._active.file.close()
                 self._active = None
@@ -96,7 +97,7 @@ class OldGeneration:
     def _roll(self) -> Segment:
         full, number, before = self._active, OLD | 1, 0
         if full is not None:
-            _sync(full)
+            self._sync(full)
             number, before = full.number + 1, full.base | full.used
         segment = Segment(number, self._disk.create(name_of(number), 0), 0)
         if full is not None:
@@ -112,6 +113,13 @@ class OldGeneration:
         segment.used += segment.file.write(segment.used, chunks)
         segment.written = segment.used
 
+    def _sync(self, segment: Segment) -> None:
+        if segment.synced < segment.written:
+            written = segment.written
+            self.flushes += 1
+            segment.file.sync()
+            segment.synced = written
+
     def _open_existing(self, uuid: bytes) -> None:
         present = numbers(self._disk, old=True)
         if not present:
@@ -126,10 +134,3 @@ class OldGeneration:
         file.truncate(end)
         file.sync()
         self._active = Segment(last, file, end, end)
-
-
-def _sync(segment: Segment) -> None:
-    if segment.synced < segment.written:
-        written = segment.written
-        segment.file.sync()
-        segment.synced = written

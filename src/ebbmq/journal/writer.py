@@ -24,6 +24,8 @@ class Writer:
         self.sealed = sealed
         self.written_position = self.synced_position = active.base | active.used
         self.written_bytes = 0
+        #: How often a device was asked to make sure of what it holds.
+        self.flushes = 0
         self.failed: StorageFailed | None = None
         self._write_lock = threading.Lock()
         self._sync_lock = threading.Lock()
@@ -60,6 +62,7 @@ class Writer:
                 upto = segment.written
                 if upto > segment.synced:
                     try:
+                        self.flushes += 1
                         segment.file.sync()
                     except OSError as error:
                         raise self.fail("syncing", name_of(segment.number), error) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ebbmq.core import row as rows
 from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
 from ebbmq.errors import InvalidMessage
@@ -12,7 +14,6 @@ from ebbmq.node import leasing
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from ebbmq.core.partition import Partition
@@ -109,7 +110,13 @@ def _oldest_age_ms(partitions: list[Partition], now_ms: int) -> int:
 
 
 def removals(
-    engine: Engine, name: str, *, reason: str | None, since_ms: int | None
+    engine: Engine,
+    name: str,
+    *,
+    reason: str | None,
+    since_ms: int | None,
+    after: str | None = None,
+    count: int | None = None,
 ) -> list[Removal]:
     """The record of messages that left a queue other than by ack."""
     codes = {text: code for code, text in REASON_TEXT.items()}
@@ -117,13 +124,25 @@ def removals(
         raise InvalidMessage(f"reason is {reason!r}", f"use one of {', '.join(codes)}")
     with engine.lock:
         engine.check_open()
-        queue = engine.catalog.queue(name)
-        found = engine.removals.find(
-            list(queue.by_pid),
-            reason=int(codes[reason]) if reason else None,
-            since_ms=since_ms,
+        pids = list(engine.catalog.queue(name).by_pid)
+        reading = engine.removals.reading()
+    code = int(codes[reason]) if reason else None
+    found = reading.find(pids, reason=code, since_ms=since_ms)
+    if after is not None:
+        pid, seq = _parsed(after)
+        at = np.flatnonzero((found["pid"] == pid) & (found["seq"] == seq))
+        # One that the bounded log no longer has was older than all it has.
+        found = found[int(at[-1]) + 1 :] if len(at) else found
+    return [_removal(record, name) for record in found[:count]]
+
+
+def _parsed(identity: str) -> tuple[int, int]:
+    parsed = parse_id(str(identity))
+    if parsed is None:
+        raise InvalidMessage(
+            f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"
         )
-    return [_removal(record, name) for record in found]
+    return parsed
 
 
 def _removal(record: npt.NDArray[np.void] | Any, queue: str) -> Removal:
@@ -145,18 +164,12 @@ def _removal(record: npt.NDArray[np.void] | Any, queue: str) -> Removal:
 
 def why(engine: Engine, identity: str) -> dict[str, Any]:
     """Where a message is, or why it left."""
-    parsed = parse_id(str(identity))
-    if parsed is None:
-        raise InvalidMessage(
-            f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"
-        )
-    pid, seq = parsed
+    pid, seq = _parsed(identity)
     with engine.lock:
         engine.check_open()
         shard = engine.catalog.shards.get(pid)
         row = shard.partition.index.read(seq) if shard else None
         issued = shard.partition.index.next_seq if shard else 0
-        found = engine.removals.find([pid], seq=seq)
     queue = shard.queue.spec.name if shard else None
     if shard is not None and row is not None:
         seen = leasing.look(engine, shard, seq)
@@ -173,6 +186,9 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             "segment": row[9],
             "damaged": seen is None,
         }
+    with engine.lock:
+        reading = engine.removals.reading()
+    found = reading.find([pid], seq=seq)
     if len(found):
         removal = _removal(found[-1], queue or "a deleted queue")
         return {"id": identity, "queue": queue, "state": "removed", **_fields(removal)}
@@ -192,6 +208,19 @@ def _fields(removal: Removal) -> dict[str, Any]:
         for name in removal.__struct_fields__
         if name not in ("id", "queue")
     }
+
+
+def journal(engine: Engine) -> dict[str, int]:
+    """What the journal did since the broker was opened, and how large it is."""
+    with engine.lock:
+        engine.check_open()
+        segments = engine.journal.segments()
+        return {
+            "flushes": engine.journal.flushes,
+            "written_bytes": engine.journal.written_bytes,
+            "segments": len(segments),
+            "bytes": sum(segment.used_bytes for segment in segments),
+        }
 
 
 def health(engine: Engine) -> dict[str, Any]:

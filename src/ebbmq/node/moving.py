@@ -88,9 +88,10 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     position = engine.append([fact.group([published, removed], sizes)])
     engine.note_range(segment, goal.partition.pid, first, 1)
     engine.removals.note(removed.parts[0], position)
-    source.partition.totals.setdefault("dead_lettered", 0)
+    totals = source.partition.totals
     if reason is not Reason.REDRIVEN:
-        source.partition.totals["dead_lettered"] += 1
+        for key in ("dead_lettered", f"dead_lettered_{REASON_TEXT[reason]}"):
+            totals[key] = totals.get(key, 0) + 1
     publishing.admit_bodies(goal, first, batch.payloads, runs)
     engine.open_or_hold(goal, WRITTEN, position, runs)
     engine.settle(source)

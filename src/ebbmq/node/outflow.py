@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import Timing
 
+#: No more digits than the fields have bits.
+_ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
 TOKEN_CHARS: Final = 2 * TOKEN.size
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
@@ -33,11 +36,8 @@ def message_id(pid: int, seq: int) -> str:
 
 def parse_id(text: str) -> tuple[int, int] | None:
     """(pid, seq) of a public id; None if it is not one."""
-    pid, dash, seq = text.partition("-")
-    try:
-        return (int(pid, 16), int(seq, 16)) if dash else None
-    except ValueError:
-        return None
+    found = _ID.fullmatch(text)
+    return (int(found[1], 16), int(found[2], 16)) if found else None
 
 
 def tokens_of(partition: Partition, grants: Grants) -> list[str]:

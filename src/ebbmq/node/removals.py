@@ -9,6 +9,7 @@ missing. Two files take turns, so the newest half of the bound is always there.
 
 from __future__ import annotations
 
+import mmap
 import os
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -107,6 +108,25 @@ class Removals:
         finally:
             os.close(self._descriptor)
 
+    def reading(self) -> Reading:
+        """All records up to this instant, to be searched without keeping the writer waiting."""
+        files = [_mapped(self._former), _mapped(self._current)[: self._end]]
+        return Reading(files, [records for _, records in self._pending])
+
+    @staticmethod
+    def _blocks(path: Path) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
+        """(offset, journal position, records) of each readable block of a file."""
+        if path.exists():
+            yield from _blocks(path.read_bytes())
+
+
+class Reading:
+    """The records there were at an instant; the files may grow or take turns meanwhile."""
+
+    def __init__(self, files: list[memoryview], pending: list[bytes]) -> None:
+        self._files = files
+        self._pending = pending
+
     def find(
         self,
         pids: list[int],
@@ -130,28 +150,31 @@ class Removals:
         return np.concatenate(found) if found else np.empty(0, dtype=REMOVAL_DTYPE)
 
     def _all(self) -> Iterator[npt.NDArray[np.void]]:
-        for path in (self._former, self._current):
-            for _, _, records in self._blocks(path):
-                yield records
-        for _, packed in self._pending:
+        for data in self._files:
+            yield from (records for _, _, records in _blocks(data))
+        for packed in self._pending:
             yield np.frombuffer(packed, dtype=REMOVAL_DTYPE)
 
-    @staticmethod
-    def _blocks(path: Path) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
-        """(offset, journal position, records) of each readable block."""
-        if not path.exists():
+
+def _mapped(path: Path) -> memoryview:
+    """A file's bytes, mapped: the log may be larger than the RAM there is to spare."""
+    if not path.exists() or not path.stat().st_size:
+        return memoryview(b"")
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _blocks(data: bytes | memoryview) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
+    at = 0
+    while at + _BLOCK.size <= len(data):
+        magic, count, position, crc, _ = _BLOCK.unpack_from(data, at)
+        end = at + _BLOCK.size + count * REMOVAL_DTYPE.itemsize
+        if magic != _MAGIC or end > len(data):
             return
-        data = path.read_bytes()
-        at = 0
-        while at + _BLOCK.size <= len(data):
-            magic, count, position, crc, _ = _BLOCK.unpack_from(data, at)
-            end = at + _BLOCK.size + count * REMOVAL_DTYPE.itemsize
-            if magic != _MAGIC or end > len(data):
-                return
-            body = data[at + _BLOCK.size : end]
-            if crc32c.crc32c(body) == crc:
-                yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
-            at = end
+        body = data[at + _BLOCK.size : end]
+        if crc32c.crc32c(body) == crc:
+            yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
+        at = end
 
 
 class NoRemovals:
@@ -169,13 +192,6 @@ class NoRemovals:
     def close(self, synced: int = 0) -> None:
         """Nothing is open."""
 
-    def find(
-        self,
-        pids: list[int],
-        *,
-        reason: int | None = None,
-        since_ms: int | None = None,
-        seq: int | None = None,
-    ) -> npt.NDArray[np.void]:
+    def reading(self) -> Reading:
         """Nothing was kept."""
-        return np.empty(0, dtype=REMOVAL_DTYPE)
+        return Reading([], [])

@@ -15,6 +15,8 @@ from ebbmq.errors import StorageFailed
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack
 from ebbmq.holding.file import FileDevice
 from ebbmq.holding.memory import MemoryDevice
+from ebbmq.holding.sql import SqlDevice
+from ebbmq.holding.sqlite import SqliteDatabase
 from ebbmq.journal.disk import FileDisk, MemoryDisk
 from ebbmq.journal.segment import name_of
 
@@ -62,7 +64,12 @@ def open_file(tmp_path, capacity_bytes=64 * MIB):
     return FileDevice(spec(True, capacity_bytes), FileDisk(tmp_path), DEVICE, time.perf_counter)
 
 
-@pytest.fixture(params=[open_memory, open_file], ids=["memory", "file"])
+def open_sqlite(tmp_path, capacity_bytes=64 * MIB):
+    database = SqliteDatabase(tmp_path / "device.db")
+    return SqlDevice(spec(True, capacity_bytes), database, time.perf_counter)
+
+
+@pytest.fixture(params=[open_memory, open_file, open_sqlite], ids=["memory", "file", "sql-sqlite"])
 def opened(request, tmp_path):
     devices = []
 

@@ -8,6 +8,7 @@ and forgets what it is told to forget. tests/integration/test_devices.py runs on
 from __future__ import annotations
 
 import enum
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -26,12 +27,24 @@ class Key(NamedTuple):
     seq: int
 
 
+class Properties(NamedTuple):
+    """What an archive shows of a message beside its body; other devices do not look at it."""
+
+    queue: str
+    importance: int
+    enqueued_at_ms: int
+    dead_at_ms: int | None = None  # the end of its TTL
+    decay_rate: float = 0.0
+    headers_bytes: int = 0  # so much of the payload is the headers block in front of the body
+
+
 class Copy(NamedTuple):
     """A body to keep; `crc` is the CRC32C taken at intake, so that damage on any way shows."""
 
     key: Key
     payload: bytes
     crc: int
+    properties: Properties | None = None
 
 
 class Stored(NamedTuple):
@@ -72,6 +85,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     failure_domain: str  # devices of one domain fail together: two copies there count as one
     capacity_bytes: int
     cost_per_gib_month: float = 0.0
+    readers: tuple[str, ...] = ("*",)  # patterns of clients that may be given bodies kept here
 
     def __post_init__(self) -> None:
         for field in ("name", "tier", "failure_domain"):
@@ -86,12 +100,24 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"device {self.name!r}: cost_per_gib_month is {self.cost_per_gib_month!r}",
                 "use 0 or more, in one currency for all devices",
             )
+        for pattern in self.readers:
+            model.check_name(f"device {self.name!r}: reader", pattern)
+
+    def may_read(self, client: str) -> bool:
+        """Whether that client may be given a body from this device."""
+        return any(fnmatchcase(client, pattern) for pattern in self.readers)
 
 
 class DeviceFull(errors.EbbError):
     """The device has no room for the batch and has kept nothing of it; choose another."""
 
     code: ClassVar[str] = "device_full"
+
+
+class MissingPackage(errors.EbbError):
+    """A device of this kind needs a package that is not installed."""
+
+    code: ClassVar[str] = "missing_package"
 
 
 class Device(Protocol):

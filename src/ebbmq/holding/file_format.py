@@ -56,7 +56,7 @@ def put_parts(copies: Sequence[Copy]) -> list[bytes]:
     """The payload of a PUT."""
     entries = b"".join(
         _ENTRY.pack(key.store, key.seq, key.pid, len(payload), crc, 0)
-        for key, payload, crc in copies
+        for key, payload, crc, _ in copies
     )
     head = _HEAD.pack(crc32c.crc32c(entries), 0)
     return [head, entries, *(copy.payload for copy in copies)]
@@ -65,7 +65,7 @@ def put_parts(copies: Sequence[Copy]) -> list[bytes]:
 def placed_in(copies: Sequence[Copy]) -> Iterator[Placed]:
     """Where `put_parts` puts the payloads."""
     at = _HEAD.size + len(copies) * _ENTRY.size
-    for key, payload, crc in copies:
+    for key, payload, crc, _ in copies:
         yield Placed(key, at, len(payload), crc)
         at += len(payload)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from ebbmq.core.leases import Grants
     from ebbmq.model import (
         Lease,
         Level,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Removal,
         TopicSpec,
     )
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
@@ -224,29 +226,77 @@ class AsyncBroker:
         wait_ms: int = 0,
         lease_timeout_ms: int | None = None,
         name: str | None = None,
+        bytes_max: int | None = None,
     ) -> list[Lease]:
-        """See Broker.lease; a cancelled wait leases nothing."""
+        """See Broker.lease; a cancelled call leases nothing.
+
+        Args:
+            queue: see Broker.lease.
+            count: see Broker.lease.
+            wait_ms: see Broker.lease.
+            lease_timeout_ms: see Broker.lease.
+            name: see Broker.lease.
+            bytes_max: most bytes of bodies to return together, but always one message.
+        """
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         until = self._loop.time() + wait_ms / 1_000
         while True:
-            arrived: asyncio.Future[None] = self._loop.create_future()
             with self._engine.lock:
                 self._engine.check_open()
                 found = self._engine.catalog.queue(queue)
-                granted = leasing.lease_now(self._engine, found, count, lease_timeout_ms, name)
+                granted = leasing.lease_now(
+                    self._engine, found, count, lease_timeout_ms, name, bytes_max
+                )
                 taken = leasing.take_bodies(self._engine, granted)
                 left = until - self._loop.time()
-                if not granted and left > 0:
-                    found.waiters.append(partial(self._wake, arrived))
-            if granted or left <= 0:
-                break
-            await asyncio.wait([arrived], timeout=left)
-        if any(None in payloads for payloads in taken):
-            return await self._call(leasing.deliver, self._engine, granted, taken)
-        return leasing.deliver(self._engine, granted, taken)
+                if granted or left <= 0:
+                    break
+                arrived = self._loop.create_future()
+                wake = partial(self._wake, arrived)
+                found.waiters.append(wake)
+            await self._wait(found, arrived, wake, left)
+        return await self._deliver(granted, taken)
+
+    async def _wait(
+        self, queue: Queue, arrived: asyncio.Future[None], wake: Callable[[], None], seconds: float
+    ) -> None:
+        """Wait for a message; whoever gives up passes the call that came meanwhile on."""
+        given_up = True
+        try:
+            await asyncio.wait([arrived], timeout=seconds)
+            given_up = False
+        finally:
+            with self._engine.lock:
+                if wake in queue.waiters:
+                    queue.waiters.remove(wake)
+                elif given_up:
+                    self._engine.announce(queue, 1)
 
     def _wake(self, arrived: asyncio.Future[None]) -> None:
         self._loop.call_soon_threadsafe(_resolve, arrived, None)
+
+    async def _deliver(
+        self, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+    ) -> list[Lease]:
+        """Leases with their bodies, read by another thread where they are not in RAM."""
+        if not any(None in payloads for payloads in taken):
+            return leasing.deliver(self._engine, granted, taken)
+        try:
+            return await self._call(leasing.deliver, self._engine, granted, taken)
+        except asyncio.CancelledError:
+            with self._engine.lock:
+                for shard, grants in granted:
+                    leasing.give_back(self._engine, shard, grants)
+            raise
+
+    async def read_lease(
+        self, queue: str, name: str, first: int = 0, last: int | None = None
+    ) -> list[Lease]:
+        """See Broker.read_lease."""
+        granted, taken = leasing.read_again(self._engine, queue, name, first, last)
+        if not any(None in payloads for payloads in taken):
+            return leasing.deliver(self._engine, granted, taken)
+        return await self._call(leasing.deliver, self._engine, granted, taken)
 
     async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """See Broker.ack."""
@@ -348,9 +398,10 @@ class AsyncBroker:
         *,
         state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
         where: Callable[[Peeked], bool] | None = None,
+        bytes_max: int | None = None,
     ) -> list[Peeked]:
-        """See Broker.peek."""
-        return await self._call(self._broker.peek, queue, count, state=state, where=where)
+        """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
+        return await self._call(leasing.peek, self._engine, queue, count, state, where, bytes_max)
 
     async def redrive(
         self,

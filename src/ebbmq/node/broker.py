@@ -226,6 +226,20 @@ class Broker:
             taken = leasing.take_bodies(engine, granted)
         return leasing.deliver(engine, granted, taken)
 
+    def read_lease(
+        self, queue: str, name: str, first: int = 0, last: int | None = None
+    ) -> list[Lease]:
+        """Read leases again that are held under a name; nothing is leased by it.
+
+        Args:
+            queue: the queue's name.
+            name: the name given to `lease`.
+            first: the number of the first lease to return, from 0; settled ones keep theirs.
+            last: the number after the last to return; None returns all that follow.
+        """
+        granted, taken = leasing.read_again(self.engine, queue, name, first, last)
+        return leasing.deliver(self.engine, granted, taken)
+
     def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """Remove messages whose leases these tokens hold.
 

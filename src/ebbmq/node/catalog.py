@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from ebbmq.errors import UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
@@ -44,7 +45,8 @@ class Queue:
         self.by_pid: dict[int, Shard] = {}
         #: Told when messages may have become ready; guards nothing of its own.
         self.arrived = threading.Condition(lock)
-        self.waiters: list[object] = []
+        #: Who waits without a thread, longest first; each is called once, with the lock held.
+        self.waiters: deque[Callable[[], None]] = deque()
         self.next_shard = 0
         self.paused = False
         self.rates = Rates()

@@ -351,13 +351,13 @@ class Engine:
             self.journal.wait("synced", position)
 
     def announce(self, queue: Queue, count: int) -> None:
-        """Wake those who wait for messages of a queue."""
+        """Wake those who wait for messages of a queue: no more of them than there are messages."""
         if count:
             queue.arrived.notify(count)
-            if queue.waiters:
-                for waiter in queue.waiters:
-                    waiter()  # type: ignore[operator]  # a callable by construction
-                queue.waiters.clear()
+            waiters = queue.waiters
+            while waiters and count > 0:
+                waiters.popleft()()
+                count -= 1
 
     def wait_for_arrival(self, queue: Queue, wait_ms: int) -> None:
         """Wait until messages may have become ready; the lock is let go meanwhile.

@@ -9,7 +9,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import leases
 from ebbmq.core.leases import Grants
-from ebbmq.core.row import LEASED, READY
+from ebbmq.core.row import LEASED, LOW48, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import outflow
@@ -46,11 +46,25 @@ def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
 
 
 def lease_now(
-    engine: Engine, queue: Queue, count: int, timeout_ms: int | None, name: str | None
+    engine: Engine,
+    queue: Queue,
+    count: int,
+    timeout_ms: int | None,
+    name: str | None,
+    bytes_max: int | None = None,
 ) -> list[tuple[Shard, Grants]]:
-    """Grant what is ready (the lock is held); a name that is held gets its leases again."""
+    """Grant what is ready (the lock is held); a name that is held gets its leases again.
+
+    Args:
+        engine: the engine.
+        queue: the queue.
+        count: most leases to grant.
+        timeout_ms: how long they last; None takes the queue's.
+        name: a name under which they can be read again.
+        bytes_max: most bytes of bodies to grant together, but always one message.
+    """
     if name:
-        again = _named(queue, name)
+        again = named(queue, name)
         if again:
             return again
     if engine.disk_full:
@@ -60,12 +74,7 @@ def lease_now(
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
     out: list[tuple[Shard, Grants]] = []
-    shards = queue.shards
-    if len(shards) > 1:
-        start = queue.next_shard % len(shards)
-        queue.next_shard += 1
-        shards = shards[start:] + shards[:start]
-    for shard in shards:
+    for shard in _in_turn(queue):
         if shard.faulty is not None or not shard.partition.depth[READY]:
             continue
         grants = leases.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
@@ -75,9 +84,62 @@ def lease_now(
             count -= len(grants.seqs)
             if count == 0:
                 break
+    if out and bytes_max is not None:
+        out = _within(engine, out, bytes_max)
     if out:
         engine.write_now()
     return out
+
+
+def _in_turn(queue: Queue) -> list[Shard]:
+    """The partitions of a queue, another one first each time."""
+    shards = queue.shards
+    if len(shards) == 1:
+        return shards
+    start = queue.next_shard % len(shards)
+    queue.next_shard += 1
+    return shards[start:] + shards[:start]
+
+
+def _within(
+    engine: Engine, granted: list[tuple[Shard, Grants]], bytes_max: int
+) -> list[tuple[Shard, Grants]]:
+    """As many grants as stay below a number of bytes; the others are released (lock is held)."""
+    out: list[tuple[Shard, Grants]] = []
+    total = 0
+    for shard, grants in granted:
+        sizes = [row[11] for row in grants.rows]
+        if total + sum(sizes) <= bytes_max:
+            out.append((shard, grants))
+            total += sum(sizes)
+            continue
+        kept = 0
+        while total + sizes[kept] <= bytes_max or not (kept or out):
+            total += sizes[kept]
+            kept += 1
+        give_back(engine, shard, _part(grants, slice(kept, None)))
+        if kept:
+            out.append((shard, _part(grants, slice(kept))))
+        total = bytes_max
+    return out
+
+
+def _part(grants: Grants, chosen: slice) -> Grants:
+    return Grants(grants.seqs[chosen], grants.rows[chosen], grants.deadline_ms, grants.nonce)
+
+
+def give_back(engine: Engine, shard: Shard, grants: Grants) -> None:
+    """Release grants nobody was told of (the lock is held)."""
+    partition = shard.partition
+    ready = partition.depth[READY]
+    epoch = partition.epoch & 0xFFFF
+    tokens = [
+        (partition.pid, seq, row[13] + 1, epoch, grants.nonce)
+        for seq, row in zip(grants.seqs, grants.rows, strict=True)
+    ]
+    leases.release(partition, tokens, engine.now_ms())
+    engine.settle(shard)
+    engine.announce(shard.queue, partition.depth[READY] - ready)
 
 
 def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Lease] | None:
@@ -134,27 +196,52 @@ def wait_for(
             return granted
 
 
-def _named(queue: Queue, name: str) -> list[tuple[Shard, Grants]]:
-    """The leases that are still held under a name, as they were granted."""
+def named(
+    queue: Queue, name: str, first: int = 0, last: int | None = None
+) -> list[tuple[Shard, Grants]]:
+    """The leases still held under a name, as they were granted (the lock is held).
+
+    Args:
+        queue: the queue.
+        name: the name they were leased under.
+        first: the number of the first to return; numbers stay what they were at the grant.
+        last: the number after the last to return; None returns all that follow.
+    """
     out: list[tuple[Shard, Grants]] = []
+    number = -1
     for shard in queue.shards:
         partition = shard.partition
-        by_nonce: dict[tuple[int, int], Grants] = {}
+        held = False
         for seq, generation in partition.names.get(name, ()):
+            number += 1
             row = partition.index.read(seq)
             if row is None or row[0] != LEASED or row[13] != generation:
                 continue
-            deadline_ms = row[7] & ((1 << 48) - 1)
-            grants = by_nonce.setdefault(
-                (row[14], deadline_ms), Grants([], [], deadline_ms, row[14])
-            )
+            held = True
+            if number < first or (last is not None and number >= last):
+                continue
+            deadline_ms = row[7] & LOW48
+            if not out or (out[-1][0], *out[-1][1][2:]) != (shard, deadline_ms, row[14]):
+                out.append((shard, Grants([], [], deadline_ms, row[14])))
+            grants = out[-1][1]
             grants.seqs.append(seq)
             grants.rows.append((*row[:13], row[13] - 1, row[14]))
-        if by_nonce:
-            out += [(shard, grants) for grants in by_nonce.values()]
-        else:
+        if not held:
             partition.names.pop(name, None)
     return out
+
+
+def read_again(
+    engine: Engine, name: str, lease_name: str, first: int, last: int | None
+) -> tuple[list[tuple[Shard, Grants]], list[list[bytes | None]]]:
+    """What is still held under a name, and the bodies that are in RAM; nothing is granted."""
+    for field, value in (("first", first), ("last", last or 0)):
+        if type(value) is not int or value < 0:
+            raise InvalidMessage(f"{field} is {value!r}", "use a whole number from 0 on")
+    with engine.lock:
+        engine.check_open()
+        granted = named(engine.catalog.queue(name), lease_name, first, last)
+        return granted, take_bodies(engine, granted)
 
 
 def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[list[bytes | None]]:
@@ -257,8 +344,18 @@ def peek(
     count: int,
     state: str,
     where: Callable[[Peeked], bool] | None,
+    bytes_max: int | None = None,
 ) -> list[Peeked]:
-    """Look at messages in delivery order (ready) or in order of arrival (other states)."""
+    """Look at messages in delivery order (ready) or in order of arrival (other states).
+
+    Args:
+        engine: the engine.
+        name: the queue's name.
+        count: most messages to return.
+        state: the state they are in.
+        where: which of them to return; None returns all.
+        bytes_max: most bytes of bodies to return together, but always one message.
+    """
     if state not in STATES:
         raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
     check_lease(count, 0, None)
@@ -275,11 +372,15 @@ def peek(
                 shard, count if where is None else limits.LEASE_COUNT_MAX, state, now_ms
             )
         ]
+    total = 0
     for shard, seq in chosen:
         if len(out) >= count:
             break
         found = look(engine, shard, seq)
         if found is not None and found.state == state and (where is None or where(found)):
+            total += len(found.body)
+            if out and bytes_max is not None and total > bytes_max:
+                break
             out.append(found)
     return out
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
+    from typing import Any
+
     from ebbmq.node.async_broker import AsyncBroker
     from ebbmq.node.config import Config
     from ebbmq.node.server.access import Access
@@ -19,5 +22,13 @@ class Context:
     config: Config
     access: Access
     started_at_ms: int
-    #: Set when the server is told to stop: publishes are refused, settling goes on.
+    #: Set by `drain`: publishes and leases are refused, settling goes on.
     draining: bool = False
+    #: Requests that wait for a message to arrive.
+    polls: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def drain(self) -> None:
+        """Take no more messages and answer those who wait for one with nothing."""
+        self.draining = True
+        for poll in self.polls:
+            poll.cancel()

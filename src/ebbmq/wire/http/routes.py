@@ -1,0 +1,108 @@
+"""Which message verb a method and a path mean; every other path belongs to management."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from ebbmq import limits
+from ebbmq.errors import InvalidRequest, UnknownPath
+
+_VERBS: Final = {
+    ("queues", "messages"): {"POST": "publish", "GET": "peek"},
+    ("queues", "leases"): {"POST": "lease"},
+    ("queues", "acks"): {"POST": "ack"},
+    ("queues", "retries"): {"POST": "retry"},
+    ("queues", "releases"): {"POST": "release"},
+    ("queues", "extensions"): {"POST": "extend"},
+    ("topics", "messages"): {"POST": "publish_topic"},
+}
+_READ_LEASE: Final = {"GET": "read_lease"}
+#: "", v1, queues, {queue}, verb, and for a named lease its name.
+_PARTS: Final = 5
+
+
+class Route(NamedTuple):
+    """A message verb on a queue or topic; `lease_name` only for a named lease read again."""
+
+    verb: str
+    name: str
+    lease_name: str = ""
+
+
+def parse(method: str, raw_path: bytes) -> Route | None:
+    """The verb that is asked for; None if the path is not one of a message verb.
+
+    Raises:
+        UnknownPath: code `method_not_allowed`: the path is, with another method.
+        InvalidRequest: a name in the path is not UTF-8.
+    """
+    parts = raw_path.split(b"/")
+    if not _PARTS <= len(parts) <= _PARTS + 1 or parts[0] or parts[1] != b"v1":
+        return None
+    try:
+        methods = _VERBS.get((parts[2].decode("ascii"), parts[4].decode("ascii")))
+    except UnicodeDecodeError:
+        return None
+    lease_name = ""
+    if len(parts) > _PARTS:
+        if methods is not _VERBS["queues", "leases"]:
+            return None
+        methods, lease_name = _READ_LEASE, _text(parts[5])
+    if methods is None:
+        return None
+    if method not in methods:
+        raise UnknownPath(
+            f"{method} is not for this path",
+            f"use {' or '.join(methods)}",
+            code="method_not_allowed",
+        )
+    return Route(methods[method], _text(parts[3]), lease_name)
+
+
+def _text(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest(
+            "a name in the path is not UTF-8", "encode names as UTF-8, then with percent signs"
+        ) from None
+
+
+def parameters(query: bytes, known: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of a query string, each given once.
+
+    Raises:
+        InvalidRequest: a parameter is not known, given twice, or not UTF-8.
+    """
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=16
+        )
+    except ValueError:
+        raise InvalidRequest(
+            "the query string cannot be read", f"known parameters: {', '.join(known)}"
+        ) from None
+    found = dict(pairs)
+    for name in found:
+        if name not in known:
+            raise InvalidRequest(
+                f"parameter {name!r:.80} is not known", f"known parameters: {', '.join(known)}"
+            )
+    if len(found) != len(pairs):
+        raise InvalidRequest("a parameter is given twice", "give each parameter once")
+    return found
+
+
+def whole(found: dict[str, str], name: str, default: int | None = None) -> int | None:
+    """A parameter as a whole number.
+
+    Raises:
+        InvalidRequest: it is not one.
+    """
+    text = found.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(limits.DURATION_MS_MAX)):
+        raise InvalidRequest(f"parameter {name} is {text!r:.80}", "use a whole number")
+    return int(text)

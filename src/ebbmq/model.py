@@ -330,7 +330,8 @@ def _preset(
     return cls(name, **{**preset, **changes})
 
 
-_WHOLE: Final = {
+#: Bounds of a QueueSpec's fields; also told to who declares a queue over a network.
+SPEC_WHOLE: Final = {
     "partitions": (1, limits.PARTITIONS_MAX),
     "default_importance": (limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX),
     "decay_unit_ms": (1, limits.DURATION_MS_MAX),
@@ -342,7 +343,7 @@ _WHOLE: Final = {
     "cache_bytes": (0, 1 << 62),
     "min_copies": (1, limits.REPLICAS_MAX),
 }
-_WHOLE_OR_NONE: Final = {
+SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
     "max_messages": (1, 1 << 48),
@@ -357,7 +358,7 @@ _CHOICES: Final = {
     "cache_enabled": (True, False),
     "page_to_disk": (True, False),
 }
-_FLOATS: Final = {
+SPEC_FLOATS: Final = {
     "band_width": (0.0, 10.0),
     "stale_threshold": (0.0, 10.0),
     "decay_rate": (0.0, 1.0),
@@ -370,13 +371,13 @@ _FLOATS: Final = {
 
 
 def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
-    for field, (low, high) in {**_WHOLE, **_WHOLE_OR_NONE}.items():
+    for field, (low, high) in {**SPEC_WHOLE, **SPEC_WHOLE_OR_NONE}.items():
         value = getattr(spec, field)
-        if value is None and field in _WHOLE_OR_NONE:
+        if value is None and field in SPEC_WHOLE_OR_NONE:
             continue
         if not _is_int(value, low, high):
             return field, f"use a whole number from {low} to {high}"
-    for field, (least, most) in _FLOATS.items():
+    for field, (least, most) in SPEC_FLOATS.items():
         value = getattr(spec, field)
         if not isinstance(value, int | float) or not least <= value <= most:
             return field, f"use a number from {least:g} to {most:g}"

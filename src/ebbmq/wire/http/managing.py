@@ -11,7 +11,14 @@ from msgspec import Meta
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
-from ebbmq.model import QueueSpec, Removal, TopicSpec
+from ebbmq.model import (
+    SPEC_FLOATS,
+    SPEC_WHOLE,
+    SPEC_WHOLE_OR_NONE,
+    QueueSpec,
+    Removal,
+    TopicSpec,
+)
 from ebbmq.wire.http.forms import Duration, ShortText, Timeout
 
 REMOVALS_COUNT_MAX: Final = 10_000
@@ -35,12 +42,23 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_de
     """A request's body or query: a field that is not known is refused by name."""
 
 
+def _bounded(name: str, kind: Any) -> Any:
+    """A field's type with its bounds, so that they can be read before they are met."""
+    if name in SPEC_WHOLE_OR_NONE:
+        low, high = SPEC_WHOLE_OR_NONE[name]
+        return Annotated[int, Meta(ge=low, le=high)] | None
+    if name == "dead_queue":
+        return ShortText | None
+    bounds = SPEC_WHOLE.get(name) or SPEC_FLOATS.get(name)
+    return Annotated[kind, Meta(ge=bounds[0], le=bounds[1])] if bounds else kind
+
+
 QueueForm: Final = msgspec.defstruct(
     "QueueForm",
     [
         ("name", ShortText | None, None),
         *(
-            (field.name, field.type, field.default)
+            (field.name, _bounded(field.name, field.type), field.default)
             for field in msgspec.structs.fields(QueueSpec)
             if field.name != "name"
         ),

@@ -10,12 +10,24 @@ from __future__ import annotations
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SECRET: Final = "secret"  # noqa: S105  # the mark of a setting, not one
 #: A setting that is never shown, not in the log and not in an error.
@@ -154,22 +166,35 @@ def _hint(key: str, where: str) -> str:
     return f"known keys: {', '.join(where + name for name in sorted(here))}"
 
 
-def settings(config: Config) -> dict[str, Any]:
-    """Every setting by its full name, such as `http.port`, with secrets hidden."""
-    return dict(_settings(config, ""))
+def settings(config: Config, *, hide: bool = True) -> dict[str, Any]:
+    """Every setting by its full name, such as `http.port`; secrets are hidden unless asked for."""
+    return dict(_settings(config, "", hide=hide))
 
 
-def _settings(section: msgspec.Struct, where: str) -> list[tuple[str, Any]]:
+def _settings(section: msgspec.Struct, where: str, *, hide: bool) -> list[tuple[str, Any]]:
     kinds = get_type_hints(type(section), include_extras=True)
     found: list[tuple[str, Any]] = []
     for name in section.__struct_fields__:
         value = getattr(section, name)
         if isinstance(value, msgspec.Struct):
-            found += _settings(value, f"{where}{name}.")
+            found += _settings(value, f"{where}{name}.", hide=hide)
         else:
-            hide = value is not None and _is_secret(kinds[name])
-            found.append((where + name, _HIDDEN if hide else value))
+            hidden = hide and value is not None and _is_secret(kinds[name])
+            found.append((where + name, _HIDDEN if hidden else value))
     return found
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The configuration with some settings, by their full names, set anew.
+
+    Raises:
+        InvalidSpec: a value is outside its limits, or does not fit the others.
+    """
+    whole = msgspec.to_builtins(config)
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        (whole[section] if section else whole)[key] = value
+    return load(whole)
 
 
 def _is_secret(kind: Any) -> bool:

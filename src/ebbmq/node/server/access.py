@@ -125,7 +125,7 @@ class Access:
             Forbidden: the caller holds other scopes for it, not this one.
         """
         self._check_current(caller)
-        if _matches(getattr(caller.user, scope), queue):
+        if self.holds(caller, scope, queue):
             return
         if queue is not None and not self.may_see(caller, queue):
             raise UnknownQueue(f"no queue {queue!r}", "declare it first, or use another token")
@@ -140,9 +140,13 @@ class Access:
             raise UnknownQueue(f"no topic {topic!r}", "declare it first, or use another token")
         raise _forbidden(caller, scope, f"topic {topic!r}")
 
+    def holds(self, caller: Caller, scope: Scope, queue: str | None) -> bool:
+        """Whether the caller may use a queue, or with None the server as a whole; see check."""
+        return _matches(getattr(caller.user, scope), queue)
+
     def may_see(self, caller: Caller, queue: str | None) -> bool:
         """Whether a queue, or with None the server as a whole, may be shown to the caller."""
-        return any(_matches(getattr(caller.user, scope), queue) for scope in SCOPES)
+        return any(self.holds(caller, scope, queue) for scope in SCOPES)
 
     def may_see_topic(self, caller: Caller, topic: str) -> bool:
         """Whether a topic may be shown to the caller."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.row import RATE_UNIT
 from ebbmq.policy import importance as policy
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 NEVER: Final = 1 << 62
 _RATE_BITS: Final = 9
 _SPAN_BITS: Final = 11
+#: With more bands than this, a table of all crossings would be larger than it is worth.
+_BANDS_IN_TABLE_MAX: Final = 64
 
 
 class OrderClass:
@@ -62,12 +69,14 @@ def class_key(importance: int, rate: int, span_ms: int) -> int:
 class Classes:
     """The classes a partition has seen, at most limits.CLASSES_MAX."""
 
-    __slots__ = ("_by_key", "all", "band_width")
+    __slots__ = ("_by_key", "_leaves", "all", "band_width")
 
     def __init__(self, band_width: float) -> None:
         self.band_width = band_width
         self.all: list[OrderClass] = []
         self._by_key: dict[int, OrderClass] = {}
+        #: The ages at which each class leaves bands 1 and up, as far as `bands_at` was asked.
+        self._leaves: npt.NDArray[np.int64] = np.empty((0, 0), dtype=np.int64)
 
     def of_key(self, key: int) -> OrderClass:
         """The class of that key; the nearest one once there are too many."""
@@ -80,6 +89,25 @@ class Classes:
                 found = self._nearest(key)
             self._by_key[key] = found
         return found
+
+    def bands_at(
+        self, classes: npt.NDArray[np.int64], ages_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """`OrderClass.band_at` of many messages at once."""
+        if self.band_width * _BANDS_IN_TABLE_MAX < limits.IMPORTANCE_MAX:
+            pairs = zip(classes.tolist(), ages_ms.tolist(), strict=True)
+            return np.array([self.all[number].band_at(age) for number, age in pairs])
+        if len(self._leaves) != len(self.all):
+            self._leaves = self._leaves_of_all()
+        # A class leaves its bands from the top down, so those not yet left count up to the band.
+        return (ages_ms[:, np.newaxis] < self._leaves[classes]).sum(axis=1)
+
+    def _leaves_of_all(self) -> npt.NDArray[np.int64]:
+        """One row per class; a band above its top was left before it began."""
+        leaves = np.full((len(self.all), max(known.top for known in self.all)), -NEVER)
+        for number, known in enumerate(self.all):
+            leaves[number, : known.top] = np.minimum(known.leaves[1 : known.top + 1], NEVER)
+        return leaves
 
     def _nearest(self, key: int) -> OrderClass:
         importance = key >> (_RATE_BITS + _SPAN_BITS)

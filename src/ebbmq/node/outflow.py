@@ -124,12 +124,17 @@ def _worth(
             return map(float, importances), importances
         return map(float, importances), [partition.band(row, now_ms) for row in granted]
     enqueued = np.array(columns[5], dtype=np.int64)
-    dead = np.array(columns[6], dtype=np.uint64) & np.uint64(LOW48)
-    lives = dead.astype(np.int64)
+    ages = now_ms - enqueued
+    words = np.array(columns[6], dtype=np.uint64)
+    lives = (words & np.uint64(LOW48)).astype(np.int64)
     span = np.where(lives > 0, lives - enqueued, partition.spec.decay_unit_ms)
     rates = np.array(columns[4], dtype=np.float64) / rows.RATE_UNIT
-    left = policy.decayed(np.array(importances, dtype=np.float64), rates, now_ms - enqueued, span)
-    return np.maximum(left, 0.0).tolist(), [partition.band(row, now_ms) for row in granted]
+    left = policy.decayed(np.array(importances, dtype=np.float64), rates, ages, span)
+    current = np.maximum(left, 0.0).tolist()
+    if not all(columns[4]) or not partition.spec.band_width:
+        return current, [partition.band(row, now_ms) for row in granted]
+    classes = (words >> np.uint64(HIGH)).astype(np.int64)
+    return current, partition.classes.bands_at(classes, ages).tolist()
 
 
 def lease(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
-from ebbmq.node import intake, leasing, publishing, settling
+from ebbmq.node import intake, leasing, moving_back, publishing, settling
 from ebbmq.node.broker import Broker
 
 if TYPE_CHECKING:
@@ -411,8 +412,20 @@ class AsyncBroker:
         rate: float | None = None,
         where: Callable[[Peeked], bool] | None = None,
     ) -> int:
-        """See Broker.redrive."""
-        return await self._call(self._broker.redrive, dead_queue, to=to, rate=rate, where=where)
+        """See Broker.redrive; a cancelled call moves no more messages."""
+        stop = threading.Event()
+        try:
+            return await self._call(
+                moving_back.redrive,
+                self._engine,
+                dead_queue,
+                to=to,
+                rate=rate,
+                where=where,
+                stop=stop,
+            )
+        finally:
+            stop.set()
 
     async def stats(self, queue: str) -> dict[str, Any]:
         """See Broker.stats."""
@@ -427,14 +440,31 @@ class AsyncBroker:
         return self._broker.topics()
 
     async def removals(
-        self, queue: str, *, reason: str | None = None, since_ms: int | None = None
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        since_ms: int | None = None,
+        after: str | None = None,
+        count: int | None = None,
     ) -> list[Removal]:
         """See Broker.removals."""
-        return await self._call(self._broker.removals, queue, reason=reason, since_ms=since_ms)
+        return await self._call(
+            self._broker.removals,
+            queue,
+            reason=reason,
+            since_ms=since_ms,
+            after=after,
+            count=count,
+        )
 
     async def why(self, message_id: str) -> dict[str, Any]:
         """See Broker.why."""
         return await self._call(self._broker.why, message_id)
+
+    async def journal(self) -> dict[str, int]:
+        """See Broker.journal."""
+        return self._broker.journal()
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

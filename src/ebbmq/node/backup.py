@@ -31,12 +31,10 @@ def backup(
     Publishing and consuming go on; no segment is deleted meanwhile.
 
     Raises:
-        InvalidSpec: the target is not empty.
+        InvalidSpec: the target is not empty, or is not a place for a backup.
         StorageFailed: it cannot be written.
     """
-    goal = Path(target)
-    if goal.exists() and any(goal.iterdir()):
-        raise InvalidSpec(f"{goal} is not empty", "name a new directory")
+    goal = _checked(Path(target), engine.directory.path)
     with engine.compacting:
         with engine.lock:
             engine.check_open()
@@ -53,6 +51,22 @@ def backup(
             raise StorageFailed(
                 f"cannot write the backup to {goal}: {error.strerror}", "free space there"
             ) from error
+
+
+def _checked(goal: Path, data: Path) -> Path:
+    try:
+        inside = goal.resolve().is_relative_to(data.resolve())
+        if not inside:
+            goal.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(goal.iterdir())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidSpec(f"{str(goal)!r:.200}: {why}", "name a new directory") from error
+    if inside:
+        raise InvalidSpec(f"{goal} is inside the data directory", "name one on another disk")
+    if not is_empty:
+        raise InvalidSpec(f"{goal} is not empty", "name a new directory")
+    return goal
 
 
 def _copy(

@@ -356,14 +356,37 @@ class Broker:
         return looking.topics(self.engine)
 
     def removals(
-        self, queue: str, *, reason: str | None = None, since_ms: int | None = None
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        since_ms: int | None = None,
+        after: str | None = None,
+        count: int | None = None,
     ) -> list[Removal]:
-        """The record of messages that left a queue other than by ack, oldest first."""
-        return looking.removals(self.engine, queue, reason=reason, since_ms=since_ms)
+        """The record of messages that left a queue other than by ack, oldest first.
+
+        Args:
+            queue: the queue's name.
+            reason: only those that left for this reason.
+            since_ms: only those that left at this instant or later.
+            after: only those that follow the removal of the message with this id.
+            count: at most so many.
+        """
+        return looking.removals(
+            self.engine, queue, reason=reason, since_ms=since_ms, after=after, count=count
+        )
 
     def why(self, message_id: str) -> dict[str, Any]:
         """Where a message is, or why it left."""
         return looking.why(self.engine, message_id)
+
+    def journal(self) -> dict[str, int]:
+        """How often the journal was flushed and how much was written since the broker was opened.
+
+        Also how large it is, and how much room its disk has.
+        """
+        return looking.journal(self.engine)
 
     def health(self) -> dict[str, Any]:
         """Whether the broker is ready, and why not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,6 +221,7 @@ def journal(engine: Engine) -> dict[str, int]:
             "written_bytes": engine.journal.written_bytes,
             "segments": len(segments),
             "bytes": sum(segment.used_bytes for segment in segments),
+            "free_bytes": shutil.disk_usage(engine.directory.path).free,
         }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import InvalidMessage, UnknownQueue
 from ebbmq.node import leasing, moving
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ebbmq.model import Peeked
     from ebbmq.node.engine import Engine
 
+#: How long a slow redrive may take to notice that it is over.
+_STEP_MS: Final = 100
+
 
 def redrive(
     engine: Engine,
@@ -21,8 +25,13 @@ def redrive(
     to: str | None,
     rate: float | None,
     where: Callable[[Peeked], bool] | None,
+    stop: threading.Event | None = None,
 ) -> int:
-    """Move messages back one by one; returns how many. What cannot go back stays where it is."""
+    """Move messages back one by one; returns how many. What cannot go back stays where it is.
+
+    Once `stop` is set, no more are moved.
+    """
+    stop = stop or threading.Event()
     if rate is not None and not rate > 0:
         raise InvalidMessage(f"rate is {rate!r}", "use messages per second above 0, or None")
     with engine.lock:
@@ -39,6 +48,8 @@ def redrive(
         ]
     moved = position = 0
     for shard, seq in waiting:
+        if stop.is_set():
+            break
         seen = leasing.look(engine, shard, seq)
         if seen is None or (where is not None and not where(seen)):
             continue
@@ -54,7 +65,14 @@ def redrive(
             engine.write_now()
             position = engine.journal.position
         if rate is not None:
-            engine.clock.advance(round(1_000 / rate))
+            _pause(engine, round(1_000 / rate), stop)
     if moved:
         engine.journal.wait("synced", position)
     return moved
+
+
+def _pause(engine: Engine, ms: int, stop: threading.Event) -> None:
+    """Let time pass, but not past the end of the broker or of the call."""
+    while ms > 0 and engine.closed is None and not stop.is_set():
+        engine.clock.advance(min(ms, _STEP_MS))
+        ms -= _STEP_MS

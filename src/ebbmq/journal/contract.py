@@ -62,6 +62,10 @@ class Store(Protocol):
     ) -> tuple[int, int]:
         """Write a relocated record; return its segment and where its payload starts."""
 
+    @property
+    def old_position(self) -> int:
+        """The position after the last relocated record; 0 before the first."""
+
     def sync_old(self) -> None:
         """Return once every relocated record is on the device."""
 

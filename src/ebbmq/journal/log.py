@@ -267,6 +267,11 @@ class Log:
         except OSError as error:
             raise self._full_or_failed("writing an old segment in", error) from error
 
+    @property
+    def old_position(self) -> int:
+        """The position after the last relocated record; 0 before the first."""
+        return self._old.position
+
     def sync_old(self) -> None:
         """Return once every relocated record is on the device.
 

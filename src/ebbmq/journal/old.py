@@ -45,6 +45,12 @@ class OldGeneration:
             self._write(segment, [header, payload, PADDING[len(payload) & 7]])
             return segment.number, offset + HEADER_BYTES
 
+    @property
+    def position(self) -> int:
+        """The position after the last record; 0 before the first."""
+        with self._lock:
+            return 0 if self._active is None else self._active.base | self._active.used
+
     def sync(self) -> None:
         """Return once every record is on the device."""
         with self._lock:

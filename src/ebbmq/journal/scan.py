@@ -130,16 +130,17 @@ def scan(
         yield Damaged(expected << 32, gone)
 
 
-def scan_old(disk: Disk, uuid: bytes) -> Iterator[Found | Damaged | Torn]:
-    """Read every old-generation record there is.
+def scan_old(disk: Disk, uuid: bytes, from_position: int = 0) -> Iterator[Found | Damaged | Torn]:
+    """Read every old-generation record from a record boundary on; 0 is the oldest there is.
 
     Relocated records are used only once they were synced, and nothing here says which were: bytes
     that cannot be read before another record are Damaged, after the last one of a disk Torn.
     """
-    present = numbers(disk, old=True)
+    present = [n for n in numbers(disk, old=True) if n >= from_position >> 32]
     segments = _Segments(disk, record.seed(uuid), present, 0)
     for number in present:
-        items = [item for item in segments.walk(number, 0) if not _is_own(item)]
+        start = from_position & OFFSET_MASK if number == from_position >> 32 else 0
+        items = [item for item in segments.walk(number, start) if not _is_own(item)]
         last = items[-1] if number == present[-1] and items else None
         if type(last) is Damaged:
             del items[-1]

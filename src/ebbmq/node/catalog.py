@@ -123,6 +123,8 @@ class Status(msgspec.Struct, frozen=True):
     ranges: dict[int, dict[int, tuple[int, int]]]
     #: Written by a close: nothing was given out after it.
     closed: bool = False
+    #: What was relocated before this position in the old generation is in the pages.
+    old_position: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -37,7 +37,7 @@ class Checkpointer:
         """Write a checkpoint."""
         engine = self._engine
         with engine.lock:
-            start = engine.journal.position
+            start = engine.journal.position, engine.journal.old_position
             counted = engine.facts_since_checkpoint
             wanted = [
                 (pid, page)
@@ -74,8 +74,9 @@ class Checkpointer:
             for pid, number, position, image in images:
                 self._store.put(PAGE, pid, number, position, image)
 
-    def _finish(self, start: int, *, closing: bool) -> None:
+    def _finish(self, start: tuple[int, int], *, closing: bool) -> None:
         engine = self._engine
+        start_position, old_position = start
         extras: list[tuple[int, int, bytes]] = []
         with engine.lock:
             position = engine.journal.position
@@ -93,10 +94,20 @@ class Checkpointer:
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
+        engine.journal.sync_old()
         # Removals before the checkpoint are not read from the journal again.
         with engine.lock:
             engine.removals.sync(engine.journal.synced_position)
         for kind, pid, payload in extras:
             self._store.put(kind, pid, 0, position, payload)
-        status = declared.Status(told, queue_ms, wall_ms, position, totals, ranges, closed=closing)
-        self._store.commit(declared.pack_status(status), start)
+        status = declared.Status(
+            told,
+            queue_ms,
+            wall_ms,
+            position,
+            totals,
+            ranges,
+            closed=closing,
+            old_position=old_position,
+        )
+        self._store.commit(declared.pack_status(status), start_position)

@@ -56,7 +56,7 @@ class Recovery:
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
         self.generation = 0
-        self._start = 0
+        self._start = self._old_start = 0
         self._item_end = 0
         #: The catalog is known as it was last; older ones are not taken.
         self._is_declared = False
@@ -127,6 +127,7 @@ class Recovery:
         self.generation = loaded.generation
         self._start = loaded.start_position
         status = declared.read_status(loaded.meta)
+        self._old_start = status.old_position
         self.queue_ms = self.clock_ms = status.queue_ms
         self.wall_ms = status.wall_ms
         self._was_closed = status.closed
@@ -139,7 +140,7 @@ class Recovery:
         if unread:
             # Without one of its pages a checkpoint proves nothing about what is gone: read all.
             self._forget()
-            self._start = 0
+            self._start = self._old_start = 0
         loaded.close()
         return status.synced
 
@@ -266,7 +267,10 @@ class Recovery:
             self._is_declared = True
 
     def _scan_old(self) -> Iterator[tuple[int, list[int], memoryview, int]]:
-        for item in scan.scan_old(self._journal_disk, self._uuid):
+        start = self._old_start
+        if start >> 32 not in numbers(self._journal_disk, old=True):
+            start = 0  # the numbers may have begun again
+        for item in scan.scan_old(self._journal_disk, self._uuid, start):
             if type(item) is scan.Found and item.header.kind == fact.RELOCATE:
                 yield self._relocated(item.header, item.payload)
             elif type(item) is scan.Damaged:

@@ -132,3 +132,16 @@ def test_everything_synced_is_there_after_any_crash(steps: list[tuple[int, str]]
             fresh = present
     for (segment, offset), payload in safe.items():
         assert log.read(segment, offset, len(payload)) == payload
+
+
+def test_records_before_a_position_are_not_read_again() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    assert log.old_position == 0
+    log.append_old(7, 0, 1, 1, [b"before"])
+    position = log.old_position
+    for number in range(100):
+        log.append_old(7, 0, 1, number, [bytes([number]) * 1_900])
+    log.close()
+    later = [bytes(item.payload) for item in scan_old(disk, UUID, position) if type(item) is Found]
+    assert later == [bytes([number]) * 1_900 for number in range(100)]

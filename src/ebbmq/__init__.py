@@ -1,7 +1,7 @@
 """EbbMQ: a message queue whose messages lose importance as they age.
 
-The brokers are imported when first used, so that code which needs only the nouns, the policies or
-the partition does not load an engine.
+Brokers and clients are imported when first used, so that code which needs only the nouns, the
+policies or the partition does not load an engine, and a client does not either.
 """
 
 from __future__ import annotations
@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Any
 from ebbmq.errors import (
     ClosedBroker,
     DirectoryInUse,
+    Draining,
     EbbError,
+    Forbidden,
+    InternalError,
     InvalidMessage,
+    InvalidRequest,
     InvalidSpec,
     LeaseLost,
     Overloaded,
     QueueFull,
     StorageFailed,
+    TooLarge,
+    TooSlow,
+    Unauthenticated,
+    UnknownPath,
     UnknownQueue,
+    Unreachable,
 )
 from ebbmq.model import (
     AdaptSpec,
@@ -34,6 +43,8 @@ from ebbmq.model import (
 )
 
 if TYPE_CHECKING:
+    from ebbmq.client.async_client import AsyncClient
+    from ebbmq.client.client import Client
     from ebbmq.node.async_broker import AsyncBroker
     from ebbmq.node.broker import Broker
 
@@ -42,11 +53,17 @@ __version__ = "0.1.0"
 __all__ = [
     "AdaptSpec",
     "AsyncBroker",
+    "AsyncClient",
     "Broker",
+    "Client",
     "ClosedBroker",
     "DirectoryInUse",
+    "Draining",
     "EbbError",
+    "Forbidden",
+    "InternalError",
     "InvalidMessage",
+    "InvalidRequest",
     "InvalidSpec",
     "Lease",
     "LeaseLost",
@@ -59,14 +76,29 @@ __all__ = [
     "Removal",
     "StorageFailed",
     "Timing",
+    "TooLarge",
+    "TooSlow",
     "TopicSpec",
+    "Unauthenticated",
+    "UnknownPath",
     "UnknownQueue",
+    "Unreachable",
 ]
+
+_LAZY = {
+    "AsyncBroker": "ebbmq.node.async_broker",
+    "AsyncClient": "ebbmq.client.async_client",
+    "Broker": "ebbmq.node.broker",
+    "Client": "ebbmq.client.client",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Broker":
-        return import_module("ebbmq.node.broker").Broker
-    if name == "AsyncBroker":
-        return import_module("ebbmq.node.async_broker").AsyncBroker
-    raise AttributeError(f"module 'ebbmq' has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ebbmq' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "httptools":
+            raise
+        raise ImportError("a client needs httptools: pip install 'ebbmq[client]'") from error

@@ -1,0 +1,1 @@
+"""The broker's verbs over HTTP, blocking and awaitable."""

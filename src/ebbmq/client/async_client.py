@@ -1,0 +1,313 @@
+"""The same client, awaitable: verbs wait without holding up the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ebbmq.client import calls, scripts
+from ebbmq.client.address import address
+from ebbmq.client.async_connection import AsyncPool
+from ebbmq.client.consuming import consume_async
+from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.scripts import Ids
+from ebbmq.client.tries import Tries
+from ebbmq.errors import ClosedBroker, EbbError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from ebbmq.client.calls import Call, Reply
+    from ebbmq.client.scripts import Script
+    from ebbmq.model import (
+        Lease,
+        Level,
+        Message,
+        Peeked,
+        QueueSpec,
+        Receipt,
+        Removal,
+        TopicSpec,
+    )
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Queues of a server, used from one event loop. Close it, or use `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ca_file: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """Connects when it is first used.
+
+        Args:
+            url: where the server is, such as http://127.0.0.1:8080.
+            token: what `ebbmq users add` printed, if the server has users.
+            ca_file: the PEM certificate an https server's was signed with, if no public one.
+            tls: TLS settings of your own instead.
+            timeout_ms: how long a call may take with all its tries, beside what it is asked to
+                wait for.
+
+        Raises:
+            InvalidSpec: the URL, the token or the certificate cannot be used.
+        """
+        self._address = address(url, token, ca_file, tls)
+        self._pool = AsyncPool(self._address)
+        self._timeout_ms = timeout_ms
+        self._ids = Ids()
+        self._was_answered = False
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._address.url
+
+    async def close(self) -> None:
+        """Close the connections; leases stay until they are settled or end."""
+        self._closed = True
+        self._pool.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _play(self, script: Script[T]) -> T:
+        try:
+            call = next(script)
+            while True:
+                try:
+                    reply = await self._run(call)
+                except EbbError as error:
+                    call = script.throw(error)
+                else:
+                    call = script.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def _run(self, call: Call[Any]) -> Reply:
+        loop = asyncio.get_running_loop()
+        tries = Tries(
+            call,
+            self._address,
+            now_s=loop.time(),
+            timeout_ms=self._timeout_ms,
+            was_answered=self._was_answered,
+        )
+        while True:
+            if self._closed:
+                raise ClosedBroker("the client was closed", "make another one")
+            try:
+                answer = await self._pool.exchange(call, tries.until_s)
+            except (NotSent, NoAnswer) as failure:
+                await asyncio.sleep(tries.after_failure(failure, loop.time()))
+                continue
+            self._was_answered = True
+            pause_s = tries.after_answer(answer, loop.time())
+            if pause_s is None:
+                return tries.reply(answer)
+            await asyncio.sleep(pause_s)
+
+    async def declare(self, spec: QueueSpec) -> None:
+        """See Broker.declare."""
+        await self._play(scripts.declare(spec))
+
+    async def delete(self, queue: str) -> None:
+        """See Broker.delete."""
+        await self._play(scripts.one(calls.delete(queue)))
+
+    async def declare_topic(self, spec: TopicSpec) -> None:
+        """See Broker.declare_topic."""
+        await self._play(scripts.declare_topic(spec))
+
+    async def subscribe(self, topic: str, queue: str) -> None:
+        """See Broker.subscribe."""
+        await self._play(scripts.one(calls.subscribe(topic, queue, subscribed=True)))
+
+    async def unsubscribe(self, topic: str, queue: str) -> None:
+        """See Broker.unsubscribe."""
+        await self._play(scripts.one(calls.subscribe(topic, queue, subscribed=False)))
+
+    async def pause(self, queue: str) -> None:
+        """See Broker.pause."""
+        await self._play(scripts.one(calls.pause(queue)))
+
+    async def resume(self, queue: str) -> None:
+        """See Broker.resume."""
+        await self._play(scripts.one(calls.resume(queue)))
+
+    async def purge(self, queue: str) -> int:
+        """See Broker.purge."""
+        return await self._play(scripts.one(calls.purge(queue)))
+
+    async def set_decay_factor(
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
+        """See Broker.set_decay_factor."""
+        await self._play(scripts.one(calls.set_decay_factor(queue, factor, until_ms, run)))
+
+    async def publish(
+        self,
+        queue: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[Receipt]:
+        """See Broker.publish; messages without an id get one, so that no try stores them twice.
+
+        Raises:
+            Unreachable: nobody answered in time; it may be stored.
+        """
+        return await self._play(scripts.publish(self._ids, queue, messages, confirm, timeout_ms))
+
+    async def publish_topic(
+        self,
+        topic: str,
+        messages: Message | Sequence[Message],
+        confirm: Level | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[str, list[Receipt]]:
+        """See Broker.publish_topic."""
+        return await self._play(
+            scripts.publish_topic(self._ids, topic, messages, confirm, timeout_ms)
+        )
+
+    async def lease(
+        self,
+        queue: str,
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_timeout_ms: int | None = None,
+        name: str | None = None,
+    ) -> list[Lease]:
+        """See Broker.lease; tried again after a lost answer only if it has a name.
+
+        Raises:
+            Unreachable: nobody answered; messages may be leased by it until their lease ends.
+        """
+        return await self._play(scripts.lease(queue, count, wait_ms, lease_timeout_ms, name))
+
+    async def read_lease(
+        self, queue: str, name: str, first: int = 0, last: int | None = None
+    ) -> list[Lease]:
+        """See Broker.read_lease."""
+        return await self._play(scripts.read_lease(queue, name, first, last))
+
+    async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
+        """See Broker.ack; after a lost answer, LeaseLost names only what was not acked."""
+        await self._play(scripts.ack(queue, tokens, confirm))
+
+    async def retry(
+        self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None
+    ) -> None:
+        """See Broker.retry."""
+        await self._play(scripts.retry(queue, tokens, delay_ms))
+
+    async def release(self, queue: str, tokens: Iterable[str]) -> None:
+        """See Broker.release."""
+        await self._play(scripts.release(queue, tokens))
+
+    async def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
+        """See Broker.extend."""
+        await self._play(scripts.extend(queue, tokens, timeout_ms))
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        batch: int = 1,
+        wait_ms: int = 1_000,
+        lease_timeout_ms: int | None = None,
+        stop_when_empty: bool = False,
+    ) -> AsyncIterator[Lease]:
+        """See AsyncBroker.consume."""
+        return consume_async(
+            self,
+            queue,
+            batch=batch,
+            wait_ms=wait_ms,
+            lease_timeout_ms=lease_timeout_ms,
+            stop_when_empty=stop_when_empty,
+        )
+
+    async def peek(
+        self,
+        queue: str,
+        count: int = 10,
+        *,
+        state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> list[Peeked]:
+        """See Broker.peek; `where` runs here, on messages that are fetched for it."""
+        return await self._play(scripts.peek(queue, count, state, where))
+
+    async def redrive(
+        self,
+        dead_queue: str,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        where: Callable[[Peeked], bool] | None = None,
+    ) -> int:
+        """See Broker.redrive; `where` chooses here, then the server moves those."""
+        return await self._play(scripts.redrive(dead_queue, to, rate, where))
+
+    async def spec(self, queue: str) -> QueueSpec:
+        """What a queue promises."""
+        return await self._play(scripts.one(calls.spec(queue)))
+
+    async def stats(self, queue: str) -> dict[str, Any]:
+        """See Broker.stats."""
+        return await self._play(scripts.one(calls.stats(queue)))
+
+    async def queues(self) -> list[QueueSpec]:
+        """Every queue you may see."""
+        return await self._play(scripts.one(calls.queues()))
+
+    async def topics(self) -> list[dict[str, Any]]:
+        """Every topic you may see."""
+        return await self._play(scripts.one(calls.topics()))
+
+    async def removals(
+        self, queue: str, *, reason: str | None = None, since_ms: int | None = None
+    ) -> list[Removal]:
+        """See Broker.removals."""
+        return await self._play(scripts.removals(queue, reason, since_ms))
+
+    async def why(self, message_id: str) -> dict[str, Any]:
+        """See Broker.why."""
+        return await self._play(scripts.one(calls.why(message_id)))
+
+    async def health(self) -> dict[str, Any]:
+        """See Broker.health."""
+        return await self._play(scripts.one(calls.health()))
+
+    async def backup(
+        self, target: str | Path, progress: Callable[[int, int], None] | None = None
+    ) -> int:
+        """Copy the store to a new or empty directory on the server's machine; bytes copied.
+
+        The server tells no more than the end, so `progress` is called once.
+        """
+        copied = await self._play(scripts.backup(target))
+        if progress is not None:
+            progress(copied, copied)
+        return copied

@@ -59,3 +59,9 @@ CACHE_LOW_WATER: Final = 0.80
 DEDUP_WINDOW_MS: Final = 300_000
 DEDUP_IDS_MAX: Final = 1_000_000
 REMOVALS_BYTES_MAX: Final = 256 * MIB
+
+#: Request line and headers of one HTTP request.
+REQUEST_HEAD_BYTES_MAX: Final = 64 * KIB
+REQUEST_HEADERS_MAX: Final = 100
+#: Bodies in one answer, before base64; one message is always answered, however large.
+ANSWER_BYTES_MAX: Final = 16 * MIB

@@ -24,6 +24,8 @@ class Context:
     started_at_ms: int
     #: Set by `drain`: publishes and leases are refused, settling goes on.
     draining: bool = False
+    #: Requests that are being received or answered, and answers that are not read yet.
+    pending_bytes: int = 0
     #: Requests that wait for a message to arrive.
     polls: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -9,14 +9,15 @@ from ebbmq import limits
 from ebbmq.errors import InvalidRequest, UnknownPath
 
 _VERBS: Final = {
-    ("queues", "messages"): {"POST": "publish", "GET": "peek"},
-    ("queues", "leases"): {"POST": "lease"},
-    ("queues", "acks"): {"POST": "ack"},
-    ("queues", "retries"): {"POST": "retry"},
-    ("queues", "releases"): {"POST": "release"},
-    ("queues", "extensions"): {"POST": "extend"},
-    ("topics", "messages"): {"POST": "publish_topic"},
+    (b"queues", b"messages"): {"POST": "publish", "GET": "peek"},
+    (b"queues", b"leases"): {"POST": "lease"},
+    (b"queues", b"acks"): {"POST": "ack"},
+    (b"queues", b"retries"): {"POST": "retry"},
+    (b"queues", b"releases"): {"POST": "release"},
+    (b"queues", b"extensions"): {"POST": "extend"},
+    (b"topics", b"messages"): {"POST": "publish_topic"},
 }
+_LEASES: Final = _VERBS[b"queues", b"leases"]
 _READ_LEASE: Final = {"GET": "read_lease"}
 #: "", v1, queues, {queue}, verb, and for a named lease its name.
 _PARTS: Final = 5
@@ -38,26 +39,31 @@ def parse(method: str, raw_path: bytes) -> Route | None:
         InvalidRequest: a name in the path is not UTF-8.
     """
     parts = raw_path.split(b"/")
-    if not _PARTS <= len(parts) <= _PARTS + 1 or parts[0] or parts[1] != b"v1":
-        return None
-    try:
-        methods = _VERBS.get((parts[2].decode("ascii"), parts[4].decode("ascii")))
-    except UnicodeDecodeError:
-        return None
-    lease_name = ""
-    if len(parts) > _PARTS:
-        if methods is not _VERBS["queues", "leases"]:
-            return None
-        methods, lease_name = _READ_LEASE, _text(parts[5])
+    methods = _methods(parts)
     if methods is None:
         return None
     if method not in methods:
         raise UnknownPath(
-            f"{method} is not for this path",
+            f"{method:.20} is not for this path",
             f"use {' or '.join(methods)}",
             code="method_not_allowed",
         )
+    lease_name = _text(parts[5]) if len(parts) > _PARTS else ""
     return Route(methods[method], _text(parts[3]), lease_name)
+
+
+def allowed(raw_path: bytes) -> str:
+    """The methods of a path of a message verb, as the header Allow names them."""
+    return ", ".join(_methods(raw_path.split(b"/")) or ())
+
+
+def _methods(parts: list[bytes]) -> dict[str, str] | None:
+    if not _PARTS <= len(parts) <= _PARTS + 1 or parts[0] or parts[1] != b"v1":
+        return None
+    methods = _VERBS.get((parts[2], parts[4]))
+    if len(parts) == _PARTS:
+        return methods
+    return _READ_LEASE if methods is _LEASES and parts[5] else None
 
 
 def _text(part: bytes) -> str:

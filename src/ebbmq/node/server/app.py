@@ -1,0 +1,113 @@
+"""The ASGI application: message verbs go to the bare handlers, everything else to management."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.errors import EbbError, TooLarge, UnknownPath
+from ebbmq.node.server.answers import INTERNAL, answer, refuse
+from ebbmq.node.server.messages import Messages, Request
+from ebbmq.node.server.polling import Polling
+from ebbmq.wire.http import routes
+
+if TYPE_CHECKING:
+    from ebbmq.node.server.answers import Application, Receive, Scope, Send
+    from ebbmq.node.server.context import Context
+    from ebbmq.node.server.polling import Peer
+
+#: Where a scope says which connection a request came by.
+CONNECTION: Final = "ebbmq.connection"
+
+_logger = logging.getLogger("ebbmq.server")
+
+
+class _Gone(Exception):  # noqa: N818  # nobody is told of it
+    """The caller went away before its request was complete."""
+
+
+class _Trusted:
+    """A peer whose connection cannot be watched is taken to have read its answer."""
+
+    async def has_taken_all(self) -> bool:
+        return True
+
+
+_TRUSTED: Final = _Trusted()
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise UnknownPath("nothing is at this path", "see /openapi.json for every path")
+
+
+class App:
+    """One per process; it owns nothing but what it was given."""
+
+    def __init__(self, context: Context, management: Application | None = None) -> None:
+        self.context = context
+        self._management = management or _nothing
+        self._messages = Messages(context)
+        self._polling = Polling(context)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        try:
+            route = routes.parse(scope["method"], scope["raw_path"])
+            if route is None:
+                await self._management(scope, receive, send)
+            else:
+                await self._answer(route, scope, receive, send)
+        except EbbError as error:
+            if error.code == "method_not_allowed":
+                allow = routes.allowed(scope["raw_path"]).encode()
+                await refuse(send, error, (b"allow", allow))
+            else:
+                await refuse(send, error)
+        except _Gone:
+            return
+        except Exception:
+            _logger.exception("request_failed method=%s path=%s", scope["method"], scope["path"])
+            await refuse(send, INTERNAL)
+
+    async def _answer(
+        self, route: routes.Route, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers = scope["headers"]
+        client = scope["client"]
+        caller = self.context.access.caller(
+            next((value for name, value in headers if name == b"authorization"), None),
+            client[0] if client else None,
+            headers,
+        )
+        body = await self._body(receive)
+        request = Request(route, caller, scope["query_string"], body)
+        if route.verb == "lease":
+            peer: Peer = scope.get("extensions", {}).get(CONNECTION, _TRUSTED)
+            await self._polling.lease(request, receive, send, peer)
+        else:
+            await answer(send, await self._messages.verbs[route.verb](request))
+
+    async def _body(self, receive: Receive) -> bytes:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise _Gone
+        body: bytes = event.get("body", b"")
+        if not event.get("more_body"):
+            return body
+        # A connection of `receiving` hands a body over in one piece; other servers do not.
+        parts = [body]
+        size = len(body)
+        while event.get("more_body"):
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise _Gone
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            if size > self.context.config.http.request_bytes_max:
+                raise TooLarge(
+                    f"the request has more than {self.context.config.http.request_bytes_max} bytes",
+                    "publish in parts, or raise http.request_bytes_max",
+                )
+        return b"".join(parts)

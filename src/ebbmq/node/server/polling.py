@@ -1,0 +1,104 @@
+"""Leasing over HTTP: wait for messages, and give back what could not be told to who asked.
+
+A caller may go away while it waits, or before it read the answer. Its leases would then be held by
+nobody until they expire; so they are released, which keeps their place and counts no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ebbmq import limits
+from ebbmq.errors import EbbError
+from ebbmq.node.server.answers import answer
+from ebbmq.node.server.messages import check_intake, check_memory
+from ebbmq.wire.http import codec, forms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.model import Lease
+    from ebbmq.node.server.answers import Receive, Send
+    from ebbmq.node.server.context import Context
+    from ebbmq.node.server.messages import Request
+
+_lease: Final = codec.decoder(forms.LeaseRequest)
+_NO_LEASES: Final = b'{"leases":[]}'
+
+
+class Peer(Protocol):
+    """Who gets an answer."""
+
+    async def has_taken_all(self) -> bool:
+        """Wait until what was sent left this process; False if the connection was lost first."""
+
+
+class Polling:
+    """Answers lease calls."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    async def lease(self, request: Request, receive: Receive, send: Send, peer: Peer) -> None:
+        """Lease, waiting if asked to, and answer; whatever ends it early gives the leases back."""
+        context, queue = self._context, request.route.name
+        context.access.check(request.caller, "consume", queue)
+        check_intake(context)
+        check_memory(context)
+        asked = _lease(request.body or b"{}")
+        leases = await self._lease(queue, asked, 0)
+        if not leases and asked.wait_ms:
+            leases = await self._poll(queue, asked, receive)
+        if not leases:
+            await answer(send, _NO_LEASES)
+            return
+        taken = False
+        try:
+            # The caller's token may have been removed while it waited.
+            context.access.check(request.caller, "consume", queue)
+            await answer(send, codec.encode(forms.LeasesForm(list(map(codec.lease_form, leases)))))
+            taken = await peer.has_taken_all()
+        finally:
+            if not taken and asked.name is None:
+                await self._give_back(queue, leases)
+
+    async def _lease(self, queue: str, asked: forms.LeaseRequest, wait_ms: int) -> list[Lease]:
+        return await self._broker.lease(
+            queue,
+            asked.count,
+            wait_ms,
+            asked.lease_timeout_ms,
+            asked.name,
+            limits.ANSWER_BYTES_MAX,
+        )
+
+    async def _poll(self, queue: str, asked: forms.LeaseRequest, receive: Receive) -> list[Lease]:
+        """Wait for messages as long as the caller is there and the server is not stopping."""
+        lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms))
+        gone = asyncio.ensure_future(_gone(receive))
+        self._context.polls.add(lease)
+        try:
+            await asyncio.wait((lease, gone), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if lease.done() and not lease.cancelled() and lease.exception() is None:
+                await self._give_back(queue, lease.result())
+            raise
+        finally:
+            self._context.polls.discard(lease)
+            gone.cancel()
+            lease.cancel()
+        if not lease.done():
+            await asyncio.wait([lease])
+        return [] if lease.cancelled() else lease.result()
+
+    async def _give_back(self, queue: str, leases: Sequence[Lease]) -> None:
+        with suppress(EbbError):
+            await self._broker.release(queue, [lease.token for lease in leases])
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,88 @@
+"""First match: of the rules true of a message, the one with the highest adjusted weight.
+
+Theory of operation. A status shifts all rules of a device alike, so their order among each other
+never changes: nothing is sorted again when a status does. Every posting is sorted by weight; since
+a status is never above 0, a posting can be left as soon as its weights are below the best found.
+Of rules under the same key that need no further test, only the best of each device can ever win.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.policy.rules.compile import Test, test_of
+from ebbmq.policy.rules.keys import Key, Popularity, cover
+from ebbmq.policy.rules.normal import FALSE, INF, TRUE
+from ebbmq.policy.rules.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.policy.rules.cases import Case
+    from ebbmq.policy.rules.properties import Properties, States
+
+#: Up to so many conditions, trying each is faster than asking tables.
+_TRY_EACH: Final = 12
+
+
+class _Entry(NamedTuple):
+    weight: float
+    rank: int
+    device: int
+    test: Test | None
+
+
+_Posting = tuple[_Entry, ...]
+
+
+class FirstMatch:
+    """Finds the winning rule among all."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        entries: defaultdict[Key, list[_Entry]] = defaultdict(list)
+        always: list[_Entry] = []
+        popularity = Popularity(case.normal for case in cases)
+        for case in cases:
+            found = cover(case.normal, popularity) if len(cases) > _TRY_EACH else None
+            if case.normal == FALSE:
+                continue
+            exact = case.normal == TRUE if found is None else found.exact
+            test = None if exact else test_of(case.condition)
+            these = [_Entry(rule.weight, rule.rank, rule.device, test) for rule in case.rules]
+            if found is None:
+                always += these
+            else:
+                for key in found.keys:
+                    entries[key] += these
+        self._tables = Tables(entries, always, _posting)
+
+    def best(
+        self, message: Properties, states: States, statuses: Sequence[float]
+    ) -> tuple[int, float] | None:
+        """The rank and the adjusted weight of the winner; None if no rule is true of the message.
+
+        A device whose status is minus infinity is passed over.
+        """
+        best, best_rank = -INF, -1
+        for posting in self._tables.met(message, states):
+            for weight, rank, device, test in posting:
+                if weight < best:
+                    break
+                adjusted = weight + statuses[device]
+                if (adjusted > best or (adjusted == best and rank < best_rank)) and (
+                    test is None or test(message, states)
+                ):
+                    best, best_rank = adjusted, rank
+        return None if best_rank < 0 else (best_rank, best)
+
+
+def _posting(entries: list[_Entry]) -> _Posting:
+    certain: set[int] = set()
+    kept: list[_Entry] = []
+    for entry in sorted(entries, key=lambda each: (-each.weight, each.rank)):
+        if entry.device not in certain:
+            kept.append(entry)
+            if entry.test is None:
+                certain.add(entry.device)
+    return tuple(kept)

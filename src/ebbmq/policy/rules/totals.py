@@ -1,0 +1,168 @@
+"""Totals: for each device, the weights and the number of the rules true of a message.
+
+Theory of operation. Totals of rules that need nothing but a key are added up when the tables are
+built, so a key costs a message one addition per device however many rules stand behind it. A
+condition that is true of nearly everything, such as a NOT, is counted beforehand and taken back
+where it is not true: with `base AND NOT a`, count it under `base` and take it back under `a`.
+
+Weights are counted in whole thousandths: sums do not depend on the order, and taking back is exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.policy.rules.compile import Test, reader, test_of
+from ebbmq.policy.rules.keys import Cover, Key, Popularity, cover
+from ebbmq.policy.rules.normal import FALSE, TRUE, And, Normal, Spans, join, opposite
+from ebbmq.policy.rules.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ebbmq.policy.rules.cases import Case
+    from ebbmq.policy.rules.properties import Properties, States
+
+THOUSANDTHS: Final = 1_000
+
+
+class Line(NamedTuple):
+    """What rules add to a device: their weights in thousandths, and how many they are."""
+
+    device: int
+    weights: int
+    rules: int
+
+
+class _Entry(NamedTuple):
+    lines: tuple[Line, ...]
+    test: Test | None = None
+    #: The case, where a message may meet it under two keys and must count it once.
+    once: int | None = None
+
+
+class _Posting(NamedTuple):
+    certain: tuple[Line, ...]
+    tested: tuple[_Entry, ...]
+
+
+class Totals:
+    """Adds up the rules true of a message."""
+
+    def __init__(self, cases: Sequence[Case], devices: int) -> None:
+        self._devices = devices
+        self._entries: defaultdict[Key, list[_Entry]] = defaultdict(list)
+        self._always: list[_Entry] = []
+        popularity = Popularity(
+            each for case in cases for each in (case.normal, opposite(case.normal))
+        )
+        for number, case in enumerate(cases):
+            if case.normal != FALSE:
+                self._add(number, case, popularity)
+        self._tables = Tables(self._entries, self._always, _posting)
+
+    def of(self, message: Properties, states: States) -> tuple[list[int], list[int]]:
+        """The weights in thousandths and the number of rules, by device."""
+        weights, counts = [0] * self._devices, [0] * self._devices
+        seen: set[int] = set()
+        for certain, tested in self._tables.met(message, states):
+            for device, weight, count in certain:
+                weights[device] += weight
+                counts[device] += count
+            for lines, test, once in tested:
+                if once is not None:
+                    if once in seen:
+                        continue
+                    seen.add(once)
+                if test is None or test(message, states):
+                    for device, weight, count in lines:
+                        weights[device] += weight
+                        counts[device] += count
+        return weights, counts
+
+    def _add(self, number: int, case: Case, popularity: Popularity) -> None:
+        lines = lines_of(case)
+        found = cover(case.normal, popularity)
+        base, rest = _split(case.normal, popularity)
+        if base is None:
+            assert found is not None, "what has no base has a cover"
+            test = None if found.exact else test_of(case.condition)
+            self._enter(found, lines, test, number)
+            return
+        if base == TRUE:
+            self._always.append(_Entry(lines))
+        else:
+            self._enter(_required(base, popularity), lines, None, number)
+        if rest != TRUE:
+            back = _required(opposite(rest), popularity)
+            test = None if back.exact and base == TRUE else _untrue(base, test_of(case.condition))
+            self._enter(back, tuple(Line(d, -w, -c) for d, w, c in lines), test, number)
+
+    def _enter(self, where: Cover, lines: tuple[Line, ...], test: Test | None, number: int) -> None:
+        once = number if len(where.keys) > 1 and not where.exact else None
+        for key in where.keys:
+            self._entries[key].append(_Entry(lines, test, once))
+
+
+def _split(condition: Normal, popularity: Popularity) -> tuple[Normal | None, Normal]:
+    """Where to count a condition beforehand, and what must hold besides; no base: do not."""
+    found = cover(condition, popularity)
+    if found is None:
+        return TRUE, condition
+    if isinstance(condition, And):
+        spans = [part for part in condition.parts if isinstance(part, Spans)]
+        rest = join([part for part in condition.parts if part not in spans], conjunction=True)
+        if len(spans) == 1 and cover(rest, popularity) is None:
+            return spans[0], rest
+    return None, TRUE
+
+
+def _required(condition: Normal, popularity: Popularity) -> Cover:
+    found = cover(condition, popularity)
+    assert found is not None, "a condition or its opposite has a cover"
+    return found
+
+
+def _untrue(base: Normal, test: Test) -> Test:
+    """Whether a message was counted under the base although the whole is not true of it."""
+    if not isinstance(base, Spans):
+        return lambda message, states: not test(message, states)
+    read, spans = reader(base.property), base.spans
+
+    def untrue(message: Properties, states: States) -> bool:
+        number = read(message, states)
+        assert isinstance(number, int | float)
+        inside = any(low <= number <= high for low, high in spans)
+        return inside and not test(message, states)
+
+    return untrue
+
+
+def thousandths(weight: float) -> int:
+    """A weight as it is counted in totals."""
+    return round(weight * THOUSANDTHS)
+
+
+def lines_of(case: Case) -> tuple[Line, ...]:
+    """What a case adds where it is true."""
+    return merged(Line(rule.device, thousandths(rule.weight), 1) for rule in case.rules)
+
+
+def merged(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """One line per device."""
+    sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for device, weights, count in lines:
+        sums[device][0] += weights
+        sums[device][1] += count
+    return tuple(Line(device, *both) for device, both in sorted(sums.items()))
+
+
+def _posting(entries: list[_Entry]) -> _Posting:
+    certain = merged(
+        line
+        for entry in entries
+        if entry.test is None and entry.once is None
+        for line in entry.lines
+    )
+    return _Posting(certain, tuple(e for e in entries if e.test is not None or e.once is not None))

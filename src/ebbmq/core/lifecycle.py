@@ -259,4 +259,4 @@ def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> 
         row = gone[at]
         if row["flags"] & SHARED:
             partition.let_go.append((int(row["segment"]), int(row["offset"]), int(row["length"])))
-        partition.histories.pop(int(seqs[at]), None)
+        partition.histories.forget(int(seqs[at]))

@@ -32,6 +32,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.dedup import Dedup
+from ebbmq.core.histories import Histories
 from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
 from ebbmq.core.order import BandedOrder, ExactOrder, Order
 from ebbmq.core.row import (
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 
 RETRY_DELAY_MS_MAX: Final = 300_000
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
-_HISTORIES: Final = msgspec.msgpack.Decoder(dict[int, tuple[Timing, ...]])
 
 Row = tuple[int, ...]
 #: importance, ttl_ms and decay_rate as a publisher gave them.
@@ -166,7 +166,7 @@ class Partition:
         self.due_wheel = Wheel()
         self.end_wheel = Wheel()
         self.dedup = Dedup()
-        self.histories: dict[int, tuple[Timing, ...]] = {}
+        self.histories = Histories()
         #: Grant instants of leases whose deadline does not tell it (own timeout, extended).
         self.granted_at: dict[int, int] = {}
         self.names: dict[str, list[tuple[int, int]]] = {}
@@ -418,7 +418,7 @@ class Partition:
     def forget(self, seq: int, row: Row) -> None:
         """Drop what is kept beside the row of a message that leaves."""
         if row[1] & FAILED_BEFORE:
-            self.histories.pop(seq, None)
+            self.histories.forget(seq)
         if row[1] & SHARED:
             self.let_go.append((row[9], row[10], row[11]))
 
@@ -440,10 +440,9 @@ class Partition:
         TTL and stale act on a leased message now, when it fails.
         """
         duration_ms = self.observe(seq, row, now_ms)
-        past = self.histories.get(seq, ())
-        timing = Timing(self.node, row[13], duration_ms, outcome)
-        self.histories[seq] = (*past, timing)[-limits.HISTORY_ENTRIES_MAX :]
         failures = min(limits.FAILURES_MAX, (row[5] >> HIGH) + 1)
+        timing = Timing(self.node, row[13], duration_ms, outcome)
+        self.histories.add(seq, timing, failures)
         enqueued = row[5] & LOW48 | failures << HIGH
         row = (LEASED, row[1] | FAILED_BEFORE, *row[2:5], enqueued, *row[6:])
         reason = self.end_reason(row, now_ms) if self.removes_by_age else None
@@ -504,7 +503,7 @@ class Partition:
         row = self.index.row_bytes(seq)
         history = b""
         if row[AT_FLAGS] & FAILED_BEFORE:
-            history = msgspec.msgpack.encode(self.histories.get(seq, ()))
+            history = msgspec.msgpack.encode(self.histories.get(seq))
         return seq, row, history
 
     # Ends
@@ -592,20 +591,12 @@ class Partition:
 
     def history(self, seq: int) -> tuple[Timing, ...]:
         """The latency history of a message that failed before."""
-        return self.histories.get(seq, ())
+        return self.histories.get(seq)
 
     def restore_history(self, seq: int, packed: bytes) -> None:
         """Put back a latency history."""
         if packed:
-            self.histories[seq] = _HISTORY.decode(packed)
-
-    def restore_histories(self, packed: bytes) -> None:
-        """Put back the latency histories of a checkpoint."""
-        self.histories.update(_HISTORIES.decode(packed))
-
-    def pack_histories(self) -> bytes:
-        """All latency histories, for a checkpoint."""
-        return msgspec.msgpack.encode(self.histories)
+            self.histories.replace(seq, _HISTORY.decode(packed))
 
     def trim(self, now_ms: int) -> None:
         """Bring the queue within its bounds by letting the least important messages go."""

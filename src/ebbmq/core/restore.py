@@ -214,6 +214,7 @@ def rebuild(partition: Partition, now_ms: int, *, reopened: bool) -> None:
         top = int((view["place"] & _LOW48).max())
         partition.next_place = max(partition.next_place, top + 1)
     ready.enter(partition, now_ms)
+    partition.histories.keep(lambda seq: partition.index.state_of(seq) != FREE)
 
 
 class _Ready:

@@ -85,7 +85,7 @@ class Checkpointer:
                 if len(partition.dedup):
                     extras.append((DEDUP, pid, partition.dedup.entries()))
                 if partition.histories:
-                    extras.append((HISTORIES, pid, partition.pack_histories()))
+                    extras.append((HISTORIES, pid, partition.histories.pack()))
             told = engine.catalog.declared([s.number for s in engine.journal.segments()])
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()

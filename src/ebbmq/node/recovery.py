@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Kinds of blobs in a checkpoint.
 PAGE: Final = 1
 DEDUP: Final = 2
-HISTORIES: Final = 3
+HISTORIES: Final = 4
 _PAGE: Final = 4_096
 _FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
@@ -159,7 +159,7 @@ class Recovery:
         elif blob.kind == DEDUP:
             shard.partition.dedup.restore(payload)
         elif blob.kind == HISTORIES:
-            shard.partition.restore_histories(payload)
+            shard.partition.histories.restore(payload)
         return True
 
     def _forget(self) -> None:

@@ -100,7 +100,9 @@ class Classes:
         if len(self._leaves) != len(self.all):
             self._leaves = self._leaves_of_all()
         # A class leaves its bands from the top down, so those not yet left count up to the band.
-        return np.count_nonzero(ages_ms[:, np.newaxis] < self._leaves[classes], axis=1)
+        there = ages_ms[:, np.newaxis] < self._leaves[classes]
+        bands: npt.NDArray[np.int64] = there.sum(axis=1)
+        return bands
 
     def _leaves_of_all(self) -> npt.NDArray[np.int64]:
         """One row per class; a band above its top was left before it began."""

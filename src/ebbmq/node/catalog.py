@@ -25,7 +25,7 @@ _NEAR_ENOUGH: Final = 0.6
 class Shard:
     """A partition with what the node keeps beside it."""
 
-    __slots__ = ("faulty", "partition", "queue", "reading_ahead", "resident")
+    __slots__ = ("faulty", "partition", "queue", "reading_ahead", "resident", "totals_before")
 
     def __init__(self, queue: Queue, partition: Partition, resident: Resident) -> None:
         self.queue = queue
@@ -34,6 +34,8 @@ class Shard:
         self.reading_ahead = False
         #: Why the partition takes no requests; None when it is fine.
         self.faulty: str | None = None
+        #: The partition's totals when the broker was opened.
+        self.totals_before: dict[str, int] = {}
 
 
 class Queue:

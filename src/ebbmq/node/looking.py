@@ -15,6 +15,8 @@ from ebbmq.node import leasing
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from ebbmq.core.partition import Partition
@@ -54,12 +56,8 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
         queue = engine.catalog.queue(name)
         now_ms = engine.now_ms()
         partitions = [shard.partition for shard in queue.shards]
-        totals: dict[str, int] = {}
-        for partition in partitions:
-            for key, count in partition.totals.items():
-                totals[key] = totals.get(key, 0) + count
-        totals["overflowed"] = totals.pop("overflow")
-        totals.setdefault("dead_lettered", 0)
+        totals = _totals(partition.totals for partition in partitions)
+        before = _totals(shard.totals_before for shard in queue.shards)
         residents = [shard.resident for shard in queue.shards]
         states = {
             shard.resident.state(shard.partition.live() - shard.partition.depth[LEASED])
@@ -84,6 +82,7 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
                 now_ms, tuple(totals[key] for key in ("published", "leased", "acked", "retried"))
             ),
             "totals": totals,
+            "since_open": {key: count - before.get(key, 0) for key, count in totals.items()},
             "decay_factor": max(p.factor for p in partitions),
             "paused": queue.paused,
             "partitions": [
@@ -96,6 +95,16 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
                 for shard in queue.shards
             ],
         }
+
+
+def _totals(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums of what partitions counted, under the names people know."""
+    totals = {"overflow": 0, "dead_lettered": 0}
+    for counted in counts:
+        for key, count in counted.items():
+            totals[key] = totals.get(key, 0) + count
+    totals["overflowed"] = totals.pop("overflow")
+    return totals
 
 
 def _oldest_age_ms(partitions: list[Partition], now_ms: int) -> int:

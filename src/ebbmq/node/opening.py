@@ -58,6 +58,8 @@ def open_engine(
         _set_time(engine, recovery, accept=accept_clock)
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms())
+        for shard in engine.catalog.shards.values():
+            shard.totals_before = dict(shard.partition.totals)
         engine.written = engine.synced = engine.journal.position
         engine.journal.on_commit = engine.committed
         _note_start(engine)

@@ -146,6 +146,7 @@ class StatsForm(msgspec.Struct):
     cache: CacheForm
     rates: RatesForm
     totals: dict[str, int]
+    since_open: dict[str, int]
     decay_factor: float
     paused: bool
     partitions: list[PartitionForm]

@@ -1,4 +1,4 @@
-"""The removals log is read as of an instant, whatever is written meanwhile."""
+"""What is asked of a broker: what left and why, what was counted, what the journal did."""
 
 from __future__ import annotations
 
@@ -116,3 +116,13 @@ def test_the_journal_counts_its_flushes(broker: Broker) -> None:
     assert after["flushes"] > before["flushes"]
     assert after["written_bytes"] > before["written_bytes"]
     assert after["bytes"] > before["bytes"]
+
+
+def test_counts_since_the_broker_was_opened_start_at_zero(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Broker.open(tmp_path) as broker:
+            broker.declare(QueueSpec("q"))
+            broker.publish("q", [Message(b"x"), Message(b"y")])
+            assert broker.stats("q")["since_open"]["published"] == 2
+            total = broker.stats("q")["totals"]["published"]
+    assert total == 4

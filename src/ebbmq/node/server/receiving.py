@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 #: A chunked body says nothing of its size beforehand; it is counted in steps of this many bytes.
 _CHUNKED_STEP: Final = 64 * limits.KIB
 _ANSWER_WATER_BYTES: Final = 64 * limits.KIB
+#: Headers that offer another protocol.
+_OFFERS: Final = (b"upgrade", b"connection", b"http2-settings")
 #: How long a peer that was refused may go on sending.
 _LINGER_S: Final = 2.0
 
@@ -72,7 +74,7 @@ class Connection(HttpToolsProtocol):
         #: The size of the request so far, and the size it said it would have.
         self._got_bytes = 0
         self._said_bytes: int | None = None
-        #: Nothing more is taken from this peer; it has been told why.
+        #: Nothing more is taken from this peer.
         self._refused = False
         self._lost = False
 
@@ -104,16 +106,29 @@ class Connection(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-        self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(InvalidRequest("this server speaks HTTP/1.1 only", "do not upgrade"))
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(InvalidRequest("this is not HTTP/1.1", "send a request of HTTP/1.1"))
         else:
             if self._in_head and self._head_bytes > limits.REQUEST_HEAD_BYTES_MAX:
                 self._refuse(_head_too_large())
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Some clients offer another protocol with their first request; they are answered in
+            # this one. The parser takes what follows for the other protocol, so a new one reads it
+            # without the offer.
+            method = self.parser.get_method()
+            if self._newest is not None or method == b"CONNECT":
+                raise httptools.HttpParserError from upgrade
+            kept = [each for each in self.headers if each[0] not in _OFFERS]
+            lines = b"".join(b"%s: %s\r\n" % each for each in kept)
+            head = b"%s %s HTTP/1.1\r\n%s\r\n" % (method, self.url, lines)
+            self.parser = httptools.HttpRequestParser(self)
+            self._parse(head + data[upgrade.args[0] :])
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,7 +153,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        if self._refused:
+        if self._refused or self.parser.should_upgrade():
             return
         problem = self._head_problem()
         if problem is not None:
@@ -180,7 +195,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refused or self.parser.should_upgrade():
             return
         self._owes_since = None
         self._in_head = True

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebbmq.cli.session import Session, common_options, has_files, is_store, pass_session
+from ebbmq.cli.session import (
+    Session,
+    anywhere_options,
+    common_options,
+    has_files,
+    is_store,
+    pass_session,
+)
 from ebbmq.cli.values import show_bytes, show_count
 from ebbmq.errors import ClientError
 from ebbmq.node import doctor
@@ -22,25 +29,30 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 @click.command(short_help="Copy the data directory.")
 @click.argument("target", type=DIRECTORY)
-@common_options
+@anywhere_options
 @pass_session
 def backup(session: Session, target: Path) -> None:
     """Copy everything confirmed so far to the new or empty directory TARGET.
+
+    With --url, TARGET is a directory of the server's machine.
 
     \b
     Example:
       ebbmq backup /backups/monday --data ebbmq-data
     """
-    _refuse_non_empty(target)
+    remote = session.server.url is not None
+    if not remote:
+        _refuse_non_empty(target)
     with session.open() as broker, session.progress(counted=False) as progress:
         task = progress.add_task("copying", total=None)
         copied = broker.backup(
             target, lambda done, total: progress.update(task, completed=done, total=total)
         )
     if session.as_json:
-        session.show_json({"source": str(session.data), "target": str(target), "bytes": copied})
+        session.show_json({"source": session.place, "target": str(target), "bytes": copied})
     else:
-        session.say(f"{session.data} is copied to {target} ({show_bytes(copied)})")
+        there = f"{target} on the server's machine" if remote else str(target)
+        session.say(f"{session.place} is copied to {there} ({show_bytes(copied)})")
         session.note(f"restore it with: ebbmq restore {target} --data DIR")
 
 

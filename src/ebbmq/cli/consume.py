@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import click
 
 from ebbmq.cli import messages
-from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli.session import Session, anywhere_options, pass_session
 from ebbmq.cli.values import duration_ms, show_count
 from ebbmq.errors import ClientError, LeaseLost
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Unpack
 
+    from ebbmq.cli.session import Verbs
     from ebbmq.model import Lease, Peeked, QueueSpec
-    from ebbmq.node.broker import Broker
 
 PRINT_BATCH: Final = 100
 #: How long one wait for messages lasts while following; short enough for Ctrl-C to feel prompt.
@@ -57,7 +57,7 @@ class ConsumeOptions(TypedDict):
     metavar="CMD",
     help="Run CMD for each message with the body on its stdin; exit code 0 acks, others retry.",
 )
-@common_options
+@anywhere_options
 @pass_session
 def consume(session: Session, queue: str, **options: Unpack[ConsumeOptions]) -> None:
     """Take messages from QUEUE in order of decayed importance, print each body, then ack.
@@ -83,7 +83,7 @@ def consume(session: Session, queue: str, **options: Unpack[ConsumeOptions]) -> 
         _conclude(session, broker, queue, settle)
 
 
-def _look(session: Session, broker: Broker, queue: str, options: ConsumeOptions) -> None:
+def _look(session: Session, broker: Verbs, queue: str, options: ConsumeOptions) -> None:
     if options["follow"] or options["command"]:
         raise click.UsageError("--peek only looks: it goes with neither --follow nor --exec")
     count = options["count"]
@@ -111,7 +111,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
 
 def _batches(
-    broker: Broker, queue: str, options: ConsumeOptions, stop: threading.Event
+    broker: Verbs, queue: str, options: ConsumeOptions, stop: threading.Event
 ) -> Iterator[list[Lease]]:
     """Leases until told to stop, the count is reached, or nothing is left and nobody follows."""
     count = options["count"]
@@ -145,7 +145,7 @@ class _Settle:
     """Works through leases: acks what was handled, gives back what was not."""
 
     def __init__(
-        self, session: Session, broker: Broker, spec: QueueSpec, command: str | None
+        self, session: Session, broker: Verbs, spec: QueueSpec, command: str | None
     ) -> None:
         self.session = session
         self.broker = broker
@@ -236,7 +236,7 @@ def _split(command: str) -> list[str]:
     return words
 
 
-def _conclude(session: Session, broker: Broker, queue: str, settle: _Settle) -> None:
+def _conclude(session: Session, broker: Verbs, queue: str, settle: _Settle) -> None:
     depth = {state: n for state, n in broker.stats(queue)["depth"].items() if n}
     left = ", ".join(f"{n:,} {state}" for state, n in depth.items()) or "empty"
     if settle.acked or settle.retried:

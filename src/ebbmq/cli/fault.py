@@ -1,7 +1,7 @@
 """How a command fails: `error:` says what, `hint:` says what to do, the exit code says whose fault.
 
-0 done · 1 the request is refused · 2 the command line is wrong · 3 the storage is ·
-130 interrupted.
+0 done · 1 the request is refused · 2 the command line is wrong · 3 the storage is · 4 the server
+does not answer, or is stopping · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Final
 
 import click
 
-from ebbmq.errors import ClientError, EbbError
+from ebbmq.errors import ClientError, Draining, EbbError, Unreachable
 
 REFUSED: Final = 1
 USAGE: Final = 2
 STORAGE: Final = 3
+UNREACHABLE: Final = 4
 INTERRUPTED: Final = 130
 CHECK_THE_DISK: Final = (
     "check that the path exists, that you may read and write it, and that the disk has room"
@@ -29,8 +30,7 @@ def report(error: Exception) -> int:
         case click.ClickException():
             code, detail, hint = USAGE, _sentence(error.format_message()), _usage_hint(error)
         case EbbError():
-            code = REFUSED if isinstance(error, ClientError) else STORAGE
-            detail, hint = error.detail, error.action
+            code, detail, hint = _code(error), error.detail, error.action
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             code, detail, hint = STORAGE, f"{where}{error.strerror or error}", CHECK_THE_DISK
@@ -40,6 +40,12 @@ def report(error: Exception) -> int:
     if hint:
         click.echo(f"{click.style('hint:', bold=True)} {hint}", err=True)
     return code
+
+
+def _code(error: EbbError) -> int:
+    if isinstance(error, ClientError):
+        return REFUSED
+    return UNREACHABLE if isinstance(error, Unreachable | Draining) else STORAGE
 
 
 def _sentence(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 import click
 
 from ebbmq.cli import messages
-from ebbmq.cli.session import Session, common_options, pass_session, wall_ms
+from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 
 State = Literal["ready", "leased", "scheduled", "replicating", "dying"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -21,7 +21,7 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 @click.option(
     "--count", type=click.IntRange(min=1), default=10, show_default=True, help="How many at most."
 )
-@common_options
+@anywhere_options
 @pass_session
 def peek(session: Session, queue: str, state: State, count: int) -> None:
     """Show messages of QUEUE in the order they would be delivered; nothing changes by looking.

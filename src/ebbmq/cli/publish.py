@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbmq.cli.messages import MessageOptions, message_options, publish_all, show_receipts
-from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli.session import Session, anywhere_options, pass_session
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Publish messages to a queue.")
 @click.argument("queue")
 @message_options
-@common_options
+@anywhere_options
 @pass_session
 def publish(session: Session, queue: str, **options: Unpack[MessageOptions]) -> None:
     """Publish messages to QUEUE and print their ids.

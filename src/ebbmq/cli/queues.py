@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from ebbmq.cli.session import Session, common_options, did_you_mean, pass_session
+from ebbmq.cli.session import Session, anywhere_options, did_you_mean, pass_session
 from ebbmq.cli.values import (
     duration_ms,
     pair,
@@ -24,7 +24,7 @@ RARE_STATES: Final = ("replicating", "dying")
 
 
 @click.group(invoke_without_command=True, short_help="List, declare and look after queues.")
-@common_options
+@anywhere_options
 @click.pass_context
 def queues(ctx: click.Context) -> None:
     """List the queues with their depth by state, oldest age, bytes and rates per second.
@@ -49,7 +49,7 @@ def list_queues(session: Session) -> None:
     elif everything:
         _show_stats(session, everything)
     else:
-        session.note(f"no queues in {session.data}; ebbmq queues declare NAME makes one")
+        session.note(f"no queues in {session.place}; ebbmq queues declare NAME makes one")
 
 
 def _show_stats(session: Session, everything: list[dict[str, Any]]) -> None:
@@ -92,7 +92,7 @@ def _show_stats(session: Session, everything: list[dict[str, Any]]) -> None:
     metavar="FIELD=VALUE",
     help="Any field of the queue; repeat for more. Durations may have units.",
 )
-@common_options
+@anywhere_options
 @pass_session
 def declare(
     session: Session,
@@ -117,7 +117,7 @@ def declare(
         session.show_json(spec)
     else:
         outcome = "declared" if before is None else "unchanged" if before == spec else "changed"
-        session.say(f"queue {name} is {outcome} in {session.data} ({describe(spec)})")
+        session.say(f"queue {name} is {outcome} in {session.place} ({describe(spec)})")
 
 
 def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:
@@ -182,7 +182,7 @@ def describe(spec: QueueSpec) -> str:
 
 @queues.command(short_help="Everything about one queue.")
 @click.argument("name")
-@common_options
+@anywhere_options
 @pass_session
 def show(session: Session, name: str) -> None:
     """Show what the queue NAME promises and how it stands.
@@ -219,7 +219,7 @@ def _line(numbers: dict[Any, Any]) -> str:
 @queues.command(short_help="Remove all messages of a queue, on the record.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
+@anywhere_options
 @pass_session
 def purge(session: Session, name: str, yes: bool) -> None:
     """Remove every message of the queue NAME that is not leased, on the record as `purged`.
@@ -239,7 +239,7 @@ def purge(session: Session, name: str, yes: bool) -> None:
 @queues.command(short_help="Delete a queue and its messages.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
+@anywhere_options
 @pass_session
 def delete(session: Session, name: str, yes: bool) -> None:
     """Delete the queue NAME; each message it held is recorded with the reason `deleted`.
@@ -258,7 +258,7 @@ def delete(session: Session, name: str, yes: bool) -> None:
 
 @queues.command(short_help="Stop deliveries of a queue.")
 @click.argument("name")
-@common_options
+@anywhere_options
 @pass_session
 def pause(session: Session, name: str) -> None:
     """Stop deliveries of the queue NAME; it still takes messages.
@@ -275,7 +275,7 @@ def pause(session: Session, name: str) -> None:
 
 @queues.command(short_help="Deliver again after a pause.")
 @click.argument("name")
-@common_options
+@anywhere_options
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Deliver messages of the queue NAME again after a pause.
@@ -294,7 +294,7 @@ def resume(session: Session, name: str) -> None:
 @click.argument("name")
 @click.option("--to", metavar="QUEUE", help="Where to; the queue each came from unless given.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
-@common_options
+@anywhere_options
 @pass_session
 def redrive(session: Session, name: str, to: str | None, rate: float | None) -> None:
     """Move the messages of the dead queue NAME back to where they came from.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebbmq.cli.session import Session, common_options, pass_session, wall_ms
+from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration, show_instant
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import REASON_TEXT
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--count", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many."
 )
-@common_options
+@anywhere_options
 @pass_session
 def removals(
     session: Session, queue: str, reason: str | None, since_ms: int | None, count: int
@@ -80,7 +80,7 @@ def _show_removals(session: Session, found: Sequence[Removal], count: int) -> No
 
 @click.command(short_help="Where a message is, or why it left.")
 @click.argument("message_id", metavar="ID")
-@common_options
+@anywhere_options
 @pass_session
 def why(session: Session, message_id: str) -> None:
     """Say where the message ID is, or why it left.
@@ -93,7 +93,7 @@ def why(session: Session, message_id: str) -> None:
         answer = broker.why(message_id)
     if answer["state"] == "unknown":
         raise InvalidMessage(
-            f"no message {message_id} was ever published to {session.data}",
+            f"no message {message_id} was ever published to {session.place}",
             "check the id, and with --data that this is the right directory",
         )
     if session.as_json:

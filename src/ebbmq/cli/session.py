@@ -1,4 +1,4 @@
-"""What every command shares: the data directory, the way to print, and the open broker."""
+"""What every command shares: the data directory or the server, and the way to print."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ebbmq.errors import ClientError, UnknownQueue
+from ebbmq.cli.server import Server
+from ebbmq.errors import ClientError, DirectoryInUse, UnknownQueue
 from ebbmq.node.broker import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ebbmq.client.client import Client
     from ebbmq.model import QueueSpec
+
+    #: What a command works on: the verbs are the same.
+    Verbs = Broker | Client
 
 DATA_DEFAULT: Final = Path("ebbmq-data")
 #: Piped tables are read by tools and editors: wide enough that no cell is cut.
@@ -44,30 +49,58 @@ class Session:
     """One run of the command line."""
 
     chosen_data: Path | None = None
+    server: Server = field(default_factory=Server)
     as_json: bool = False
     out: Console = field(default_factory=lambda: _console(stderr=False))
     err: Console = field(default_factory=lambda: _console(stderr=True))
 
     @property
     def data(self) -> Path:
-        """The data directory: what `--data` said, else `./ebbmq-data`."""
-        return self.chosen_data or DATA_DEFAULT
-
-    def open(self, *, create: bool = False) -> Broker:
-        """Open the broker on the data directory; only declaring makes a directory.
+        """The data directory: what `--data` said, else `./ebbmq-data`.
 
         Raises:
+            click.UsageError: the command line names a server instead.
+        """
+        if self.server.url is not None:
+            raise click.UsageError("this works on a data directory: give --data, not --url")
+        return self.chosen_data or DATA_DEFAULT
+
+    @property
+    def place(self) -> str:
+        """What to call the directory or the server in a sentence."""
+        return str(self.data) if self.server.url is None else self.server.url
+
+    def open(self, *, create: bool = False) -> Verbs:
+        """The broker on the data directory, or a client of the server; only declaring makes one.
+
+        Raises:
+            click.UsageError: both were named.
             ClientError: there is nothing at the directory and the command would not make it.
         """
+        if self.server.url is not None:
+            if self.chosen_data is not None:
+                raise click.UsageError("--data and --url exclude each other: name one of them")
+            return self.server.connect(self.note)
+        self.server.check_unused()
+        return self._open_directory(create=create)
+
+    def _open_directory(self, *, create: bool) -> Broker:
         if not create and not is_store(self.data):
             what = "not a data directory" if self.data.exists() else "no such directory"
             raise ClientError(
                 f"no queues in {self.data}: {what}",
-                f"declare a queue first: ebbmq queues declare NAME{self.data_flag()}, "
-                "or name the right directory with --data",
+                f"declare a queue first: ebbmq queues declare NAME{self.flags()}, "
+                "or name the right directory with --data, or a server with --url",
                 code="unknown_directory",
             )
-        broker = Broker.open(self.data)
+        try:
+            broker = Broker.open(self.data)
+        except DirectoryInUse as error:
+            raise DirectoryInUse(
+                error.detail,
+                "if that is ebbmq serve, name its address instead: --url http://127.0.0.1:8080; "
+                "else stop it",
+            ) from error
         # A command is over before the broker's first tick: what fell due meanwhile is due now.
         broker.engine.run_due()
         health = broker.health()
@@ -75,11 +108,15 @@ class Session:
             self.note(f"attention: {problem}")
         return broker
 
+    def flags(self) -> str:
+        """The options that name the directory or the server, as a hint must repeat them."""
+        return self.data_flag() if self.server.url is None else self.server.flags()
+
     def data_flag(self) -> str:
         """` --data DIR` as a hint must repeat it, or nothing where the default is meant."""
         return f" --data {shlex.quote(str(self.chosen_data))}" if self.chosen_data else ""
 
-    def require_queue(self, broker: Broker, name: str) -> QueueSpec:
+    def require_queue(self, broker: Verbs, name: str) -> QueueSpec:
         """The queue's spec.
 
         Raises:
@@ -88,9 +125,9 @@ class Session:
         specs = {spec.name: spec for spec in broker.queues()}
         if name not in specs:
             raise UnknownQueue(
-                f"no queue {name!r} in {self.data}",
+                f"no queue {name!r} in {self.place}",
                 f"{did_you_mean(name, specs)}to make it: "
-                f"ebbmq queues declare {shlex.quote(name)}{self.data_flag()}",
+                f"ebbmq queues declare {shlex.quote(name)}{self.flags()}",
             )
         return specs[name]
 
@@ -184,6 +221,11 @@ def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.ensure_object(Session).as_json = True
 
 
+def _set_server(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+    if value is not None:
+        setattr(ctx.ensure_object(Session).server, str(option.name), value)
+
+
 def common_options(command: F) -> F:
     """`--data` and `--json`, which every command and group takes in any place."""
     command = click.option(
@@ -202,3 +244,22 @@ def common_options(command: F) -> F:
         callback=_set_data,
         help=f"The data directory; ./{DATA_DEFAULT} unless given.",
     )(command)
+
+
+def anywhere_options(command: F) -> F:
+    """`common_options` and, instead of a directory, a server: `--url` and what goes with it."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    for name, kind, text in (
+        ("--ca-file", path, "The certificate an https server's was signed with, if no public one."),
+        ("--token-file", path, "A file with the token that `ebbmq users add` printed."),
+        ("--url", str, "A server instead of a directory, such as http://127.0.0.1:8080."),
+    ):
+        command = click.option(
+            name,
+            metavar=name.removeprefix("--").rpartition("-")[2].upper(),
+            type=kind,
+            expose_value=False,
+            callback=_set_server,
+            help=text,
+        )(command)
+    return common_options(command)

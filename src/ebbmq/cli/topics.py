@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbmq.cli.messages import MessageOptions, message_options, publish_all, show_receipts
-from ebbmq.cli.session import Session, common_options, did_you_mean, pass_session
+from ebbmq.cli.session import Session, anywhere_options, did_you_mean, pass_session
 from ebbmq.cli.values import duration_ms, show_duration
 from ebbmq.errors import UnknownQueue
 from ebbmq.model import TopicSpec
@@ -16,11 +16,11 @@ from ebbmq.model import TopicSpec
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ebbmq.node.broker import Broker
+    from ebbmq.cli.session import Verbs
 
 
 @click.group(invoke_without_command=True, short_help="Publish once to many queues.")
-@common_options
+@anywhere_options
 @click.pass_context
 def topics(ctx: click.Context) -> None:
     """List the topics and the queues subscribed to each.
@@ -46,23 +46,23 @@ def topics(ctx: click.Context) -> None:
             ),
         )
     else:
-        session.note(f"no topics in {session.data}; ebbmq topics declare NAME makes one")
+        session.note(f"no topics in {session.place}; ebbmq topics declare NAME makes one")
 
 
-def _require_topic(session: Session, broker: Broker, name: str) -> None:
+def _require_topic(session: Session, broker: Verbs, name: str) -> None:
     known = [topic["topic"] for topic in broker.topics()]
     if name not in known:
         raise UnknownQueue(
-            f"no topic {name!r} in {session.data}",
+            f"no topic {name!r} in {session.place}",
             f"{did_you_mean(name, known)}to make it: "
-            f"ebbmq topics declare {shlex.quote(name)}{session.data_flag()}",
+            f"ebbmq topics declare {shlex.quote(name)}{session.flags()}",
         )
 
 
 @topics.command(short_help="Make a topic.")
 @click.argument("name")
 @click.option("--max-age", "max_age_ms", type=duration_ms, help="How long a message is kept.")
-@common_options
+@anywhere_options
 @pass_session
 def declare(session: Session, name: str, max_age_ms: int | None) -> None:
     """Make the topic NAME; declaring the same again changes nothing.
@@ -77,13 +77,13 @@ def declare(session: Session, name: str, max_age_ms: int | None) -> None:
     if session.as_json:
         session.show_json(spec)
     else:
-        session.say(f"topic {name} is declared in {session.data}")
+        session.say(f"topic {name} is declared in {session.place}")
 
 
 @topics.command(short_help="Deliver a topic's messages to a queue.")
 @click.argument("topic")
 @click.argument("queue")
-@common_options
+@anywhere_options
 @pass_session
 def subscribe(session: Session, topic: str, queue: str) -> None:
     """From now on, deliver what is published to TOPIC to QUEUE as well.
@@ -105,7 +105,7 @@ def subscribe(session: Session, topic: str, queue: str) -> None:
 @topics.command(short_help="Publish messages to every queue of a topic.")
 @click.argument("topic")
 @message_options
-@common_options
+@anywhere_options
 @pass_session
 def publish(session: Session, topic: str, **options: Unpack[MessageOptions]) -> None:
     """Publish messages to every queue subscribed to TOPIC; the body is stored once.

@@ -12,26 +12,13 @@ import crc32c
 import pytest
 
 from ebbmq.errors import StorageFailed
-from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack
+from ebbmq.holding.contract import Copy, DeviceFull, Key, Lack
 from ebbmq.holding.file import FileDevice
-from ebbmq.holding.memory import MemoryDevice
-from ebbmq.holding.sql import SqlDevice
-from ebbmq.holding.sqlite import SqliteDatabase
 from ebbmq.journal.disk import FileDisk, MemoryDisk
 from ebbmq.journal.segment import name_of
+from tests.integration.kinds import DEVICE, KINDS, MIB, spec
 
-STORE, OTHER_STORE, DEVICE = b"s" * 16, b"t" * 16, b"d" * 16
-MIB = 1 << 20
-
-
-def spec(durable, capacity_bytes=64 * MIB):
-    return DeviceSpec(
-        name="test",
-        tier="fast",
-        durable=durable,
-        failure_domain="here",
-        capacity_bytes=capacity_bytes,
-    )
+STORE, OTHER_STORE = b"s" * 16, b"t" * 16
 
 
 def key(seq, pid=1, store=STORE):
@@ -56,25 +43,12 @@ def fill(device, payload):
     raise AssertionError("never full")
 
 
-def open_memory(tmp_path, capacity_bytes=64 * MIB):
-    return MemoryDevice(spec(False, capacity_bytes), time.perf_counter)
-
-
-def open_file(tmp_path, capacity_bytes=64 * MIB):
-    return FileDevice(spec(True, capacity_bytes), FileDisk(tmp_path), DEVICE, time.perf_counter)
-
-
-def open_sqlite(tmp_path, capacity_bytes=64 * MIB):
-    database = SqliteDatabase(tmp_path / "device.db")
-    return SqlDevice(spec(True, capacity_bytes), database, time.perf_counter)
-
-
-@pytest.fixture(params=[open_memory, open_file, open_sqlite], ids=["memory", "file", "sql-sqlite"])
+@pytest.fixture(params=KINDS)
 def opened(request, tmp_path):
-    devices = []
+    kind, devices = KINDS[request.param](request, tmp_path), []
 
     def open_device(**options):
-        devices.append(request.param(tmp_path, **options))
+        devices.append(kind.open(**options))
         return devices[-1]
 
     yield open_device
@@ -216,6 +190,10 @@ def test_a_closed_device_says_so(device):
 
 
 # What only a durable device promises
+
+
+def open_file(tmp_path, capacity_bytes=64 * MIB):
+    return FileDevice(spec(True, capacity_bytes), FileDisk(tmp_path), DEVICE, time.perf_counter)
 
 
 def on(disk, capacity_bytes=64 * MIB):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -120,3 +121,20 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def read_answer(raw: socket.socket) -> bytes:
+    """One answer of a connection, from its first byte to its last."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        part = raw.recv(1)
+        assert part, f"the connection was closed after {got!r}"
+        got += part
+    size = re.search(rb"content-length: (\d+)", got)
+    left = int(size[1]) if size else 0
+    while left:
+        part = raw.recv(min(left, 1 << 20))
+        assert part, "the connection was closed in the middle of an answer"
+        got += part
+        left -= len(part)
+    return got

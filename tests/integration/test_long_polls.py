@@ -110,6 +110,14 @@ def test_a_lease_stays_below_a_number_of_bytes_and_gives_the_rest_back(tmp_path:
     run(tmp_path, story)
 
 
+def test_a_message_over_the_number_of_bytes_is_leased_alone(tmp_path: Path) -> None:
+    async def story(broker: AsyncBroker, polls: Sized) -> None:
+        await broker.publish("q", Message(b"large"))
+        assert len(await broker.lease("q", 9, bytes_max=1)) == 1
+
+    run(tmp_path, story)
+
+
 def test_a_named_lease_is_read_again_by_numbers_that_stay(tmp_path: Path) -> None:
     async def story(broker: AsyncBroker, polls: Sized) -> None:
         await broker.publish("q", [Message(b"%d" % n) for n in range(6)])

@@ -109,14 +109,13 @@ def _within(
     total = 0
     for shard, grants in granted:
         sizes = [row[11] for row in grants.rows]
-        if total + sum(sizes) <= bytes_max:
-            out.append((shard, grants))
-            total += sum(sizes)
-            continue
         kept = 0
-        while total + sizes[kept] <= bytes_max or not (kept or out):
+        while kept < len(sizes) and (total + sizes[kept] <= bytes_max or not (kept or out)):
             total += sizes[kept]
             kept += 1
+        if kept == len(sizes):
+            out.append((shard, grants))
+            continue
         give_back(engine, shard, _part(grants, slice(kept, None)))
         if kept:
             out.append((shard, _part(grants, slice(kept))))

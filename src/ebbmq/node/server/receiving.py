@@ -122,7 +122,8 @@ class Connection(HttpToolsProtocol):
             # this one. The parser takes what follows for the other protocol, so a new one reads it
             # without the offer.
             method = self.parser.get_method()
-            if self._newest is not None or method == b"CONNECT":
+            newest = self._newest
+            if method == b"CONNECT" or (newest is not None and not newest.response_complete):
                 raise httptools.HttpParserError from upgrade
             kept = [each for each in self.headers if each[0] not in _OFFERS]
             lines = b"".join(b"%s: %s\r\n" % each for each in kept)

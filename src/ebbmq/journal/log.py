@@ -373,9 +373,10 @@ class Log:
         segment, spares = self._active, self._spares
         rest = segment.capacity - segment.used
         wanted = spares.needed(rest, 0, self._reserve_bytes + spares.ahead_bytes)
+        # Given back a little later than made, so that a wavering reserve costs nothing.
+        kept = spares.needed(rest, 0, self._reserve_bytes + 2 * spares.ahead_bytes)
         try:
-            # One more than wanted is let be, so that a wavering reserve costs nothing.
-            spares.give_back(wanted + 1)
+            spares.give_back(kept)
             spares.ensure(wanted)
         except OSError as error:
             # A full disk is told to the publish that needs the space, not to the commit.

@@ -92,7 +92,7 @@ class Spares:
         self.slack_bytes = min(limits.RECORD_BYTES_MAX, segment_bytes // 16)
         self.usable_bytes = segment_bytes - HEADER_BYTES - self.slack_bytes
         #: Kept free in addition, so that nobody waits for an allocation.
-        self.ahead_bytes = segment_bytes // 2
+        self.ahead_bytes = segment_bytes // 8
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._last_number = last_number

@@ -114,7 +114,7 @@ def test_the_next_segment_is_preallocated_before_it_is_needed() -> None:
     log.append(1, 0, 1, 0, [bytes(1_000)])
     log.commit()
     assert disk.names() == [name_of(1)]
-    log.append(1, 0, 1, 1, [bytes(2_000)])
+    log.append(1, 0, 1, 1, [bytes(2_300)])
     log.commit()
     assert disk.names() == [name_of(1), name_of(2)]
 

@@ -19,11 +19,13 @@ from ebbmq.model import (
     Removal,
     TopicSpec,
 )
-from ebbmq.wire.http.forms import Duration, ShortText, Timeout
+from ebbmq.wire.http.forms import ShortText, Timeout
 
 REMOVALS_COUNT_MAX: Final = 10_000
 _REMOVALS_COUNT: Final = 1_000
 
+#: Milliseconds of queue time: 48 bits, as in a message's row.
+Instant = Annotated[int, Meta(ge=0, le=(1 << 48) - 1)]
 RemovalReason = Literal[
     "stale",
     "expired",
@@ -195,7 +197,7 @@ class DecayFactorForm(_Request):
     """PUT /v1/queues/{queue}/decay-factor; `until_ms` is an instant of queue time."""
 
     factor: Annotated[float, Meta(gt=0, le=1_000_000)]
-    until_ms: Annotated[int, Meta(ge=0, le=1 << 47)]
+    until_ms: Instant
     run: Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)] = ""
 
 
@@ -209,7 +211,7 @@ class RemovalsQuery(_Request):
     """GET /v1/queues/{queue}/removals; `after` is the last id of the page before."""
 
     reason: RemovalReason | None = None
-    since_ms: Duration | None = None
+    since_ms: Instant | None = None
     after: ShortText | None = None
     count: Annotated[int, Meta(ge=1, le=REMOVALS_COUNT_MAX)] = _REMOVALS_COUNT
 

@@ -1,0 +1,132 @@
+"""Everything over HTTP but the message verbs, as one application: Litestar routes, this refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote_to_bytes
+
+from litestar import Litestar, Request, get, post
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+
+from ebbmq.errors import EbbError, InvalidRequest, InvalidSpec, UnknownPath
+from ebbmq.node.server.answers import INTERNAL
+from ebbmq.node.server.asking import (
+    Answer,
+    Asking,
+    NoFields,
+    Turns,
+    answer,
+    body_of,
+    caller_of,
+    fault,
+    name_of,
+    query_of,
+)
+from ebbmq.node.server.health import Health
+from ebbmq.node.server.manual import Manual
+from ebbmq.node.server.metrics import Metrics
+from ebbmq.node.server.page import StartPage
+from ebbmq.node.server.queues import Queues
+from ebbmq.node.server.topics import Topics
+from ebbmq.wire.http import managing
+
+if TYPE_CHECKING:
+    from litestar.handlers import HTTPRouteHandler
+
+    from ebbmq.node.server.answers import Application, Receive, Scope, Send
+    from ebbmq.node.server.context import Context
+
+_logger = logging.getLogger("ebbmq.server")
+
+
+def build(context: Context) -> Application:
+    """The application that answers every path that is not one of a message verb."""
+    parts = (Queues, Topics, Store, Health, Metrics, StartPage, Manual)
+    litestar = Litestar(
+        [route for part in parts for route in part(context).routes()],
+        exception_handlers={
+            EbbError: _refuse,
+            HTTPException: _refuse_http,
+            Exception: _fail,
+        },
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=context.config.http.request_bytes_max,
+    )
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        # Litestar splits the decoded path; a name with a slash must stay one part.
+        parts = scope["raw_path"].split(b"/")
+        path = "/".join(quote(unquote_to_bytes(part), safe="") for part in parts)
+        await litestar({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
+
+    return application
+
+
+class Store:
+    """Endpoints about the whole store: where a message is, and a copy of everything."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._searches = Turns("searches for a message", 2)
+        self._backups = Turns("backups", 1)
+
+    def routes(self) -> list[HTTPRouteHandler]:
+        """What Litestar serves."""
+        return [
+            get("/v1/messages/{id:str}")(self.why),
+            post("/v1/backup", status_code=200)(self.backup),
+        ]
+
+    async def why(self, request: Asking) -> Answer:
+        """Where a message is, or why it left; one of a queue the caller may not see is unknown."""
+        query_of(request, NoFields)
+        caller = caller_of(self._context, request)
+        identity = name_of(request, "id")
+        with self._searches:
+            found = await self._context.broker.why(identity)
+        if not self._context.access.may_see(caller, found["queue"]):
+            found = {
+                "id": identity,
+                "queue": None,
+                "state": "unknown",
+                "reason": "never issued here",
+            }
+        return answer(found)
+
+    async def backup(self, request: Asking) -> Answer:
+        """Copy the store to a directory of the server's machine, while it is in use."""
+        self._context.access.check(caller_of(self._context, request), "manage", None)
+        query_of(request, NoFields)
+        target = (await body_of(request, managing.BackupForm)).target
+        if not target.startswith("/"):
+            raise InvalidSpec(
+                f"target is {target!r:.200}", "give a full path on the server's machine"
+            )
+        with self._backups:
+            return answer(managing.BackedUpForm(await self._context.broker.backup(target)))
+
+
+def _refuse(_request: Request[Any, Any, Any], error: EbbError) -> Answer:
+    return fault(error)
+
+
+def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Answer:
+    what = f"{request.method} {request.scope['path']}"[:200]
+    if isinstance(error, MethodNotAllowedException):
+        allow = (error.headers or {}).get("allow", "")
+        return fault(
+            UnknownPath(f"{what}: not with this method", f"use {allow}", code="method_not_allowed"),
+            (b"allow", allow.encode()),
+        )
+    if isinstance(error, NotFoundException):
+        return fault(UnknownPath(f"{what}: nothing is there", "see /docs for every path"))
+    return fault(InvalidRequest(str(error.detail)[:200], "see /docs for what is taken"))
+
+
+def _fail(request: Request[Any, Any, Any], error: Exception) -> Answer:
+    _logger.error(
+        "request_failed method=%s path=%s", request.method, request.scope["path"], exc_info=error
+    )
+    return fault(INTERNAL)

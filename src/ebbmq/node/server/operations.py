@@ -1,0 +1,382 @@
+"""Every operation of the HTTP interface in one table, whoever answers it; the manual's source."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from ebbmq.node.server.asking import NoFields
+from ebbmq.wire.http import forms, managing
+
+Scope = Literal["publish", "consume", "manage"]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One method on one path: what it does, takes and answers."""
+
+    method: Literal["get", "put", "post", "delete"]
+    path: str
+    name: str
+    group: str
+    summary: str
+    #: The scope a token needs for the queue or topic; None: any token, or what `needs` says.
+    scope: Scope | None = None
+    needs: str = ""
+    query: type[msgspec.Struct] = NoFields
+    body: type[msgspec.Struct] | None = None
+    #: Whether a request without a body is taken for an empty one.
+    may_be_empty: bool = False
+    answer: type[msgspec.Struct] | None = None
+    #: Statuses of success beside 200; {204} alone has no answer.
+    statuses: tuple[int, ...] = (200,)
+    media_type: str = "application/json"
+    example: str = ""
+
+
+class PeekQuery(msgspec.Struct):
+    """GET /v1/queues/{queue}/messages."""
+
+    count: forms.Count = 10
+    state: forms.State = "ready"
+
+
+class ReadLeaseQuery(msgspec.Struct, rename={"first": "from", "last": "to"}):
+    """GET /v1/queues/{queue}/leases/{name}: numbers of leases, from 0."""
+
+    first: forms.Duration = 0
+    last: forms.Duration | None = None
+
+
+class MessageView(msgspec.Struct, omit_defaults=True):
+    """Where a message is, or why it left; which fields there are depends on `state`."""
+
+    id: str
+    queue: str | None
+    state: Literal[
+        "scheduled", "replicating", "ready", "leased", "dying", "removed", "gone", "unknown"
+    ]
+    reason: str | None = None
+    at_ms: int | None = None
+    importance: int | None = None
+    current_importance: float | None = None
+    failures: int | None = None
+    attempts: int | None = None
+    enqueued_at_ms: int | None = None
+    bytes: int | None = None
+    segment: int | None = None
+    damaged: bool | None = None
+    moved_to: str | None = None
+
+
+_QUEUE: Final = "/v1/queues/{queue}"
+_TOPIC: Final = "/v1/topics/{topic}"
+
+OPERATIONS: Final = (
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/messages",
+        name="publish",
+        group="Messages",
+        summary="Publish messages; answered once they hold at the confirm level.",
+        scope="publish",
+        body=forms.PublishForm,
+        answer=forms.ReceiptsForm,
+        example='{"messages": [{"text": "hello", "importance": 9}]}',
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/leases",
+        name="lease",
+        group="Messages",
+        summary="Lease up to `count` messages, waiting up to `wait_ms` for the first.",
+        scope="consume",
+        body=forms.LeaseRequest,
+        may_be_empty=True,
+        answer=forms.LeasesForm,
+        example='{"count": 10, "wait_ms": 5000}',
+    ),
+    Operation(
+        method="get",
+        path=f"{_QUEUE}/leases/{{name}}",
+        name="read_lease",
+        group="Messages",
+        summary="Read the leases of a named lease call again, while they are held.",
+        scope="consume",
+        query=ReadLeaseQuery,
+        answer=forms.LeasesForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/acks",
+        name="ack",
+        group="Messages",
+        summary="Say that work is done; tokens that hold no lease are refused one by one.",
+        scope="consume",
+        body=forms.AckForm,
+        answer=forms.AckedForm,
+        example='{"tokens": ["TOKEN"]}',
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/retries",
+        name="retry",
+        group="Messages",
+        summary="Say that work failed; the messages come back after a delay.",
+        scope="consume",
+        body=forms.RetryForm,
+        answer=forms.RetriedForm,
+        example='{"tokens": ["TOKEN"], "delay_ms": 1000}',
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/releases",
+        name="release",
+        group="Messages",
+        summary="Hand leases back unused; no failure is counted and the place is kept.",
+        scope="consume",
+        body=forms.ReleaseForm,
+        answer=forms.ReleasedForm,
+        example='{"tokens": ["TOKEN"]}',
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/extensions",
+        name="extend",
+        group="Messages",
+        summary="Have leases end `timeout_ms` from now.",
+        scope="consume",
+        body=forms.ExtendForm,
+        answer=forms.ExtendedForm,
+        example='{"tokens": ["TOKEN"], "timeout_ms": 60000}',
+    ),
+    Operation(
+        method="get",
+        path=f"{_QUEUE}/messages",
+        name="peek",
+        group="Messages",
+        summary="Look at messages without leasing them; ready ones in delivery order.",
+        scope="consume",
+        query=PeekQuery,
+        answer=forms.PeeksForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_TOPIC}/messages",
+        name="publish_topic",
+        group="Messages",
+        summary="Publish messages to every queue subscribed to a topic: to all or to none.",
+        scope="publish",
+        body=forms.PublishForm,
+        answer=forms.TopicReceiptsForm,
+        example='{"messages": [{"text": "hello"}]}',
+    ),
+    Operation(
+        method="get",
+        path="/v1/messages/{id}",
+        name="why",
+        group="Messages",
+        summary="Where a message is, or why it left.",
+        needs="Messages of queues the token holds no scope for are unknown.",
+        answer=MessageView,
+    ),
+    Operation(
+        method="get",
+        path="/v1/queues",
+        name="list_queues",
+        group="Queues",
+        summary="Every queue with its specification and stats.",
+        needs="Shows the queues the token holds a scope for.",
+        answer=managing.QueuesForm,
+    ),
+    Operation(
+        method="put",
+        path=_QUEUE,
+        name="declare",
+        group="Queues",
+        summary="Make a queue, or change one; the same specification again changes nothing.",
+        scope="manage",
+        body=managing.QueueForm,
+        may_be_empty=True,
+        answer=managing.QueueView,
+        statuses=(200, 201),
+        example='{"max_attempts": 5, "dead_queue": "orders.dead"}',
+    ),
+    Operation(
+        method="get",
+        path=_QUEUE,
+        name="show_queue",
+        group="Queues",
+        summary="One queue: its specification, depth, ages, rates and totals.",
+        needs="Any scope for the queue.",
+        answer=managing.QueueView,
+    ),
+    Operation(
+        method="delete",
+        path=_QUEUE,
+        name="delete_queue",
+        group="Queues",
+        summary="Remove a queue and everything in it, on the record.",
+        scope="manage",
+        statuses=(204,),
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/pause",
+        name="pause",
+        group="Queues",
+        summary="Grant no more leases; publishing and settling go on.",
+        scope="manage",
+        body=NoFields,
+        may_be_empty=True,
+        answer=managing.PausedForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/resume",
+        name="resume",
+        group="Queues",
+        summary="Grant leases again.",
+        scope="manage",
+        body=NoFields,
+        may_be_empty=True,
+        answer=managing.PausedForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/purge",
+        name="purge",
+        group="Queues",
+        summary="Remove every message that is not leased, on the record.",
+        scope="manage",
+        body=NoFields,
+        may_be_empty=True,
+        answer=managing.PurgedForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/redrive",
+        name="redrive",
+        group="Queues",
+        summary="Move ready messages of a dead queue back to where they came from, or to `to`.",
+        scope="manage",
+        needs="Also the scope publish for the queues they go to.",
+        body=managing.RedriveForm,
+        may_be_empty=True,
+        answer=managing.RedrivenForm,
+        example='{"rate": 50}',
+    ),
+    Operation(
+        method="put",
+        path=f"{_QUEUE}/decay-factor",
+        name="set_decay_factor",
+        group="Queues",
+        summary="Multiply the decay rates of messages published until an instant.",
+        scope="manage",
+        body=managing.DecayFactorForm,
+        answer=managing.DecayFactorView,
+        example='{"factor": 2, "until_ms": 1893456000000}',
+    ),
+    Operation(
+        method="get",
+        path=f"{_QUEUE}/removals",
+        name="removals",
+        group="Queues",
+        summary="What left the queue other than by ack, and why; oldest first, in pages.",
+        scope="consume",
+        query=managing.RemovalsQuery,
+        answer=managing.RemovalsForm,
+    ),
+    Operation(
+        method="get",
+        path="/v1/topics",
+        name="list_topics",
+        group="Topics",
+        summary="Every topic with the queues subscribed to it.",
+        needs="Shows the topics and queues the token holds a scope for.",
+        answer=managing.TopicsForm,
+    ),
+    Operation(
+        method="put",
+        path=_TOPIC,
+        name="declare_topic",
+        group="Topics",
+        summary="Make a topic, or change one; subscriptions stay.",
+        scope="manage",
+        body=managing.TopicForm,
+        may_be_empty=True,
+        answer=managing.TopicView,
+        statuses=(200, 201),
+    ),
+    Operation(
+        method="get",
+        path=_TOPIC,
+        name="show_topic",
+        group="Topics",
+        summary="One topic with the queues subscribed to it.",
+        needs="Any scope for the topic.",
+        answer=managing.TopicView,
+    ),
+    Operation(
+        method="put",
+        path=f"{_TOPIC}/queues/{{queue}}",
+        name="subscribe",
+        group="Topics",
+        summary="Have a queue get what is published to a topic from now on.",
+        scope="manage",
+        needs="For the topic and for the queue.",
+        body=NoFields,
+        may_be_empty=True,
+        answer=managing.TopicView,
+    ),
+    Operation(
+        method="delete",
+        path=f"{_TOPIC}/queues/{{queue}}",
+        name="unsubscribe",
+        group="Topics",
+        summary="Have a queue no longer get what is published to a topic.",
+        scope="manage",
+        needs="For the topic and for the queue.",
+        answer=managing.TopicView,
+    ),
+    Operation(
+        method="post",
+        path="/v1/backup",
+        name="backup",
+        group="Server",
+        summary="Copy the store, in use as it is, to a directory of the server's machine.",
+        scope="manage",
+        needs="For everything: the pattern `*`.",
+        body=managing.BackupForm,
+        answer=managing.BackedUpForm,
+        example='{"target": "/var/backups/ebbmq-monday"}',
+    ),
+    Operation(
+        method="get",
+        path="/health/live",
+        name="live",
+        group="Server",
+        summary="The process answers.",
+        needs="No token.",
+        answer=managing.LiveForm,
+    ),
+    Operation(
+        method="get",
+        path="/health/ready",
+        name="ready",
+        group="Server",
+        summary="Whether to send work here; 503 with the problems if not.",
+        needs="No token; with one for everything, details.",
+        answer=managing.HealthForm,
+        statuses=(200, 503),
+    ),
+    Operation(
+        method="get",
+        path="/metrics",
+        name="metrics",
+        group="Server",
+        summary="Figures for Prometheus, as OpenMetrics.",
+        needs="Shows the queues the token holds a scope for.",
+        media_type="application/openmetrics-text",
+    ),
+)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.errors import EbbError, TooLarge, UnknownPath
+from ebbmq.errors import EbbError, TooLarge
+from ebbmq.node.server import management
 from ebbmq.node.server.answers import INTERNAL, answer, refuse
 from ebbmq.node.server.messages import Messages, Request
 from ebbmq.node.server.polling import Polling
 from ebbmq.wire.http import routes
 
 if TYPE_CHECKING:
-    from ebbmq.node.server.answers import Application, Receive, Scope, Send
+    from ebbmq.node.server.answers import Receive, Scope, Send
     from ebbmq.node.server.context import Context
     from ebbmq.node.server.polling import Peer
 
@@ -36,16 +37,12 @@ class _Trusted:
 _TRUSTED: Final = _Trusted()
 
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise UnknownPath("nothing is at this path", "see /openapi.json for every path")
-
-
 class App:
     """One per process; it owns nothing but what it was given."""
 
-    def __init__(self, context: Context, management: Application | None = None) -> None:
+    def __init__(self, context: Context) -> None:
         self.context = context
-        self._management = management or _nothing
+        self._management = management.build(context)
         self._messages = Messages(context)
         self._polling = Polling(context)
 

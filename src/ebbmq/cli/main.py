@@ -17,6 +17,7 @@ from ebbmq.cli.peek import peek
 from ebbmq.cli.publish import publish
 from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
+from ebbmq.cli.serve import serve
 from ebbmq.cli.session import common_options
 from ebbmq.cli.topics import topics
 from ebbmq.cli.users import users
@@ -36,6 +37,7 @@ def cli(ctx: click.Context) -> None:
     \b
     A first look:
       ebbmq demo
+      ebbmq serve --example
       ebbmq queues declare orders
       ebbmq publish orders 'pay invoice 17' --importance 9
       ebbmq consume orders
@@ -47,6 +49,7 @@ def cli(ctx: click.Context) -> None:
 
 
 for command in (
+    serve,
     demo,
     publish,
     consume,

@@ -185,10 +185,8 @@ class AsyncClient:
         confirm: Level | None = None,
         timeout_ms: int | None = None,
     ) -> dict[str, list[Receipt]]:
-        """See Broker.publish_topic."""
-        return await self._play(
-            scripts.publish_topic(self._ids, topic, messages, confirm, timeout_ms)
-        )
+        """See Broker.publish_topic; not tried again after a lost answer."""
+        return await self._play(scripts.publish_topic(topic, messages, confirm, timeout_ms))
 
     async def lease(
         self,

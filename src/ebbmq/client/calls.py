@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
 from ebbmq.wire.http import codec, forms, managing
@@ -89,10 +90,33 @@ def _topic(topic: object, *rest: str) -> str:
 
 # Messages
 
+
+class _Lease(forms.LeaseForm, kw_only=True):
+    """A lease as it comes in: one of the two forms of its body is left out."""
+
+    body_b64: bytes | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+
+
+class _Leases(msgspec.Struct):
+    leases: list[_Lease]
+
+
+class _Peek(forms.PeekForm, kw_only=True):
+    """A peeked message as it comes in: one of the two forms of its body is left out."""
+
+    body_b64: bytes | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+
+
+class _Peeks(msgspec.Struct):
+    messages: list[_Peek]
+
+
 _receipts = _reader(forms.ReceiptsForm)
 _topic_receipts = _reader(forms.TopicReceiptsForm)
-_leases = _reader(forms.LeasesForm)
-_peeks = _reader(forms.PeeksForm)
+_leases = _reader(_Leases)
+_peeks = _reader(_Peeks)
 _PUBLISH_DOUBT: Final = (
     "it may be stored: give your messages ids of your own, then they can be published again safely"
 )
@@ -115,14 +139,15 @@ def publish(queue: str, form: forms.PublishForm) -> Call[list[Receipt]]:
 
 
 def publish_topic(topic: str, form: forms.PublishForm) -> Call[dict[str, list[Receipt]]]:
-    """Messages that all have ids, so that it may be repeated."""
+    """Not repeated in doubt: a topic does not know producers' ids."""
     return Call(
         method="POST",
         path=_topic(topic, "messages"),
         body=codec.encode(form),
         read=lambda body: _topic_receipts(body).receipts,
         wait_ms=form.timeout_ms or 0,
-        doubt=_PUBLISH_DOUBT,
+        repeatable=False,
+        doubt="it may be stored, and a topic cannot tell a second publish from the first",
     )
 
 

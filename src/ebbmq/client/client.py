@@ -182,8 +182,8 @@ class Client:
         confirm: Level | None = None,
         timeout_ms: int | None = None,
     ) -> dict[str, list[Receipt]]:
-        """See Broker.publish_topic."""
-        return self._play(scripts.publish_topic(self._ids, topic, messages, confirm, timeout_ms))
+        """See Broker.publish_topic; not tried again after a lost answer."""
+        return self._play(scripts.publish_topic(topic, messages, confirm, timeout_ms))
 
     def lease(
         self,

@@ -158,4 +158,6 @@ def why(error: OSError, doing: str) -> str:
         return f"timed out {doing}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed {doing} ({error.reason or error})"
-    return (error.strerror or str(error) or type(error).__name__).lower()
+    # asyncio puts a text of its own in place of the system's.
+    told = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+    return told.lower()

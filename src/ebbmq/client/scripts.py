@@ -68,29 +68,30 @@ def publish(
 ) -> Script[list[Receipt]]:
     """See Broker.publish."""
     checked = arguments.as_messages(messages)
-    reply = yield calls.publish(queue, _form(ids, checked, confirm, timeout_ms))
+    form = _form(checked, confirm, timeout_ms)
+    for message in form.messages:
+        if message.id is None:
+            message.id = ids.take()
+    reply = yield calls.publish(queue, form)
     return _first_time(reply.value, checked)
 
 
 def publish_topic(
-    ids: Ids, topic: str, messages: object, confirm: Level | None, timeout_ms: int | None
+    topic: str, messages: object, confirm: Level | None, timeout_ms: int | None
 ) -> Script[dict[str, list[Receipt]]]:
     """See Broker.publish_topic."""
     checked = arguments.as_messages(messages)
-    reply = yield calls.publish_topic(topic, _form(ids, checked, confirm, timeout_ms))
-    return {queue: _first_time(receipts, checked) for queue, receipts in reply.value.items()}
+    form = _form(checked, confirm, timeout_ms)
+    return (yield from one(calls.publish_topic(topic, form)))
 
 
 def _form(
-    ids: Ids, messages: Sequence[Message], confirm: Level | None, timeout_ms: int | None
+    messages: Sequence[Message], confirm: Level | None, timeout_ms: int | None
 ) -> forms.PublishForm:
     arguments.level_of(confirm, messages)
     if timeout_ms is not None:
         arguments.check_duration("timeout_ms", timeout_ms, 1)
     asked = [codec.form_of(message) for message in messages]
-    for form in asked:
-        if form.id is None:
-            form.id = ids.take()
     return forms.PublishForm(messages=asked, confirm=confirm, timeout_ms=timeout_ms)
 
 

@@ -37,7 +37,7 @@ class Server:
         assert self.url is not None
         url = self.url if "://" in self.url else f"http://{self.url}"
         try:
-            client = ebbmq.Client
+            client: type[Client] = ebbmq.Client
         except ImportError as error:
             raise ClientError(
                 "this installation cannot call a server",

@@ -75,7 +75,7 @@ class Caller:
             self.connection = http.client.HTTPConnection(
                 parts.hostname, parts.port, timeout=timeout_s
             )
-        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self.headers = {} if token is None else {"authorization": f"Bearer {token}"}
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class Caller:
     ) -> Answer:
         """Send one request and read the answer; OSError or HTTPException if there is none."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        told = {**self._headers, **(headers or {})}
+        told = {**self.headers, **(headers or {})}
         if sent is not None:
             told.setdefault("content-type", "application/json")
         try:

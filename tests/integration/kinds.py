@@ -9,10 +9,12 @@ from urllib.parse import quote
 
 import psycopg
 
+from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Device, DeviceSpec
 from ebbmq.holding.file import FileDevice
 from ebbmq.holding.grid import GridDevice
 from ebbmq.holding.memory import MemoryDevice
+from ebbmq.holding.objects import ObjectDevice
 from ebbmq.holding.postgres import PostgresDatabase
 from ebbmq.holding.sql import SqlDevice
 from ebbmq.holding.sqlite import SqliteDatabase
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.servers import Postgres, Valkey, ValkeyCluster
+    from tests.servers import Postgres, Valkey, ValkeyCluster, Weed
 
 MIB = 1 << 20
 DEVICE = b"d" * 16
@@ -121,6 +123,39 @@ class GridCluster(Kind):
         )
 
 
+class ObjectsHere(Kind):
+    """A local directory."""
+
+    def made(self, spec: DeviceSpec) -> Device:
+        return ObjectDevice(spec, Bucket(self.tmp_path.as_uri()), time.perf_counter)
+
+
+class ObjectsInMemory(Kind):
+    durable = False
+
+    def made(self, spec: DeviceSpec) -> Device:
+        return ObjectDevice(spec, Bucket("memory:///"), time.perf_counter)
+
+
+class ObjectsOnS3(Kind):
+    """A prefix of its own in the bucket."""
+
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        super().__init__(request, tmp_path)
+        self.server: Weed = request.getfixturevalue("weed")
+        self.url = f"s3://{self.server.bucket}/{uuid.uuid4().hex}"
+        self.options = {
+            "endpoint": self.server.endpoint,
+            "access_key_id": self.server.access_key,
+            "secret_access_key": self.server.secret_key,
+            "region": "us-east-1",
+        }
+
+    def made(self, spec: DeviceSpec) -> Device:
+        bucket = Bucket(self.url, self.options, timeout_ms=TIMEOUT_MS)
+        return ObjectDevice(spec, bucket, time.perf_counter)
+
+
 KINDS: dict[str, type[Kind]] = {
     "memory": Memory,
     "file": File,
@@ -129,5 +164,8 @@ KINDS: dict[str, type[Kind]] = {
     "grid": Grid,
     "grid-volatile": VolatileGrid,
     "grid-cluster": GridCluster,
+    "object-local": ObjectsHere,
+    "object-memory": ObjectsInMemory,
+    "object-s3": ObjectsOnS3,
 }
 DURABLE = {name: kind for name, kind in KINDS.items() if kind.durable}

@@ -1,0 +1,156 @@
+"""A device in an object store: messages packed many to an object, readable by Spark as they are.
+
+Each store has an `Archive` of its own under its uuid, read in when its first key is met; nothing of
+another store is ever read, listed by name or deleted, only its size counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ebbmq.errors import StorageFailed
+from ebbmq.holding.archive import ROOT, Archive
+from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ebbmq.holding.bucket import Bucket
+
+_PROBE: Final = f"{ROOT}/_probe"
+_T = TypeVar("_T")
+
+
+class ObjectDevice:
+    """Copies in packs; `capacity_bytes` of its spec bounds what all stores have under its address.
+
+    A put is one object for each queue in the batch and a delete is one small object, so batches
+    should be large; small packs and those that are mostly dead are rewritten as they add up.
+    """
+
+    def __init__(self, spec: DeviceSpec, bucket: Bucket, clock: Callable[[], float]) -> None:
+        """Describe the device; the first call reads the footers of its packs.
+
+        Args:
+            spec: what this device is.
+            bucket: where the objects are.
+            clock: seconds that never go back, for the latency of a probe.
+        """
+        assert not (spec.durable and bucket.is_volatile)
+        self._spec = spec
+        self._bucket = bucket
+        self._clock = clock
+        self._archives: dict[bytes, Archive] = {}
+        self._others_bytes: int | None = None
+        self._closed = False
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What this device is."""
+        return self._spec
+
+    def put_many(self, copies: Sequence[Copy]) -> None:
+        """Keep the copies; they were read back and compared once this returns."""
+        self._check()
+        latest = list({copy.key: copy for copy in copies}.values())
+        self._admit(sum(len(copy.payload) for copy in latest))
+        encoded = []
+        for store, part in _by_store(latest, lambda copy: copy.key.store).items():
+            archive = self._archive(store)
+            encoded.append((archive, archive.encoded(part)))
+        self._admit(sum(len(data) for _, made in encoded for _, data, _ in made))
+        for archive, made in encoded:
+            archive.put(made)
+            _tidy(archive)
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
+        """The bodies in the order of the keys, each checked against its checksum."""
+        self._check()
+        found: dict[Key, bytes | Lack] = {}
+        for store, part in _by_store(keys, lambda key: key.store).items():
+            found.update(zip(part, self._archive(store).get(part), strict=True))
+        return [found[key] for key in keys]
+
+    def delete_many(self, keys: Sequence[Key]) -> None:
+        """Forget the copies; absent keys are fine."""
+        self._check()
+        for store, part in _by_store(keys, lambda key: key.store).items():
+            archive = self._archive(store)
+            archive.delete(part)
+            _tidy(archive)
+
+    def scan(self, store: bytes) -> Iterator[Stored]:
+        """Every copy of that store as of the call."""
+        self._check()
+        return iter(self._archive(store).stored())
+
+    def probe(self) -> Probe:
+        """Write a small object as durably as a put, and tell the space."""
+        failure = "closed" if self._closed else None
+        started = self._clock()
+        used = 0
+        if failure is None:
+            try:
+                self._bucket.overwrite(_PROBE, b"probe")
+                used = self._used_bytes()
+            except (StorageFailed, DeviceFull) as error:
+                failure = error.detail
+        damage = "; ".join(filter(None, (a.damage for a in self._archives.values())))
+        return Probe(
+            ok=failure is None,
+            used_bytes=used,
+            capacity_bytes=self._spec.capacity_bytes,
+            latency_ms=(self._clock() - started) * 1_000,
+            detail=failure or damage,
+        )
+
+    def close(self) -> None:
+        """Forget what was read; the packs stay."""
+        self._closed = True
+        self._archives.clear()
+
+    def _archive(self, store: bytes) -> Archive:
+        if store not in self._archives:
+            self._archives[store] = Archive(self._bucket, store)
+            self._others_bytes = None
+        return self._archives[store]
+
+    def _used_bytes(self) -> int:
+        """What the stores met so far have, and what the others had when that was last counted."""
+        if self._others_bytes is None:
+            own = tuple(f"{ROOT}/store={store.hex()}/" for store in self._archives)
+            self._others_bytes = sum(
+                size
+                for path, size in self._bucket.list(f"{ROOT}/")
+                if path != _PROBE and not (own and path.startswith(own))
+            )
+        return self._others_bytes + sum(a.used_bytes for a in self._archives.values())
+
+    def _admit(self, nbytes: int) -> None:
+        """Refuse what does not fit, also after rewriting what is worth it."""
+        while self._used_bytes() + nbytes > self._spec.capacity_bytes:
+            if not any(archive.compact() for archive in self._archives.values()):
+                raise DeviceFull(
+                    f"device {self._spec.name!r} ({self._bucket.where}) holds "
+                    f"{self._used_bytes()} of {self._spec.capacity_bytes} bytes, "
+                    f"{nbytes} more do not fit",
+                    "choose another device, or raise its capacity_bytes",
+                )
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StorageFailed(f"device {self._spec.name!r} is closed", "open it again")
+
+
+def _tidy(archive: Archive) -> None:
+    """Rewrite what is worth it; what was asked for is done, whether or not this works."""
+    with contextlib.suppress(StorageFailed, DeviceFull):
+        archive.compact()
+
+
+def _by_store(values: Iterable[_T], store_of: Callable[[_T], bytes]) -> dict[bytes, list[_T]]:
+    parts: dict[bytes, list[_T]] = {}
+    for value in values:
+        parts.setdefault(store_of(value), []).append(value)
+    return parts

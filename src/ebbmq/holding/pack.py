@@ -1,0 +1,288 @@
+"""The format of a pack: many messages of one queue as a Parquet file (ADR 0015).
+
+Bodies are PLAIN and uncompressed in one page per row group, so each body stands in the file byte by
+byte: a page is [page header][length u32, bytes]*rows, and where a body starts follows from where
+its column chunk ends and the lengths behind it. One message is read by asking for its own bytes;
+any Parquet reader reads the rest, properties as columns. The footer carries, beside what Parquet
+wants:
+
+    ebbmq.format   1
+    ebbmq.index    base64(zlib(pid u32*rows, seq u64*rows, envelope_bytes u32*rows,
+                   body_bytes u32*rows, crc u32*rows)), little endian
+
+so that opening a store reads one footer per pack and no column. The crc is that of intake, over
+headers block (`envelope`) and body.
+
+Changing it: raise FORMAT, keep reading the old one, add a pack of the old kind to tests/upgrade.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from operator import attrgetter
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from ebbmq import limits
+from ebbmq.core import envelope
+from ebbmq.errors import DamagedRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from ebbmq.holding.contract import Copy
+
+FORMAT: Final = b"1"
+#: A group is what a Parquet reader must fetch at least; a larger message has one of its own.
+GROUP_BYTES: Final = limits.MIB
+_GROUP_ROWS: Final = 16_384
+_LENGTH_BYTES: Final = 4
+_TAIL: Final = Struct("<I4s")
+TAIL_BYTES: Final = _TAIL.size
+_MAGIC: Final = b"PAR1"
+
+#: Where a message is in a pack, and its checksum.
+ROW: Final = np.dtype(
+    [
+        ("pid", "<u4"),
+        ("seq", "<u8"),
+        ("envelope_at", "<u4"),
+        ("envelope_bytes", "<u4"),
+        ("body_at", "<u4"),
+        ("body_bytes", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
+_INDEXED: Final = ("pid", "seq", "envelope_bytes", "body_bytes", "crc")
+Rows = np.ndarray[Any, np.dtype[np.void]]
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("pid", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("importance", pa.int32()),
+        pa.field("enqueued_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("dead_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("decay_rate", pa.float64()),
+        pa.field("type", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("producer_id", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("crc", pa.int64(), nullable=False),
+        pa.field("envelope", pa.binary(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+_RAW: Final = ("envelope", "body")
+_SMALL: Final = [name for name in SCHEMA.names if name not in (*_RAW, "headers")]
+_COMPRESSION: Final = {
+    **dict.fromkeys(_SMALL, "zstd"),
+    "headers.key_value.key": "zstd",
+    "headers.key_value.value": "zstd",
+    **dict.fromkeys(_RAW, "none"),
+}
+_DICTIONARIES: Final = ["importance", "decay_rate", "type", "headers.key_value.key"]
+
+
+#: In place of the properties of a message of which nothing but its key is known.
+_UNKNOWN: Final = ("", None, None, None, None)
+
+
+def table_of(copies: Sequence[Copy]) -> pa.Table:
+    """Copies as rows, in the order of their keys so that neighbours stay neighbours."""
+    ordered = sorted(copies, key=attrgetter("key"))
+    splits = [0 if c.properties is None else c.properties.headers_bytes for c in ordered]
+    blocks = [c.payload[:split] for c, split in zip(ordered, splits, strict=True)]
+    read = [_envelope(block) if block else envelope.EMPTY for block in blocks]
+    known = [c.properties or _UNKNOWN for c in ordered]
+    columns: dict[str, list[Any]] = {
+        "id": [f"{pid:x}-{seq:x}" for (_, pid, seq), *_ in ordered],
+        "pid": [c.key.pid for c in ordered],
+        "seq": [c.key.seq for c in ordered],
+        "importance": [p[1] for p in known],
+        "enqueued_at": [p[2] for p in known],
+        "dead_at": [p[3] for p in known],
+        "decay_rate": [p[4] for p in known],
+        "type": [e.type for e in read],
+        "key": [e.key for e in read],
+        "producer_id": [e.id for e in read],
+        "headers": [None if e.headers is None else list(e.headers.items()) for e in read],
+        "crc": [c.crc for c in ordered],
+        "envelope": blocks,
+        "body": [c.payload[s:] if s else c.payload for c, s in zip(ordered, splits, strict=True)],
+    }
+    return pa.table([pa.array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
+
+
+def write(table: pa.Table) -> tuple[bytes, Rows]:
+    """The bytes of a pack with these rows, and where each row is in it."""
+    rows = np.zeros(table.num_rows, ROW)
+    for name in ("pid", "seq", "crc"):
+        rows[name] = table.column(name).to_numpy()
+    for name in _RAW:
+        rows[f"{name}_bytes"] = _lengths(table.column(name))
+    sink = pa.BufferOutputStream()
+    writer = pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression=_COMPRESSION,
+        use_dictionary=_DICTIONARIES,
+        write_statistics=["seq", "importance", "enqueued_at"],
+        data_page_size=1 << 30,  # one page a group
+    )
+    with writer:
+        for first, count in _groups(rows):
+            writer.write_table(table.slice(first, count), row_group_size=count)
+        writer.add_key_value_metadata({"ebbmq.format": FORMAT, "ebbmq.index": _pack_index(rows)})
+    data: bytes = sink.getvalue().to_pybytes()
+    _locate(rows, pq.read_metadata(pa.BufferReader(data)))
+    _check(rows, table, data)
+    return data, rows
+
+
+def footer_bytes(tail: bytes) -> int:
+    """How many bytes at the end of a pack are its footer, by its last `TAIL_BYTES`.
+
+    Raises:
+        DamagedRecord: this is not the end of a Parquet file.
+    """
+    footer, magic = _TAIL.unpack(tail[-TAIL_BYTES:])
+    if magic != _MAGIC:
+        raise DamagedRecord("a pack does not end as a Parquet file does")
+    return int(footer) + TAIL_BYTES
+
+
+def read_rows(footer: bytes) -> Rows:
+    """Where the messages of a pack are, by its footer.
+
+    Raises:
+        DamagedRecord: it is no pack, or one that a newer EbbMQ wrote.
+    """
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        notes = metadata.metadata or {}
+        if notes.get(b"ebbmq.format") != FORMAT:
+            raise DamagedRecord(
+                f"a pack has format {notes.get(b'ebbmq.format')!r}, not {FORMAT!r}",
+                "use the version of EbbMQ that wrote it",
+            )
+        rows = _unpack_index(notes[b"ebbmq.index"], metadata.num_rows)
+        _locate(rows, metadata)
+    except (pa.ArrowException, KeyError, ValueError, OSError, zlib.error, binascii.Error) as error:
+        raise DamagedRecord(
+            f"the footer of a pack cannot be read: {error}",
+            "its messages have other copies, or none",
+        ) from error
+    return rows
+
+
+def read_table(data: bytes) -> pa.Table:
+    """All rows of a pack.
+
+    Raises:
+        DamagedRecord: it cannot be read.
+    """
+    try:
+        return pq.read_table(pa.BufferReader(data), use_threads=False).cast(SCHEMA)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise DamagedRecord(f"a pack cannot be read: {error}") from error
+
+
+def chosen(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
+    """Some rows of a pack."""
+    return table.filter(pa.array(wanted))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of several packs as those of one, in the order of their keys."""
+    together = pa.concat_tables(tables).sort_by([("pid", "ascending"), ("seq", "ascending")])
+    return together.combine_chunks()
+
+
+def _envelope(block: bytes) -> envelope.Envelope:
+    """What the columns show; a block that cannot be read is kept as it is and shows nothing."""
+    try:
+        return envelope.unpack(block)
+    except msgspec.MsgspecError:
+        return envelope.EMPTY
+
+
+def _groups(rows: Rows) -> Iterator[tuple[int, int]]:
+    """(first row, rows) of each row group."""
+    sizes = (rows["envelope_bytes"].astype(np.int64) + rows["body_bytes"] + 64).tolist()
+    first = nbytes = 0
+    for number, size in enumerate(sizes):
+        if number > first and (nbytes + size > GROUP_BYTES or number - first == _GROUP_ROWS):
+            yield first, number - first
+            first, nbytes = number, 0
+        nbytes += size
+    if first < len(sizes):
+        yield first, len(sizes) - first
+
+
+def _lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    return np.concatenate(
+        [
+            np.diff(np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1])
+            for chunk in column.chunks
+        ]
+        or [np.zeros(0, np.int32)]
+    )
+
+
+def _locate(rows: Rows, metadata: pq.FileMetaData) -> None:
+    """Fill in where each envelope and body starts."""
+    first = 0
+    columns = metadata.num_columns
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        part = rows[first : first + group.num_rows]
+        for at, name in enumerate(_RAW, start=columns - len(_RAW)):
+            chunk = group.column(at)
+            if chunk.path_in_schema != name or chunk.compression != "UNCOMPRESSED":
+                raise ValueError(f"column {name} is not where it should be")
+            end = chunk.data_page_offset + chunk.total_compressed_size
+            lengths = part[f"{name}_bytes"].astype(np.int64)
+            behind = np.cumsum((lengths + _LENGTH_BYTES)[::-1])[::-1]
+            part[f"{name}_at"] = end - behind + _LENGTH_BYTES
+        first += group.num_rows
+    if first != len(rows):
+        raise ValueError(f"{first} rows, {len(rows)} in the index")
+
+
+def _check(rows: Rows, table: pa.Table, data: bytes) -> None:
+    """Compare the places of both ends of each group with what was to be written."""
+    view = memoryview(data)
+    bodies = table.column("body")
+    for first, count in _groups(rows):
+        for number in (first, first + count - 1):
+            at, nbytes = int(rows["body_at"][number]), int(rows["body_bytes"][number])
+            assert view[at : at + nbytes] == bodies[number].as_py()
+
+
+def _pack_index(rows: Rows) -> bytes:
+    plain = b"".join(rows[name].tobytes() for name in _INDEXED)
+    return base64.b64encode(zlib.compress(plain, 1))
+
+
+def _unpack_index(packed: bytes, count: int) -> Rows:
+    plain = zlib.decompress(base64.b64decode(packed, validate=True))
+    rows = np.zeros(count, ROW)
+    start = 0
+    for name in _INDEXED:
+        kind = ROW[name]
+        rows[name] = np.frombuffer(plain, kind, count, start)
+        start += count * kind.itemsize
+    if start != len(plain):
+        raise ValueError(f"the index has {len(plain)} bytes, {start} are used")
+    return rows

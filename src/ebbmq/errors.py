@@ -51,6 +51,8 @@ class UnknownQueue(ClientError):
     """No queue or topic of that name is declared."""
 
     code = "unknown_queue"
+    #: The one of nearest name, where the action names it: ("queue" or "topic", its name).
+    near: tuple[str, str] | None = None
 
 
 class InvalidMessage(ClientError):

@@ -201,3 +201,25 @@ def test_a_removed_token_stops_at_once(secured: Secured, tmp_path: Path) -> None
     Users(tmp_path / "data").remove("owner")
     assert secured.ask("owner", "GET", "/v1/queues").status == 401
     assert secured.ask("owner", "POST", "/v1/queues/mine/purge").status == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "rest", "body"),
+    [
+        ("GET", "", None),
+        ("POST", "/purge", None),
+        ("GET", "/removals", None),
+        ("GET", "/messages", None),
+        ("POST", "/messages", {"messages": [{"text": "x"}]}),
+        ("POST", "/leases", {}),
+        ("POST", "/acks", {"tokens": ["x"]}),
+    ],
+)
+def test_a_hint_names_no_queue_of_others(
+    secured: Secured, method: str, rest: str, body: object
+) -> None:
+    answer = secured.ask("owner", method, f"/v1/queues/mine-secret{rest}", body)
+    assert answer.status == 404
+    assert "secret" not in answer.json["action"], answer.json
+    near = secured.ask("owner", method, f"/v1/queues/mine.daed{rest}", body)
+    assert "'mine.dead'" in near.json["action"]

@@ -210,4 +210,6 @@ def unknown(kind: str, name: object, names: Iterable[str]) -> UnknownQueue:
     """The error for a name that is not declared, with the nearest one that is."""
     near = get_close_matches(str(name), list(names), 1, _NEAR_ENOUGH)
     hint = f"did you mean {near[0]!r}?" if near else f"declare the {kind} first"
-    return UnknownQueue(f"no {kind} is named {name!r:.80}", hint)
+    error = UnknownQueue(f"no {kind} is named {name!r:.80}", hint)
+    error.near = (kind, near[0]) if near else None
+    return error

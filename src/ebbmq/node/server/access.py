@@ -32,6 +32,7 @@ _FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip"))
 _USE_A_TOKEN: Final = (
     "send the header `Authorization: Bearer TOKEN` with a token made by `ebbmq users add`"  # noqa: S105
 )
+_DECLARE: Final = "declare it first, or use another token"
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -128,7 +129,7 @@ class Access:
         if self.holds(caller, scope, queue):
             return
         if queue is not None and not self.may_see(caller, queue):
-            raise UnknownQueue(f"no queue {queue!r}", "declare it first, or use another token")
+            raise UnknownQueue(f"no queue {queue!r}", _DECLARE)
         raise _forbidden(caller, scope, "this server" if queue is None else f"queue {queue!r}")
 
     def check_topic(self, caller: Caller, scope: Scope, topic: str) -> None:
@@ -137,7 +138,7 @@ class Access:
         if _matches_topic(getattr(caller.user, scope), topic):
             return
         if not self.may_see_topic(caller, topic):
-            raise UnknownQueue(f"no topic {topic!r}", "declare it first, or use another token")
+            raise UnknownQueue(f"no topic {topic!r}", _DECLARE)
         raise _forbidden(caller, scope, f"topic {topic!r}")
 
     def holds(self, caller: Caller, scope: Scope, queue: str | None) -> bool:
@@ -151,6 +152,14 @@ class Access:
     def may_see_topic(self, caller: Caller, topic: str) -> bool:
         """Whether a topic may be shown to the caller."""
         return any(_matches_topic(getattr(caller.user, scope), topic) for scope in SCOPES)
+
+    def told(self, caller: Caller, error: UnknownQueue) -> UnknownQueue:
+        """The error as the caller may know it: its hint names nothing that may not be seen."""
+        if error.near is None:
+            return error
+        kind, name = error.near
+        sees = self.may_see_topic if kind == "topic" else self.may_see
+        return error if sees(caller, name) else UnknownQueue(error.detail, _DECLARE)
 
     def _check_current(self, caller: Caller) -> None:
         self.refresh()

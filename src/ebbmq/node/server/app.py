@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.errors import EbbError, TooLarge
+from ebbmq.errors import EbbError, TooLarge, UnknownQueue
 from ebbmq.node.server import management
 from ebbmq.node.server.answers import INTERNAL, answer, refuse
 from ebbmq.node.server.messages import Messages, Request
@@ -80,11 +80,14 @@ class App:
         )
         body = await self._body(receive)
         request = Request(route, caller, scope["query_string"], body)
-        if route.verb == "lease":
-            peer: Peer = scope.get("extensions", {}).get(CONNECTION, _TRUSTED)
-            await self._polling.lease(request, receive, send, peer)
-        else:
-            await answer(send, await self._messages.verbs[route.verb](request))
+        try:
+            if route.verb == "lease":
+                peer: Peer = scope.get("extensions", {}).get(CONNECTION, _TRUSTED)
+                await self._polling.lease(request, receive, send, peer)
+            else:
+                await answer(send, await self._messages.verbs[route.verb](request))
+        except UnknownQueue as error:
+            raise self.context.access.told(caller, error) from None
 
     async def _body(self, receive: Receive) -> bytes:
         event = await receive()

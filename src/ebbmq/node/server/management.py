@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 
 from litestar import Litestar, Request, get, post
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
-from ebbmq.errors import EbbError, InvalidRequest, InvalidSpec, UnknownPath
+from ebbmq.errors import EbbError, InvalidRequest, InvalidSpec, UnknownPath, UnknownQueue
 from ebbmq.node.server.answers import INTERNAL
 from ebbmq.node.server.asking import (
     Answer,
@@ -46,6 +47,7 @@ def build(context: Context) -> Application:
     litestar = Litestar(
         [route for part in parts for route in part(context).routes()],
         exception_handlers={
+            UnknownQueue: partial(_refuse_unknown, context),
             EbbError: _refuse,
             HTTPException: _refuse_http,
             Exception: _fail,
@@ -106,6 +108,12 @@ class Store:
             )
         with self._backups:
             return answer(managing.BackedUpForm(await self._context.broker.backup(target)))
+
+
+def _refuse_unknown(
+    context: Context, request: Request[Any, Any, Any], error: UnknownQueue
+) -> Answer:
+    return fault(context.access.told(caller_of(context, request), error))
 
 
 def _refuse(_request: Request[Any, Any, Any], error: EbbError) -> Answer:

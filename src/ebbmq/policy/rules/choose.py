@@ -18,8 +18,9 @@ from ebbmq.policy.rules.cases import ruled
 from ebbmq.policy.rules.degrees import Degrees
 from ebbmq.policy.rules.first import FirstMatch
 from ebbmq.policy.rules.normal import INF
-from ebbmq.policy.rules.properties import STATUS_WORST, UNKNOWN
+from ebbmq.policy.rules.properties import UNKNOWN
 from ebbmq.policy.rules.totals import THOUSANDTHS, Totals
+from ebbmq.policy.status import STATUS_WORST
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from ebbmq.model import NO_HEADERS, Headers
-
-STATUS_WORST: Final = -100.0
+from ebbmq.policy.status import STATUS_WORST
 
 
 class Properties(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,0 +1,120 @@
+"""How faded a stored message is, and when that will matter: the decay score (ADR 0008).
+
+`decay_score` is the one formula, in + - * / only, so that it takes floats, arrays and Spark columns
+alike; thresholds stay outside of it. Everything else here is for floats. With the parameters in
+their usual range, not below 0, the score never falls while nobody reads the message, so that each
+threshold is crossed once, at an instant that can be computed; a read only moves it later.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+
+from ebbmq.limits import DAY_MS, DURATION_MS_MAX
+
+if TYPE_CHECKING:
+    from ebbmq.model import QueueSpec
+
+#: An access counts fully when it happens and 1/e of that after so many days.
+ACCESS_MEMORY_DAYS: Final = 1.0
+
+
+@overload
+def decay_score(
+    age_days: float, access_rate: float, base: float, per_day: float, access_bonus: float
+) -> float: ...
+@overload
+def decay_score(
+    age_days: Any, access_rate: Any, base: Any, per_day: Any, access_bonus: Any
+) -> Any: ...
+def decay_score(age_days: Any, access_rate: Any, base: Any, per_day: Any, access_bonus: Any) -> Any:
+    """Return how faded a message of that age and access rate (reads a day) is; high is faded."""
+    return base + age_days * per_day - access_rate * access_bonus
+
+
+class Phase(enum.IntEnum):
+    """What a decay score asks for."""
+
+    FRESH = 0  # one copy more, on the fastest tier
+    KEPT = 1  # as many copies as there should be, on the middle tier
+    FADED = 2  # one copy in the archive
+
+
+class Score(NamedTuple):
+    """The parameters of a queue's score."""
+
+    base: float = 0.0
+    per_day: float = 0.0
+    access_bonus: float = 0.0
+    medium: float = 50.0
+    high: float = 100.0
+
+    @classmethod
+    def of(cls, spec: QueueSpec) -> Score:
+        """The parameters of a queue."""
+        return cls(
+            spec.score_base,
+            spec.score_per_day,
+            spec.score_access_bonus,
+            spec.score_medium,
+            spec.score_high,
+        )
+
+    def at(self, age_ms: float, access_rate: float) -> float:
+        """The score of a message of that age."""
+        return decay_score(age_ms / DAY_MS, access_rate, self.base, self.per_day, self.access_bonus)
+
+    def phase(self, score: float) -> Phase:
+        """What a score asks for; a threshold itself is not yet above it."""
+        if score > self.high:
+            return Phase.FADED
+        return Phase.KEPT if score > self.medium else Phase.FRESH
+
+
+class Access(NamedTuple):
+    """Reads of a message, weighted by how long ago they were: `rate` a day as of `at_ms`."""
+
+    rate: float = 0.0
+    at_ms: int = 0
+
+    def rate_at(self, now_ms: int) -> float:
+        """The rate at a later instant."""
+        if self.rate == 0.0:
+            return 0.0
+        elapsed_days = max(0, now_ms - self.at_ms) / DAY_MS
+        return self.rate * math.exp(-elapsed_days / ACCESS_MEMORY_DAYS)
+
+    def credited(self, now_ms: int) -> Access:
+        """After a read: a lease granted, a counted peek, a read of a topic."""
+        return Access(self.rate_at(now_ms) + 1 / ACCESS_MEMORY_DAYS, now_ms)
+
+    def reversed(self, granted_at_ms: int, now_ms: int) -> Access:
+        """After the lease granted then failed: as if it had never been granted."""
+        credit = Access(1 / ACCESS_MEMORY_DAYS, granted_at_ms).rate_at(now_ms)
+        return Access(max(0.0, self.rate_at(now_ms) - credit), now_ms)
+
+
+def next_crossing_ms(score: Score, enqueued_at_ms: int, access: Access, now_ms: int) -> int | None:
+    """Return the first instant after `now_ms` at which the phase is another one, if nobody reads.
+
+    None if the phase stays. Parameters below 0 make a score that may fall: then it is the next
+    instant at which it rises to another phase, counted as if the score rose from here on.
+    """
+
+    def phase_at(instant_ms: int) -> Phase:
+        value = score.at(instant_ms - enqueued_at_ms, access.rate_at(instant_ms))
+        return score.phase(value)
+
+    phase, latest_ms = phase_at(now_ms), enqueued_at_ms + DURATION_MS_MAX
+    if phase is Phase.FADED or now_ms >= latest_ms or phase_at(latest_ms) <= phase:
+        return None
+    before_ms, after_ms = now_ms, latest_ms
+    while after_ms - before_ms > 1:
+        middle_ms = (before_ms + after_ms) // 2
+        if phase_at(middle_ms) > phase:
+            after_ms = middle_ms
+        else:
+            before_ms = middle_ms
+    return after_ms

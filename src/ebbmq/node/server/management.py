@@ -43,9 +43,8 @@ _logger = logging.getLogger("ebbmq.server")
 
 def build(context: Context) -> Application:
     """The application that answers every path that is not one of a message verb."""
-    parts = (Queues, Topics, Store, Health, Metrics, StartPage, Manual)
     litestar = Litestar(
-        [route for part in parts for route in part(context).routes()],
+        handlers(context),
         exception_handlers={
             UnknownQueue: partial(_refuse_unknown, context),
             EbbError: _refuse,
@@ -64,6 +63,12 @@ def build(context: Context) -> Application:
         await litestar({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
 
     return application
+
+
+def handlers(context: Context) -> list[HTTPRouteHandler]:
+    """Every endpoint there is."""
+    parts = (Queues, Topics, Store, Health, Metrics, StartPage, Manual)
+    return [route for part in parts for route in part(context).routes()]
 
 
 class Store:

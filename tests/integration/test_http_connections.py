@@ -11,6 +11,8 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ebbmq import Message
 from tests.served import Served, read_answer
 
@@ -162,12 +164,14 @@ def test_a_poll_is_answered_with_nothing_when_the_server_stops(tmp_path: Path) -
         assert b'{"leases":[]}' in read_answer(raw)
 
 
-def test_leases_that_could_not_be_told_are_given_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra", [b"", b"connection: close\r\n"])
+def test_leases_that_could_not_be_told_are_given_back(tmp_path: Path, extra: bytes) -> None:
     with Served(tmp_path) as server:
         server.broker.publish("q", [Message(bytes(1 << 20)) for _ in range(10)])
         raw = server.connect()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        raw.sendall(request("leases", {"count": 10}))
+        head, _, body = request("leases", {"count": 10}).partition(b"\r\n")
+        raw.sendall(head + b"\r\n" + extra + body)
         assert raw.recv(100).startswith(b"HTTP/1.1 200 ")
         assert depth(server, "leased") == 10
         reset(raw)

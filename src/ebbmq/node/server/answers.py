@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ebbmq.errors import EbbError, InternalError
 from ebbmq.wire.http import codec, faults
@@ -26,26 +26,53 @@ INTERNAL: Final = InternalError(
 )
 
 
-async def answer(send: Send, body: bytes) -> None:
-    """Send a body of JSON as the answer to a request that went well."""
-    headers = [_JSON, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+class Peer(Protocol):
+    """Who sent a request and gets the answer."""
+
+    async def answer(self, body: bytes) -> None:
+        """Send a body of JSON as the answer to a request that went well."""
+
+    async def refuse(self, error: EbbError, *headers: Header) -> None:
+        """Send an error."""
+
+    async def has_taken_all(self) -> bool:
+        """Wait until what was sent left this process; False if the connection was lost first."""
 
 
-async def refuse(send: Send, error: EbbError, *headers: Header) -> None:
-    """Send an error."""
-    status, all_headers, body = refusal(error)
-    all_headers.extend(headers)
-    await send({"type": "http.response.start", "status": status, "headers": all_headers})
-    await send({"type": "http.response.body", "body": body})
+class AsgiPeer:
+    """A peer of any server that speaks ASGI; what it does with an answer cannot be watched."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def answer(self, body: bytes) -> None:
+        """See Peer."""
+        await self._write(200, headers_of(body), body)
+
+    async def refuse(self, error: EbbError, *headers: Header) -> None:
+        """See Peer."""
+        status, all_headers, body = refusal(error)
+        await self._write(status, [*all_headers, *headers], body)
+
+    async def has_taken_all(self) -> bool:
+        """See Peer; taken for granted."""
+        return True
+
+    async def _write(self, status: int, headers: list[Header], body: bytes) -> None:
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def headers_of(body: bytes) -> list[Header]:
+    """Headers of an answer in JSON."""
+    return [_JSON, (b"content-length", b"%d" % len(body))]
 
 
 def refusal(error: EbbError) -> tuple[int, list[Header], bytes]:
     """Status, headers and body of an error."""
     status = faults.status_of(error)
     body = codec.encode(faults.form_of(error))
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    headers = [*headers_of(body), _NO_STORE]
     seconds = faults.retry_after_s(status)
     if seconds is not None:
         headers.append((b"retry-after", b"%d" % seconds))

@@ -7,34 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import EbbError, TooLarge, UnknownQueue
 from ebbmq.node.server import management
-from ebbmq.node.server.answers import INTERNAL, answer, refuse
+from ebbmq.node.server.answers import INTERNAL, AsgiPeer
 from ebbmq.node.server.messages import Messages, Request
 from ebbmq.node.server.polling import Polling
 from ebbmq.wire.http import routes
 
 if TYPE_CHECKING:
-    from ebbmq.node.server.answers import Receive, Scope, Send
+    from ebbmq.node.server.answers import Peer, Receive, Scope, Send
     from ebbmq.node.server.context import Context
-    from ebbmq.node.server.polling import Peer
 
-#: Where a scope says which connection a request came by.
-CONNECTION: Final = "ebbmq.connection"
+#: Where a scope says who gets the answer, if it knows better than ASGI does.
+PEER: Final = "ebbmq.peer"
 
 _logger = logging.getLogger("ebbmq.server")
 
 
 class _Gone(Exception):  # noqa: N818  # nobody is told of it
     """The caller went away before its request was complete."""
-
-
-class _Trusted:
-    """A peer whose connection cannot be watched is taken to have read its answer."""
-
-    async def has_taken_all(self) -> bool:
-        return True
-
-
-_TRUSTED: Final = _Trusted()
 
 
 class App:
@@ -50,26 +39,27 @@ class App:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        peer: Peer = scope.get("extensions", {}).get(PEER) or AsgiPeer(send)
         try:
             route = routes.parse(scope["method"], scope["raw_path"])
             if route is None:
                 await self._management(scope, receive, send)
             else:
-                await self._answer(route, scope, receive, send)
+                await self._answer(route, scope, receive, peer)
         except EbbError as error:
             if error.code == "method_not_allowed":
                 allow = routes.allowed(scope["raw_path"]).encode()
-                await refuse(send, error, (b"allow", allow))
+                await peer.refuse(error, (b"allow", allow))
             else:
-                await refuse(send, error)
+                await peer.refuse(error)
         except _Gone:
             return
         except Exception:
             _logger.exception("request_failed method=%s path=%s", scope["method"], scope["path"])
-            await refuse(send, INTERNAL)
+            await peer.refuse(INTERNAL)
 
     async def _answer(
-        self, route: routes.Route, scope: Scope, receive: Receive, send: Send
+        self, route: routes.Route, scope: Scope, receive: Receive, peer: Peer
     ) -> None:
         headers = scope["headers"]
         client = scope["client"]
@@ -82,10 +72,9 @@ class App:
         request = Request(route, caller, scope["query_string"], body)
         try:
             if route.verb == "lease":
-                peer: Peer = scope.get("extensions", {}).get(CONNECTION, _TRUSTED)
-                await self._polling.lease(request, receive, send, peer)
+                await self._polling.lease(request, receive, peer)
             else:
-                await answer(send, await self._messages.verbs[route.verb](request))
+                await peer.answer(await self._messages.verbs[route.verb](request))
         except UnknownQueue as error:
             raise self.context.access.told(caller, error) from None
 

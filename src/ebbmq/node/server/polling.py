@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.errors import EbbError
-from ebbmq.node.server.answers import answer
 from ebbmq.node.server.messages import check_intake, check_memory
 from ebbmq.wire.http import codec, forms
 
@@ -20,19 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.model import Lease
-    from ebbmq.node.server.answers import Receive, Send
+    from ebbmq.node.server.answers import Peer, Receive
     from ebbmq.node.server.context import Context
     from ebbmq.node.server.messages import Request
 
 _lease: Final = codec.decoder(forms.LeaseRequest)
 _NO_LEASES: Final = b'{"leases":[]}'
-
-
-class Peer(Protocol):
-    """Who gets an answer."""
-
-    async def has_taken_all(self) -> bool:
-        """Wait until what was sent left this process; False if the connection was lost first."""
 
 
 class Polling:
@@ -42,7 +34,7 @@ class Polling:
         self._context = context
         self._broker = context.broker
 
-    async def lease(self, request: Request, receive: Receive, send: Send, peer: Peer) -> None:
+    async def lease(self, request: Request, receive: Receive, peer: Peer) -> None:
         """Lease, waiting if asked to, and answer; whatever ends it early gives the leases back."""
         context, queue = self._context, request.route.name
         context.access.check(request.caller, "consume", queue)
@@ -50,16 +42,18 @@ class Polling:
         check_memory(context)
         asked = _lease(request.body or b"{}")
         leases = await self._lease(queue, asked, 0)
-        if not leases and asked.wait_ms:
+        has_waited = not leases and asked.wait_ms > 0
+        if has_waited:
             leases = await self._poll(queue, asked, receive)
         if not leases:
-            await answer(send, _NO_LEASES)
+            await peer.answer(_NO_LEASES)
             return
         taken = False
         try:
-            # The caller's token may have been removed while it waited.
-            context.access.check(request.caller, "consume", queue)
-            await answer(send, codec.encode(forms.LeasesForm(list(map(codec.lease_form, leases)))))
+            if has_waited:
+                # The caller's token may have been removed meanwhile.
+                context.access.check(request.caller, "consume", queue)
+            await peer.answer(codec.encode(forms.LeasesForm(list(map(codec.lease_form, leases)))))
             taken = await peer.has_taken_all()
         finally:
             if not taken and asked.name is None:

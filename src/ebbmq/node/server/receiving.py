@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ebbmq import limits
 from ebbmq.errors import ClientError, EbbError, InvalidRequest, Overloaded, TooLarge, TooSlow
 from ebbmq.node.server.answers import refusal
-from ebbmq.node.server.app import CONNECTION
+from ebbmq.node.server.app import PEER
+from ebbmq.node.server.replying import ConnectionPeer, head_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,7 +77,8 @@ class Connection(HttpToolsProtocol):
         self._said_bytes: int | None = None
         #: Nothing more is taken from this peer.
         self._refused = False
-        self._lost = False
+        #: The connection was lost before its peer had taken all of an answer.
+        self.has_lost_answer = False
 
     # What the peer does
 
@@ -133,7 +135,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
+        self.has_lost_answer = self._unread_since is not None
         self.config.forget(self)
         self._count_request(0)
         self._count_answer(0)
@@ -148,7 +150,6 @@ class Connection(HttpToolsProtocol):
     @override
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = {CONNECTION: self}
         self._head_bytes = self._head_bytes or 1
         self._owes_since = self.loop.time()
 
@@ -163,6 +164,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = self._got_bytes = 0
         super().on_headers_complete()
+        # The task that answers was made and has not begun.
+        cast("dict[str, Any]", self.scope)["extensions"] = {PEER: ConnectionPeer(self, self.cycle)}
         if self.expect_100_continue:
             # Answered before it was told to go on, the peer may or may not send what it announced.
             self.cycle.keep_alive = False
@@ -224,12 +227,6 @@ class Connection(HttpToolsProtocol):
         self._count_answer(0)
         super().resume_writing()
 
-    async def has_taken_all(self) -> bool:
-        """Wait until what was sent left this process; False if the connection was lost first."""
-        if self.flow.write_paused and not self._lost:
-            await self.flow.drain()
-        return not (self._lost or self.transport.is_closing())
-
     # Bounds
 
     def _count_request(self, size: int) -> bool:
@@ -288,10 +285,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         status, headers, body = refusal(error)
-        head = [STATUS_LINE[status], b"connection: close\r\n"]
-        for name, value in headers:
-            head += [name, b": ", value, b"\r\n"]
-        self.transport.write(b"".join([*head, b"\r\n", body]))
+        self.transport.write(head_of(status, headers, keep_alive=False) + body)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:

@@ -7,7 +7,7 @@ running settles it. Batches are handled page by page with numpy, with the outcom
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -45,6 +45,8 @@ _LOW48: Final = np.uint64(LOW48)
 _SLOTS: Final = np.uint64(SLOT_MASK)
 #: Below this many rows of a page, one by one is faster.
 _MANY: Final = 16
+_NO_ROW: Final = bytes(ROW.size)
+_FIELDS: Final = rows.DTYPE.names or ()
 
 TOKEN: Final = Struct(">IQIII")
 TOKEN_DTYPE: Final = np.dtype(
@@ -53,13 +55,50 @@ TOKEN_DTYPE: Final = np.dtype(
 Token = tuple[int, int, int, int, int]
 
 
-class Grants(NamedTuple):
-    """What a lease call got: the rows as they were, and what their tokens need."""
+class Grants:
+    """What a lease call got: the rows as they were, and what their tokens need.
 
-    seqs: list[int]
-    rows: list[Row]
-    deadline_ms: int
-    nonce: int
+    A batch is kept as one `array` of rows, and taken apart only for who asks for `rows`.
+    """
+
+    __slots__ = ("_rows", "array", "deadline_ms", "nonce", "seqs")
+
+    def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
+        self.seqs = seqs
+        self.array: npt.NDArray[np.void] | None = None
+        self.deadline_ms = deadline_ms
+        self.nonce = nonce
+        self._rows = rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as they were before, one by one."""
+        if self.array is not None and not self._rows:
+            self._rows = list(ROW.iter_unpack(self.array.tobytes()))
+        return self._rows
+
+    def add(self, seq: int, row: Row) -> None:
+        """One more row."""
+        self.rows.append(row)
+        self.array = None
+        self.seqs.append(seq)
+
+    def add_many(self, seqs: list[int], array: npt.NDArray[np.void]) -> None:
+        """Many more rows."""
+        if self.seqs:
+            self.rows.extend(ROW.iter_unpack(array.tobytes()))
+            self.array = None
+        else:
+            self.array = array
+        self.seqs.extend(seqs)
+
+    def column(self, name: str) -> list[int]:
+        """One field of every row."""
+        if self.array is not None:
+            column: list[int] = self.array[name].tolist()
+            return column
+        at = _FIELDS.index(name)
+        return [row[at] for row in self._rows]
 
 
 def lease(
@@ -128,8 +167,7 @@ def _grant_one(partition: Partition, seq: int, grants: Grants, now_ms: int) -> N
     )
     _GENERATION_NONCE.pack_into(buffer, at + AT_GENERATION, row[13] + 1, grants.nonce)
     page.dirty = True
-    grants.seqs.append(seq)
-    grants.rows.append(row)
+    grants.add(seq, row)
 
 
 def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
@@ -140,34 +178,30 @@ def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now
         for seq in candidates:
             _grant_one(partition, seq, grants, now_ms)
         return
-    found: list[Row | None] = [None] * len(candidates)
+    found = np.empty(len(candidates), dtype=rows.DTYPE)
+    missing = False
     for number, where in groups:
         page = partition.index.pages.get(number)
-        if page is None:
-            continue
         slots = (array[where] & _SLOTS).astype(np.int64)
-        rows_before: Sequence[Row | None]
-        if page.thin is None and _all_plain(partition, page, slots, now_ms):
-            rows_before = _grant_rows(partition, page, slots, grants)
+        if page is not None and page.thin is None and _all_plain(partition, page, slots, now_ms):
+            found[where] = _grant_rows(partition, page, slots, grants)
         else:
-            rows_before = [
-                _granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()
-            ]
-        if isinstance(where, slice):
-            found[where] = rows_before
-        else:
-            for place, row in zip(where.tolist(), rows_before, strict=True):
-                found[place] = row
-    if None in found:
-        candidates = [seq for seq, row in zip(candidates, found, strict=True) if row]
-    grants.seqs.extend(candidates)
-    grants.rows.extend(filter(None, found))
+            blocks = [_granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()]
+            missing = missing or _NO_ROW in blocks
+            found[where] = np.frombuffer(b"".join(blocks), dtype=rows.DTYPE)
+    if missing:
+        there = found["state"] != FREE
+        candidates = [seq for seq, granted in zip(candidates, there, strict=True) if granted]
+        found = found[there]
+    if candidates:
+        grants.add_many(candidates, found)
 
 
-def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> Row | None:
+def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> bytes:
+    """The row as it was, packed; a free one if no lease of it was granted."""
     one = Grants([], [], grants.deadline_ms, grants.nonce)
     _grant_one(partition, seq, one, now_ms)
-    return one.rows[0] if one.rows else None
+    return ROW.pack(*one.rows[0]) if one.rows else _NO_ROW
 
 
 def _all_plain(partition: Partition, page: Page, slots: npt.NDArray[np.int64], now_ms: int) -> bool:
@@ -198,14 +232,14 @@ def _all_plain(partition: Partition, page: Page, slots: npt.NDArray[np.int64], n
 
 def _grant_rows(
     partition: Partition, page: Page, slots: npt.NDArray[np.int64], grants: Grants
-) -> list[Row]:
+) -> npt.NDArray[np.void]:
     """Mark rows of a page as leased; returns them as they were."""
     first, count = int(slots[0]), len(slots)
     where: slice | npt.NDArray[np.int64] = slots
     if int(slots[-1]) - first == count - 1 and bool((slots[1:] > slots[:-1]).all()):
         where = slice(first, first + count)
     view = page.view
-    before = list(ROW.iter_unpack(view[where].tobytes()))
+    before = view[where].copy()
     view["state"][where] = LEASED
     view["due"][where] = (view["due"][where] & _HIGH_MASK) | np.uint64(grants.deadline_ms)
     epoch_bits = np.uint64((partition.epoch & 0xFFFF) << HIGH)
@@ -217,7 +251,7 @@ def _grant_rows(
 
 
 def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -> None:
-    seqs, granted = grants.seqs, grants.rows
+    seqs = grants.seqs
     count = len(seqs)
     depth = partition.depth
     depth[READY] -= count
@@ -225,19 +259,21 @@ def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -
     partition.totals["leased"] += count
     if count == 1:
         partition.due_wheel.add(grants.deadline_ms, seqs[0])
-        runs = fact.GRANT_RUN.pack(seqs[0], 1, granted[0][13] + 1)
+        runs = fact.GRANT_RUN.pack(seqs[0], 1, grants.rows[0][13] + 1)
     else:
         partition.due_wheel.add_many(grants.deadline_ms, seqs)
-        runs = _runs(seqs, granted)
+        runs = _runs(seqs, grants.column("generation"))
     told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
     partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
     if name:
-        partition.names[name] = [(seq, row[13] + 1) for seq, row in zip(seqs, granted, strict=True)]
+        partition.names[name] = [
+            (seq, generation + 1)
+            for seq, generation in zip(seqs, grants.column("generation"), strict=True)
+        ]
 
 
-def _runs(seqs: list[int], granted: list[Row]) -> bytes:
+def _runs(seqs: list[int], generations: list[int]) -> bytes:
     """(first, count, generation) runs of leased rows, packed."""
-    generations = [row[13] for row in granted]
     first, count = seqs[0], len(seqs)
     if generations.count(generations[0]) == count and seqs == list(range(first, first + count)):
         return fact.GRANT_RUN.pack(first, count, generations[0] + 1)

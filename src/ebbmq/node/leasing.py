@@ -108,7 +108,7 @@ def _within(
     out: list[tuple[Shard, Grants]] = []
     total = 0
     for shard, grants in granted:
-        sizes = [row[11] for row in grants.rows]
+        sizes = grants.column("length")
         kept = 0
         while kept < len(sizes) and (total + sizes[kept] <= bytes_max or not (kept or out)):
             total += sizes[kept]
@@ -220,14 +220,18 @@ def named(
             if number < first or (last is not None and number >= last):
                 continue
             deadline_ms = row[7] & LOW48
-            if not out or (out[-1][0], *out[-1][1][2:]) != (shard, deadline_ms, row[14]):
+            if not out or not _is_of(out[-1], (shard, deadline_ms, row[14])):
                 out.append((shard, Grants([], [], deadline_ms, row[14])))
-            grants = out[-1][1]
-            grants.seqs.append(seq)
-            grants.rows.append((*row[:13], row[13] - 1, row[14]))
+            out[-1][1].add(seq, (*row[:13], row[13] - 1, row[14]))
         if not held:
             partition.names.pop(name, None)
     return out
+
+
+def _is_of(granted: tuple[Shard, Grants], told: tuple[Shard, int, int]) -> bool:
+    """Whether grants are of this partition, deadline and nonce."""
+    shard, grants = granted
+    return (shard, grants.deadline_ms, grants.nonce) == told
 
 
 def read_again(
@@ -248,7 +252,7 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
     taken: list[list[bytes | None]] = []
     for shard, grants in granted:
         resident = shard.resident
-        taken.append(resident.take_many(grants.seqs, [row[2] for row in grants.rows]))
+        taken.append(resident.take_many(grants.seqs, grants.column("importance")))
         ready = shard.partition.depth[READY]
         if ready and not shard.reading_ahead:
             low = resident.bytes * 2 < resident.window_bytes

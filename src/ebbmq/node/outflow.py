@@ -17,7 +17,9 @@ from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from ebbmq.core.leases import Grants
     from ebbmq.core.partition import Partition, Row
@@ -48,7 +50,7 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
     tokens["pid"] = pid
     tokens["seq"] = grants.seqs
-    tokens["generation"] = [row[13] + 1 for row in grants.rows]
+    tokens["generation"] = [before + 1 for before in grants.column("generation")]
     tokens["epoch"] = epoch
     tokens["nonce"] = nonce
     packed = tokens.tobytes().hex()
@@ -78,9 +80,9 @@ def leases(
     if not grants.seqs:
         return []
     tokens = tokens_of(partition, grants)
-    columns = tuple(zip(*grants.rows, strict=True))
+    array = grants.array
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
-    if any(columns[7]) or max(columns[5]) > LOW48:
+    if array is None or array["due"].any() or int(array["enqueued"].max()) > LOW48:
         return [
             _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
             for seq, row, payload, token in zip(
@@ -88,8 +90,10 @@ def leases(
             )
         ]
     prefix = f"{partition.pid:x}-"
-    importances, enqueued = columns[2], columns[5]
-    current, bands = _worth(partition, grants.rows, columns, now_ms)
+    enqueued = array["enqueued"].astype(np.int64)
+    ends = (array["dead"] & np.uint64(LOW48)).astype(np.int64)
+    spans = ends - enqueued
+    current, bands = _worth(partition, grants, spans, now_ms)
     return list(
         map(
             Lease,
@@ -97,17 +101,14 @@ def leases(
             payloads,
             repeat(NO_HEADERS),
             tokens,
-            [generation + 1 for generation in columns[13]],
+            (array["generation"] + np.uint32(1)).tolist(),
             repeat(0),
-            importances,
+            array["importance"].tolist(),
             current,
             bands,
-            [
-                (dead & LOW48) - at_ms if dead & LOW48 else None
-                for dead, at_ms in zip(columns[6], enqueued, strict=True)
-            ],
-            [rate / rows.RATE_UNIT for rate in columns[4]],
-            enqueued,
+            [span if span > 0 else None for span in spans.tolist()] if ends.any() else repeat(None),
+            (array["rate"] / rows.RATE_UNIT).tolist(),
+            enqueued.tolist(),
             repeat(grants.deadline_ms),
             repeat(()),
         )
@@ -115,25 +116,21 @@ def leases(
 
 
 def _worth(
-    partition: Partition, granted: Sequence[Row], columns: Sequence[Sequence[int]], now_ms: int
-) -> tuple[Iterable[float], Iterable[int]]:
-    """Current importance and band of rows that never failed."""
-    importances = columns[2]
-    if not any(columns[4]):
-        if partition.spec.band_width == 1.0:
-            return map(float, importances), importances
-        return map(float, importances), [partition.band(row, now_ms) for row in granted]
-    enqueued = np.array(columns[5], dtype=np.int64)
-    ages = now_ms - enqueued
-    words = np.array(columns[6], dtype=np.uint64)
-    lives = (words & np.uint64(LOW48)).astype(np.int64)
-    span = np.where(lives > 0, lives - enqueued, partition.spec.decay_unit_ms)
-    rates = np.array(columns[4], dtype=np.float64) / rows.RATE_UNIT
-    left = policy.decayed(np.array(importances, dtype=np.float64), rates, ages, span)
+    partition: Partition, grants: Grants, spans_ms: npt.NDArray[np.int64], now_ms: int
+) -> tuple[list[float], list[int]]:
+    """Current importance and band of rows that never failed; without a TTL its span is below 0."""
+    array, spec = grants.array, partition.spec
+    assert array is not None
+    importances, rates = array["importance"], array["rate"]
+    if spec.band_width == 1.0 and not rates.any():
+        return importances.astype(np.float64).tolist(), importances.tolist()
+    ages = now_ms - array["enqueued"].astype(np.int64)
+    spans = np.where(spans_ms > 0, spans_ms, spec.decay_unit_ms)
+    left = policy.decayed(importances.astype(np.float64), rates / rows.RATE_UNIT, ages, spans)
     current = np.maximum(left, 0.0).tolist()
-    if not all(columns[4]) or not partition.spec.band_width:
-        return current, [partition.band(row, now_ms) for row in granted]
-    classes = (words >> np.uint64(HIGH)).astype(np.int64)
+    if not spec.band_width or not rates.all():
+        return current, [partition.band(row, now_ms) for row in grants.rows]
+    classes = (array["dead"] >> np.uint64(HIGH)).astype(np.int64)
     return current, partition.classes.bands_at(classes, ages).tolist()
 
 

@@ -1,4 +1,4 @@
-# make run     set everything up and run the demo
+# make run     set everything up and serve an example on this machine until Ctrl-C
 # make test    set everything up and run every check and test
 # make install the set-up alone; make bench the figures; make lock new pins
 
@@ -44,7 +44,7 @@ install: $(VENV)/run.stamp
 dev: $(VENV)/dev.stamp
 
 run: install
-	$(BIN)/ebbmq demo
+	@$(BIN)/ebbmq serve --data data --example
 
 lint: dev
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from ebbmq.cli.publish import publish
 from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
 from ebbmq.cli.serve import serve
-from ebbmq.cli.session import common_options
+from ebbmq.cli.session import anywhere_options
 from ebbmq.cli.topics import topics
 from ebbmq.cli.users import users
 from ebbmq.errors import EbbError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True, context_settings={"max_content_width": 100})
 @click.version_option(package_name="ebbmq", prog_name="ebbmq")
-@common_options
+@anywhere_options
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """EbbMQ: a message queue whose messages lose importance as they age.
@@ -42,7 +42,8 @@ def cli(ctx: click.Context) -> None:
       ebbmq publish orders 'pay invoice 17' --importance 9
       ebbmq consume orders
 
-    Exit codes: 0 done, 1 refused, 2 wrong usage, 3 storage failed (doctor has its own).
+    Exit codes: 0 done, 1 refused, 2 wrong usage, 3 storage failed, 4 the server does not answer
+    (doctor has its own).
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

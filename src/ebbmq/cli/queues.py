@@ -118,6 +118,8 @@ def declare(
     else:
         outcome = "declared" if before is None else "unchanged" if before == spec else "changed"
         session.say(f"queue {name} is {outcome} in {session.place} ({describe(spec)})")
+        if before is not None and outcome == "changed":
+            session.note(f"it was: {describe(before)}")
 
 
 def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:

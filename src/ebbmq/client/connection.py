@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_MAX: Final = 16
 _READ_BYTES: Final = 1 << 16
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 class Connection:
@@ -156,6 +157,8 @@ def why(error: OSError, doing: str) -> str:
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, TimeoutError):
         return f"timed out {doing}"
+    if isinstance(error, ssl.SSLError) and error.reason in _NOT_TLS:
+        return "it does not speak TLS; use http:// if that is meant"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed {doing} ({error.reason or error})"
     # asyncio puts a text of its own in place of the system's.

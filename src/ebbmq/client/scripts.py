@@ -45,7 +45,8 @@ class Ids:
         self._renew()
 
     def _renew(self) -> None:
-        self._prefix = secrets.token_urlsafe(12)
+        # 72 bits: it is stored with every message, and remembered for minutes only.
+        self._prefix = secrets.token_urlsafe(9)
         self._numbers = itertools.count()
         self._pid = os.getpid()
 

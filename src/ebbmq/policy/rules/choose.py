@@ -9,9 +9,11 @@ default, then by status, then by name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.policy.rules.cases import ruled
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ebbmq.policy.rules.properties import Properties, States
-    from ebbmq.policy.rules.rule import RuleSet
+    from ebbmq.policy.rules.rule import Rule, RuleSet
 
 Kind = Literal["first_match", "aggregate", "fuzzy"]
 Combine = Literal["mean", "sum", "biased"]
@@ -69,10 +71,11 @@ class Choice(NamedTuple):
 
 def aggregated(strategy: Strategy, weights: int, rules: int, status: float) -> float:
     """What a device scores by the total of its rules, in thousandths, and their number."""
-    mean = weights / THOUSANDTHS / rules + status
-    if strategy.combine == "sum":
-        return mean * rules
-    return mean + strategy.bias * (rules - 1) if strategy.combine == "biased" else mean
+    mean = weights / (rules * THOUSANDTHS) + status
+    combine = strategy.combine
+    if combine == "mean":
+        return mean
+    return mean * rules if combine == "sum" else mean + strategy.bias * (rules - 1)
 
 
 def fuzzy_score(weights: int, degrees: int, status: float) -> float:
@@ -105,75 +108,54 @@ class Chooser:
 
     def view(self, states: States) -> View:
         """What is chosen while the devices are in these states; made anew when a status changes."""
-        return View(self, states)
-
-    def scored(
-        self, message: Properties, states: States, statuses: list[float], *, best_only: bool
-    ) -> list[Choice]:
-        """The devices rules speak for, best first; a status of minus infinity passes one over."""
-        evaluator = self._evaluator
-        if isinstance(evaluator, FirstMatch):
-            return self._first(evaluator, message, states, statuses, best_only=best_only)
-        weights, counts = evaluator.of(message, states)
-        found = [
-            (self._score(weights[device], counts[device], status), counts[device], -device)
-            for device, status in enumerate(statuses)
-            if counts[device] > 0 and status > -INF
-        ]
-        found = [max(found)] if best_only and found else sorted(found, reverse=True)
-        return [Choice(self.devices[-device], score, "rules") for score, _, device in found]
-
-    def _score(self, weights: int, counts: int, status: float) -> float:
-        if self.strategy.kind == "aggregate":
-            return aggregated(self.strategy, weights, counts, status)
-        return fuzzy_score(weights, counts, status)
-
-    def _first(
-        self,
-        evaluator: FirstMatch,
-        message: Properties,
-        states: States,
-        statuses: list[float],
-        *,
-        best_only: bool,
-    ) -> list[Choice]:
-        found: list[Choice] = []
-        remaining = statuses
-        while (best := evaluator.best(message, states, remaining)) is not None:
-            rank, score = best
-            rule = self._ruled.rules[rank]
-            found.append(Choice(rule.device, score, "rules", rule.id))
-            if best_only:
-                break
-            remaining = remaining.copy()
-            remaining[self.devices.index(rule.device)] = -INF
-        return found
+        match self._evaluator:
+            case FirstMatch() as first:
+                return FirstMatchView(self, states, first, self._ruled.rules)
+            case Totals() as totals:
+                return AggregateView(self, states, totals)
+            case Degrees() as degrees:
+                return FuzzyView(self, states, degrees)
 
 
-class View:
+class View(ABC):
     """A version of the rules together with the states of the devices at one moment."""
 
-    __slots__ = ("_statuses", "chooser", "states")
+    __slots__ = ("_unruled", "chooser", "states", "statuses")
 
     def __init__(self, chooser: Chooser, states: States) -> None:
         self.chooser = chooser
         self.states = states
-        self._statuses = [self._status(device, NOBODY) for device in chooser.devices]
+        self.statuses = [self._status(device, NOBODY) for device in chooser.devices]
+        #: What is chosen where no rule speaks, by default device.
+        self._unruled: dict[str | None, Choice | None] = {}
+
+    @abstractmethod
+    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
+        """The device the rules choose; minus infinity as a status passes one over."""
+
+    @abstractmethod
+    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
+        """All devices a rule speaks for, best first."""
 
     def choose(
         self, message: Properties, default: str | None = None, without: Collection[str] = NOBODY
     ) -> Choice | None:
         """The device for a message; None if no device can be used."""
-        found = self.chooser.scored(
-            message, self.states, self._without(without), best_only=True
-        ) or self._rest(default, without)
-        return found[0] if found else None
+        if without:
+            best = self.best(message, self._without(without))
+            return best or next(iter(self._rest(default, without)), None)
+        best = self.best(message, self.statuses)
+        if best is None:
+            if default not in self._unruled:
+                self._unruled[default] = next(iter(self._rest(default, without)), None)
+            best = self._unruled[default]
+        return best
 
     def ranked(
         self, message: Properties, default: str | None = None, without: Collection[str] = NOBODY
     ) -> list[Choice]:
         """Every device that can be used, the one for the message first."""
-        found = self.chooser.scored(message, self.states, self._without(without), best_only=False)
+        found = self.scored(message, self._without(without) if without else self.statuses)
         return found + self._rest(default, {*without, *(choice.device for choice in found)})
 
     def _rest(self, default: str | None, without: Collection[str]) -> list[Choice]:
@@ -185,10 +167,106 @@ class View:
         return sorted(usable, key=lambda each: (each.device != default, -each.score, each.device))
 
     def _without(self, without: Collection[str]) -> list[float]:
-        if not without:
-            return self._statuses
         return [self._status(device, without) for device in self.chooser.devices]
 
     def _status(self, device: str, without: Collection[str]) -> float:
         state = self.states.get(device, UNKNOWN)
         return state.status if state.usable and device not in without else -INF
+
+
+class FirstMatchView(View):
+    """The rule with the highest adjusted weight decides."""
+
+    __slots__ = ("_choices", "_fixed", "_match", "_rules")
+
+    def __init__(
+        self, chooser: Chooser, states: States, match: FirstMatch, rules: tuple[Rule, ...]
+    ) -> None:
+        super().__init__(chooser, states)
+        self._match = match
+        self._rules = rules
+        self._fixed = match.fixed(states)
+        self._choices: dict[int, Choice] = {}
+
+    @override
+    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
+        found = self._match.best(message, self.states, self._fixed, statuses)
+        if found is None:
+            return None
+        rank, score = found
+        if rank not in self._choices:
+            rule = self._rules[rank]
+            self._choices[rank] = Choice(rule.device, score, "rules", rule.id)
+        return self._choices[rank]
+
+    @override
+    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
+        found: list[Choice] = []
+        remaining = statuses.copy()
+        while (best := self.best(message, remaining)) is not None:
+            found.append(best)
+            remaining[self.chooser.devices.index(best.device)] = -INF
+        return found
+
+
+class _ScoredView(View):
+    """Every device gets a score from all of its rules; the highest decides."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
+        """Of every device with a rule: its score, how many rules, its number, negated."""
+
+    @override
+    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
+        found = self.scores(message, statuses)
+        return self._choice(max(found)) if found else None
+
+    @override
+    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
+        return [self._choice(each) for each in sorted(self.scores(message, statuses), reverse=True)]
+
+    def _choice(self, scored: tuple[float, int, int]) -> Choice:
+        return Choice(self.chooser.devices[-scored[2]], scored[0], "rules")
+
+
+class AggregateView(_ScoredView):
+    """The rules of a device are taken together."""
+
+    __slots__ = ("_fixed", "_totals")
+
+    def __init__(self, chooser: Chooser, states: States, totals: Totals) -> None:
+        super().__init__(chooser, states)
+        self._totals = totals
+        self._fixed = totals.fixed(states)
+
+    @override
+    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
+        weights, counts = self._totals.of(message, self.states, self._fixed)
+        strategy = self.chooser.strategy
+        found = []
+        for i, count in enumerate(counts):
+            if count and statuses[i] > -INF:
+                found.append((aggregated(strategy, weights[i], count, statuses[i]), count, -i))
+        return found
+
+
+class FuzzyView(_ScoredView):
+    """The rules of a device are taken together, each by how true it is."""
+
+    __slots__ = ("_degrees", "_fixed")
+
+    def __init__(self, chooser: Chooser, states: States, degrees: Degrees) -> None:
+        super().__init__(chooser, states)
+        self._degrees = degrees
+        self._fixed = degrees.fixed(states)
+
+    @override
+    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
+        weights, degrees = self._degrees.of(message, self.states, self._fixed)
+        return [
+            (fuzzy_score(weights[i], degrees[i], status), degrees[i], -i)
+            for i, status in enumerate(statuses)
+            if degrees[i] and status > -INF
+        ]

@@ -41,9 +41,9 @@ def test_of(condition: Condition) -> Test:
             inner = test_of(part)
             return lambda message, states: not inner(message, states)
         case All(parts):
-            return _fold([test_of(part) for part in parts], _both)
+            return joined([test_of(part) for part in parts], conjunction=True)
         case Any(parts):
-            return _fold([test_of(part) for part in parts], _either)
+            return joined([test_of(part) for part in parts], conjunction=False)
         case leaf:
             return _leaf(leaf)
 
@@ -109,8 +109,9 @@ def _either(first: Test, second: Test) -> Test:
     return lambda message, states: first(message, states) or second(message, states)
 
 
-def _fold(tests: list[Test], join: Callable[[Test, Test], Test]) -> Test:
-    """Join neighbours until one is left: calls nest as deep as the logarithm of the parts."""
+def joined(tests: list[Test], *, conjunction: bool) -> Test:
+    """AND or OR of tests; neighbours are joined, so that calls nest as the logarithm of them."""
+    join = _both if conjunction else _either
     while len(tests) > 1:
         pairs = [join(a, b) for a, b in zip(tests[::2], tests[1::2], strict=False)]
         tests = pairs + tests[2 * len(pairs) :]

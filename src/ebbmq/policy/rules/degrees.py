@@ -30,6 +30,20 @@ class _Entry(NamedTuple):
     counted: int  # what was counted beforehand, in thousandths
 
 
+Posting = tuple[_Entry, ...]
+
+
+class _Making:
+    def posting(self, entries: Sequence[_Entry]) -> Posting:
+        return tuple(entries)
+
+    def is_certain(self, entry: _Entry) -> bool:
+        return False
+
+    def condensed(self, entries: Sequence[_Entry]) -> list[_Entry]:
+        return list(entries)
+
+
 class Degrees:
     """Adds up the rules by how true they are of a message."""
 
@@ -57,16 +71,22 @@ class Degrees:
             for key in found.keys:
                 entries[key].append(entry)
         self._beforehand = merged(beforehand)
-        self._tables = Tables(entries, (), tuple)
+        self._tables = Tables(entries, (), _Making())
 
-    def of(self, message: Properties, states: States) -> tuple[list[int], list[int]]:
+    def fixed(self, states: States) -> list[Posting]:
+        """What to look at for every message while devices are in these states."""
+        return self._tables.fixed(states)
+
+    def of(
+        self, message: Properties, states: States, fixed: list[Posting]
+    ) -> tuple[list[int], list[int]]:
         """By device: weights times degrees in millionths, and degrees in thousandths."""
         weights, degrees = [0] * self._devices, [0] * self._devices
         for device, weight, rules in self._beforehand:
             weights[device] += weight * THOUSANDTHS
             degrees[device] += rules * THOUSANDTHS
         seen: set[int] = set()
-        for posting in self._tables.met(message, states):
+        for posting in self._tables.met(message, fixed):
             for number, lines, degree, counted in posting:
                 if number in seen:
                     continue

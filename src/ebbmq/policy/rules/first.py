@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq.policy.rules.compile import Test, test_of
+from ebbmq.policy.rules.closures import Closures
 from ebbmq.policy.rules.keys import Key, Popularity, cover
 from ebbmq.policy.rules.normal import FALSE, INF, TRUE
 from ebbmq.policy.rules.tables import Tables
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.policy.rules.cases import Case
+    from ebbmq.policy.rules.compile import Test
     from ebbmq.policy.rules.properties import Properties, States
 
 #: Up to so many conditions, trying each is faster than asking tables.
@@ -33,7 +34,7 @@ class _Entry(NamedTuple):
     test: Test | None
 
 
-_Posting = tuple[_Entry, ...]
+Posting = tuple[_Entry, ...]
 
 
 class FirstMatch:
@@ -42,30 +43,38 @@ class FirstMatch:
     def __init__(self, cases: Sequence[Case]) -> None:
         entries: defaultdict[Key, list[_Entry]] = defaultdict(list)
         always: list[_Entry] = []
-        popularity = Popularity(case.normal for case in cases)
+        closures, popularity = Closures(), Popularity(case.normal for case in cases)
         for case in cases:
-            found = cover(case.normal, popularity) if len(cases) > _TRY_EACH else None
             if case.normal == FALSE:
                 continue
-            exact = case.normal == TRUE if found is None else found.exact
-            test = None if exact else test_of(case.condition)
+            found = cover(case.normal, popularity) if len(cases) > _TRY_EACH else None
+            rest = case.normal if found is None else found.rest
+            test = None if rest == TRUE else closures.of(rest)
             these = [_Entry(rule.weight, rule.rank, rule.device, test) for rule in case.rules]
             if found is None:
                 always += these
             else:
                 for key in found.keys:
                     entries[key] += these
-        self._tables = Tables(entries, always, _posting)
+        self._tables = Tables(entries, always, _Making())
+
+    def fixed(self, states: States) -> list[Posting]:
+        """What to look at for every message while devices are in these states."""
+        return self._tables.fixed(states)
 
     def best(
-        self, message: Properties, states: States, statuses: Sequence[float]
+        self,
+        message: Properties,
+        states: States,
+        fixed: list[Posting],
+        statuses: Sequence[float],
     ) -> tuple[int, float] | None:
         """The rank and the adjusted weight of the winner; None if no rule is true of the message.
 
         A device whose status is minus infinity is passed over.
         """
         best, best_rank = -INF, -1
-        for posting in self._tables.met(message, states):
+        for posting in self._tables.met(message, fixed):
             for weight, rank, device, test in posting:
                 if weight < best:
                     break
@@ -77,12 +86,19 @@ class FirstMatch:
         return None if best_rank < 0 else (best_rank, best)
 
 
-def _posting(entries: list[_Entry]) -> _Posting:
-    certain: set[int] = set()
-    kept: list[_Entry] = []
-    for entry in sorted(entries, key=lambda each: (-each.weight, each.rank)):
-        if entry.device not in certain:
-            kept.append(entry)
-            if entry.test is None:
-                certain.add(entry.device)
-    return tuple(kept)
+class _Making:
+    def posting(self, entries: Sequence[_Entry]) -> Posting:
+        certain: set[int] = set()
+        kept: list[_Entry] = []
+        for entry in sorted(entries, key=lambda each: (-each.weight, each.rank)):
+            if entry.device not in certain:
+                kept.append(entry)
+                if entry.test is None:
+                    certain.add(entry.device)
+        return tuple(kept)
+
+    def is_certain(self, entry: _Entry) -> bool:
+        return entry.test is None
+
+    def condensed(self, entries: Sequence[_Entry]) -> list[_Entry]:
+        return list(self.posting(entries))

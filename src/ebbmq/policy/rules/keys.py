@@ -18,6 +18,7 @@ import msgspec
 
 from ebbmq.policy.rules.normal import (
     INF,
+    TRUE,
     And,
     Constant,
     Normal,
@@ -26,6 +27,7 @@ from ebbmq.policy.rules.normal import (
     Present,
     Spans,
     Words,
+    join,
 )
 
 if TYPE_CHECKING:
@@ -70,8 +72,13 @@ class Cover(NamedTuple):
 
     cost: float
     keys: tuple[Key, ...]
-    #: Having a key is all there is to the condition, and nobody has two of them.
-    exact: bool
+    #: What must be true of a message that has a key, for the condition to be.
+    rest: Normal
+
+    @property
+    def exact(self) -> bool:
+        """Having a key is all there is to the condition, and nobody has two of them."""
+        return self.rest == TRUE
 
 
 class Popularity:
@@ -124,21 +131,27 @@ def cover(condition: Normal, popularity: Popularity) -> Cover | None:
     """The cheapest cover, or None where the condition can be true of a message with no key."""
     match condition:
         case Constant(true):
-            return None if true else Cover(0, (), exact=True)
+            return None if true else Cover(0, (), TRUE)
         case And(parts):
-            covers = [found for part in parts if (found := cover(part, popularity)) is not None]
-            return min(covers, key=lambda each: each.cost)._replace(exact=False) if covers else None
+            return _cheapest(parts, popularity)
         case Or(parts):
-            keys: tuple[Key, ...] = ()
-            cost = 0.0
-            for part in parts:
-                found = cover(part, popularity)
-                if found is None:
-                    return None
-                keys, cost = keys + found.keys, cost + found.cost
-            return Cover(cost, tuple(dict.fromkeys(keys)), exact=False)
+            covers = [cover(part, popularity) for part in parts]
+            keys = dict.fromkeys(key for found in covers if found for key in found.keys)
+            cost = sum(found.cost for found in covers if found)
+            return None if None in covers else Cover(cost, tuple(keys), condition)
         case leaf:
             if not isinstance(leaf, Spans) and leaf.negated:
                 return None
-            keys = keys_of(leaf)
-            return Cover(sum(map(popularity.of, keys)), keys, exact=True)
+            return Cover(sum(map(popularity.of, keys_of(leaf))), keys_of(leaf), TRUE)
+
+
+def _cheapest(parts: tuple[Normal, ...], popularity: Popularity) -> Cover | None:
+    best: tuple[Cover, Normal] | None = None
+    for part in parts:
+        found = cover(part, popularity)
+        if found is not None and (best is None or found.cost < best[0].cost):
+            best = found, part
+    if best is None:
+        return None
+    others = [part for part in parts if part is not best[1]]
+    return best[0]._replace(rest=join([*others, best[0].rest], conjunction=True))

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from ebbmq.policy.rules.compile import reader
 from ebbmq.policy.rules.conditions import KEYWORDS
 from ebbmq.policy.rules.keys import Key, PartKey, PresentKey, SpanKey, WordKey
 from ebbmq.policy.rules.normal import INF, above
+from ebbmq.policy.rules.properties import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ebbmq.policy.rules.compile import Number
     from ebbmq.policy.rules.conditions import Property
     from ebbmq.policy.rules.properties import Properties, States
 
+    Get = Callable[[Any], Any]
+
 E = TypeVar("E")  # an entry
 P = TypeVar("P")  # a posting: what is made of the entries under one key
+
+_Texts = tuple[dict[str, P], "_More[P] | None"]
 
 #: A part of a text is looked up by a piece of it, of one of these lengths.
 _PIECES: Final = (8, 4, 2, 1)
@@ -32,80 +36,108 @@ _PIECES: Final = (8, 4, 2, 1)
 _CHARS_PER_SEARCH: Final = 256
 
 
+P_co = TypeVar("P_co", covariant=True)
+
+
+class Making(Protocol[E, P_co]):
+    """What entries and postings are to whoever builds the tables."""
+
+    def posting(self, entries: Sequence[E]) -> P_co:
+        """What a message meets under a key."""
+        ...
+
+    def is_certain(self, entry: E) -> bool:
+        """Whether an entry counts for every message that meets it."""
+        ...
+
+    def condensed(self, entries: Sequence[E]) -> list[E]:
+        """As few certain entries as say the same as these, which are certain."""
+        ...
+
+
 class Tables(Generic[P]):
     """Postings by key."""
 
     def __init__(
-        self, entries: Mapping[Key, Sequence[E]], always: Sequence[E], make: Callable[[list[E]], P]
+        self, entries: Mapping[Key, Sequence[E]], always: Sequence[E], making: Making[E, P]
     ) -> None:
         by_property: defaultdict[Property, dict[Key, Sequence[E]]] = defaultdict(dict)
         for key, these in entries.items():
             by_property[key.property][key] = these
-        self._always: Final = [make(list(always))] if always else []
+        self._always: Final = [making.posting(always)] if always else []
         self._headers: Final[dict[str, _Texts[P]]] = {}
-        self._texts: Final[list[tuple[str, _Texts[P]]]] = []
-        self._numbers: Final[list[tuple[Number, _Numbers[P]]]] = []
+        self._texts: Final[list[tuple[Get, dict[str, P], _More[P] | None]]] = []
+        self._numbers: Final[list[tuple[Get, _Numbers[P]]]] = []
+        self._devices: Final[list[tuple[str, Get, _Numbers[P]]]] = []
         for of, asked in by_property.items():
             keyword = KEYWORDS[of.keyword]
-            if keyword.kind == "number":
-                self._numbers.append((cast("Number", reader(of)), _Numbers(asked, make)))
-            elif of.argument is not None:
-                self._headers[of.argument] = _Texts(asked, make)
+            get = attrgetter(keyword.attribute)
+            if keyword.needs == "header":
+                self._headers[str(of.argument)] = _texts(asked, making)
+            elif keyword.needs == "device":
+                self._devices.append((str(of.argument), get, _Numbers(asked, making)))
+            elif keyword.kind == "number":
+                self._numbers.append((get, _Numbers(asked, making)))
             else:
-                self._texts.append((keyword.attribute, _Texts(asked, make)))
+                self._texts.append((get, *_texts(asked, making)))
 
-    def met(self, message: Properties, states: States) -> list[P]:
-        """The postings under the keys a message has, none of them twice."""
+    def fixed(self, states: States) -> list[P]:
+        """The postings every message meets while devices are in these states."""
         found = self._always.copy()
-        for attribute, table in self._texts:
-            text = getattr(message, attribute)
-            if text is not None:
-                table.collect(text, found)
-        headers = message.headers
-        if headers:
-            tables = self._headers
-            for name in headers if len(headers) < len(tables) else tables:
-                if name in tables and name in headers:
-                    tables[name].collect(headers[name], found)
-        for read, numbers in self._numbers:
-            numbers.collect(read(message, states), found)
+        for name, get, numbers in self._devices:
+            found += numbers.met(get(states.get(name, UNKNOWN)))
+        return found
+
+    def met(self, message: Properties, fixed: list[P]) -> list[P]:
+        """The fixed postings, and those under the keys a message has, none of them twice."""
+        found = fixed.copy()
+        for get, words, more in self._texts:
+            text = get(message)
+            if text in words:
+                found.append(words[text])
+            if more is not None and text is not None:
+                more.collect(text, found)
+        headers, tables = message.headers, self._headers
+        for name in headers if len(headers) < len(tables) else tables:
+            if name in tables and name in headers:
+                words, more = tables[name]
+                text = headers[name]
+                if text in words:
+                    found.append(words[text])
+                if more is not None:
+                    more.collect(text, found)
+        for get, numbers in self._numbers:
+            found += numbers.met(get(message))
         return found
 
 
-class _Texts(Generic[P]):
+def _texts(entries: Mapping[Key, Sequence[E]], making: Making[E, P]) -> _Texts[P]:
     """What is asked of one text."""
-
-    def __init__(self, entries: Mapping[Key, Sequence[E]], make: Callable[[list[E]], P]) -> None:
-        self._words: dict[str, P] = {}
-        self._present: list[P] = []
-        parts: dict[str, P] = {}
-        for key, these in entries.items():
-            posting = make(list(these))
-            match key:
-                case WordKey(_, word):
-                    self._words[word] = posting
-                case PartKey(_, part):
-                    parts[part] = posting
-                case _:
-                    assert isinstance(key, PresentKey)
-                    self._present.append(posting)
-        self._parts = _Parts(parts) if parts else None
-
-    def collect(self, text: str, found: list[P]) -> None:
-        posting = self._words.get(text)
-        if posting is not None:
-            found.append(posting)
-        if self._present:
-            found += self._present
-        if self._parts is not None:
-            self._parts.collect(text, found)
+    words: dict[str, P] = {}
+    present: list[P] = []
+    parts: dict[str, P] = {}
+    for key, these in entries.items():
+        posting = making.posting(these)
+        match key:
+            case WordKey(_, word):
+                words[word] = posting
+            case PartKey(_, part):
+                parts[part] = posting
+            case _:
+                assert isinstance(key, PresentKey)
+                present.append(posting)
+    return words, _More(present, parts) if present or parts else None
 
 
-class _Parts(Generic[P]):
-    """Which of many parts a text contains, by looking up its pieces instead of trying each."""
+class _More(Generic[P]):
+    """What is asked of a text besides whole words.
 
-    def __init__(self, parts: Mapping[str, P]) -> None:
-        self._all = list(parts.items())
+    Which of many parts it contains is found by looking up its pieces instead of trying each part.
+    """
+
+    def __init__(self, present: list[P], parts: Mapping[str, P]) -> None:
+        self._present = present
+        self._parts = list(parts.items())
         common: Counter[str] = Counter()
         for part in parts:
             common.update(set(_pieces(part)))
@@ -117,9 +149,10 @@ class _Parts(Generic[P]):
         self._tables = [(length, dict(table)) for length, table in tables.items()]
 
     def collect(self, text: str, found: list[P]) -> None:
-        searches = len(self._all) * (1 + len(text) // _CHARS_PER_SEARCH)
+        found += self._present
+        searches = len(self._parts) * (1 + len(text) // _CHARS_PER_SEARCH)
         if searches <= len(text) * len(self._tables):
-            found += [posting for part, posting in self._all if part in text]
+            found += [posting for part, posting in self._parts if part in text]
             return
         for length, table in self._tables:
             met = {
@@ -137,36 +170,59 @@ def _pieces(part: str) -> list[str]:
 
 
 class _Numbers(Generic[P]):
-    """The spans a number lies in: a segment tree over the places where spans begin and end."""
+    """The spans a number lies in: a segment tree over the places where spans begin and end.
 
-    def __init__(self, entries: Mapping[Key, Sequence[E]], make: Callable[[list[E]], P]) -> None:
-        spans = {
-            (key.low, key.high): these for key, these in entries.items() if isinstance(key, SpanKey)
-        }
-        starts = {low for low, _ in spans}
-        starts |= {above(high) for _, high in spans if high != INF}
+    A span stands in as few nodes as cover it. What is certain in the nodes above a leaf is added
+    up in the leaf; the rest is shared by all leaves below its node.
+    """
+
+    def __init__(self, entries: Mapping[Key, Sequence[E]], making: Making[E, P]) -> None:
+        spans = [(key, these) for key, these in entries.items() if isinstance(key, SpanKey)]
+        starts = {key.low for key, _ in spans}
+        starts |= {above(key.high) for key, _ in spans if key.high != INF}
         self._starts = sorted(starts)
-        # Leaf i holds the numbers from start i - 1 on; leaf 0 those before the first start.
-        self._leaves = 1 << len(self._starts).bit_length()
+        leaves = 1 << len(self._starts).bit_length()
         nodes: defaultdict[int, list[E]] = defaultdict(list)
-        for (low, high), these in spans.items():
-            first = self._leaves + bisect_right(self._starts, low)
-            last = self._leaves + bisect_right(self._starts, high)
-            while first <= last:
-                if first & 1:
-                    nodes[first] += these
-                    first += 1
-                if not last & 1:
-                    nodes[last] += these
-                    last -= 1
-                first >>= 1
-                last >>= 1
-        self._nodes = {node: make(these) for node, these in nodes.items()}
+        for key, these in spans:
+            first = leaves + bisect_right(self._starts, key.low)
+            last = leaves + bisect_right(self._starts, key.high)
+            for node in _covering(first, last):
+                nodes[node] += these
+        # Leaf i holds the numbers from start i - 1 on; leaf 0 those before the first start.
+        self._leaves: list[tuple[P, ...]] = _paths(nodes, leaves, making)[: len(starts) + 1]
 
-    def collect(self, number: float, found: list[P]) -> None:
-        node = self._leaves + bisect_right(self._starts, number)
-        nodes = self._nodes
-        while node:
-            if node in nodes:
-                found.append(nodes[node])
-            node >>= 1
+    def met(self, number: float) -> tuple[P, ...]:
+        return self._leaves[bisect_right(self._starts, number)]
+
+
+def _covering(first: int, last: int) -> Iterator[int]:
+    """The fewest nodes whose leaves are those from first to last."""
+    while first <= last:
+        if first & 1:
+            yield first
+            first += 1
+        if not last & 1:
+            yield last
+            last -= 1
+        first >>= 1
+        last >>= 1
+
+
+def _paths(
+    nodes: Mapping[int, Sequence[E]], leaves: int, making: Making[E, P]
+) -> list[tuple[P, ...]]:
+    """For every leaf what stands in it and above it."""
+    certain: list[list[E]] = [[] for _ in range(2 * leaves)]
+    tested: list[tuple[P, ...]] = [()] * (2 * leaves)
+    for node in range(1, 2 * leaves):
+        these = nodes.get(node, ())
+        own = [entry for entry in these if making.is_certain(entry)]
+        above_it = certain[node >> 1]
+        certain[node] = making.condensed([*above_it, *own]) if own else above_it
+        others = [entry for entry in these if not making.is_certain(entry)]
+        more = (making.posting(others),) if others else ()
+        tested[node] = tested[node >> 1] + more
+    return [
+        ((making.posting(sure), *path) if sure else path)
+        for sure, path in zip(certain[leaves:], tested[leaves:], strict=True)
+    ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq.policy.rules.compile import Test, reader, test_of
+from ebbmq.policy.rules.closures import Closures
 from ebbmq.policy.rules.keys import Cover, Key, Popularity, cover
 from ebbmq.policy.rules.normal import FALSE, TRUE, And, Normal, Spans, join, opposite
 from ebbmq.policy.rules.tables import Tables
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ebbmq.policy.rules.cases import Case
+    from ebbmq.policy.rules.compile import Test
     from ebbmq.policy.rules.properties import Properties, States
 
 THOUSANDTHS: Final = 1_000
@@ -42,7 +43,9 @@ class _Entry(NamedTuple):
     once: int | None = None
 
 
-class _Posting(NamedTuple):
+class Posting(NamedTuple):
+    """What counts for whoever meets it, and what is to be tested before."""
+
     certain: tuple[Line, ...]
     tested: tuple[_Entry, ...]
 
@@ -54,24 +57,40 @@ class Totals:
         self._devices = devices
         self._entries: defaultdict[Key, list[_Entry]] = defaultdict(list)
         self._always: list[_Entry] = []
+        self._closures = Closures()
         popularity = Popularity(
             each for case in cases for each in (case.normal, opposite(case.normal))
         )
         for number, case in enumerate(cases):
             if case.normal != FALSE:
                 self._add(number, case, popularity)
-        self._tables = Tables(self._entries, self._always, _posting)
+        self._tables = Tables(self._entries, self._always, _Making())
 
-    def of(self, message: Properties, states: States) -> tuple[list[int], list[int]]:
+    def fixed(self, states: States) -> list[Posting]:
+        """What to look at for every message while devices are in these states."""
+        met = self._tables.fixed(states)
+        # All of it is looked at for each message: what needs the same test is tested once.
+        alike: defaultdict[tuple[Test | None, int | None], list[Line]] = defaultdict(list)
+        for posting in met:
+            for entry in posting.tested:
+                if entry.once is None or (entry.test, entry.once) not in alike:
+                    alike[entry.test, entry.once] += entry.lines
+        tested = (_Entry(merged(lines), *test) for test, lines in alike.items())
+        return [Posting(merged(line for each in met for line in each.certain), tuple(tested))]
+
+    def of(
+        self, message: Properties, states: States, fixed: list[Posting]
+    ) -> tuple[list[int], list[int]]:
         """The weights in thousandths and the number of rules, by device."""
         weights, counts = [0] * self._devices, [0] * self._devices
-        seen: set[int] = set()
-        for certain, tested in self._tables.met(message, states):
+        seen: set[int] | None = None
+        for certain, tested in self._tables.met(message, fixed):
             for device, weight, count in certain:
                 weights[device] += weight
                 counts[device] += count
             for lines, test, once in tested:
                 if once is not None:
+                    seen = set() if seen is None else seen
                     if once in seen:
                         continue
                     seen.add(once)
@@ -83,26 +102,37 @@ class Totals:
 
     def _add(self, number: int, case: Case, popularity: Popularity) -> None:
         lines = lines_of(case)
-        found = cover(case.normal, popularity)
         base, rest = _split(case.normal, popularity)
         if base is None:
-            assert found is not None, "what has no base has a cover"
-            test = None if found.exact else test_of(case.condition)
-            self._enter(found, lines, test, number)
+            self._enter(_required(case.normal, popularity), lines, TRUE, number)
             return
         if base == TRUE:
             self._always.append(_Entry(lines))
         else:
-            self._enter(_required(base, popularity), lines, None, number)
+            self._enter(_required(base, popularity), lines, TRUE, number)
         if rest != TRUE:
-            back = _required(opposite(rest), popularity)
-            test = None if back.exact and base == TRUE else _untrue(base, test_of(case.condition))
-            self._enter(back, tuple(Line(d, -w, -c) for d, w, c in lines), test, number)
+            back = tuple(Line(device, -weights, -rules) for device, weights, rules in lines)
+            self._enter(_required(opposite(rest), popularity), back, base, number)
 
-    def _enter(self, where: Cover, lines: tuple[Line, ...], test: Test | None, number: int) -> None:
+    def _enter(self, where: Cover, lines: tuple[Line, ...], besides: Normal, number: int) -> None:
+        rest = join([where.rest, besides], conjunction=True)
+        test = None if rest == TRUE else self._closures.of(rest)
         once = number if len(where.keys) > 1 and not where.exact else None
         for key in where.keys:
             self._entries[key].append(_Entry(lines, test, once))
+
+
+class _Making:
+    def posting(self, entries: Sequence[_Entry]) -> Posting:
+        sure = [each for each in entries if self.is_certain(each)]
+        tested = tuple(each for each in entries if not self.is_certain(each))
+        return Posting(merged(line for each in sure for line in each.lines), tested)
+
+    def is_certain(self, entry: _Entry) -> bool:
+        return entry.test is None and entry.once is None
+
+    def condensed(self, entries: Sequence[_Entry]) -> list[_Entry]:
+        return [_Entry(merged(line for each in entries for line in each.lines))]
 
 
 def _split(condition: Normal, popularity: Popularity) -> tuple[Normal | None, Normal]:
@@ -124,21 +154,6 @@ def _required(condition: Normal, popularity: Popularity) -> Cover:
     return found
 
 
-def _untrue(base: Normal, test: Test) -> Test:
-    """Whether a message was counted under the base although the whole is not true of it."""
-    if not isinstance(base, Spans):
-        return lambda message, states: not test(message, states)
-    read, spans = reader(base.property), base.spans
-
-    def untrue(message: Properties, states: States) -> bool:
-        number = read(message, states)
-        assert isinstance(number, int | float)
-        inside = any(low <= number <= high for low, high in spans)
-        return inside and not test(message, states)
-
-    return untrue
-
-
 def thousandths(weight: float) -> int:
     """A weight as it is counted in totals."""
     return round(weight * THOUSANDTHS)
@@ -156,13 +171,3 @@ def merged(lines: Iterable[Line]) -> tuple[Line, ...]:
         sums[device][0] += weights
         sums[device][1] += count
     return tuple(Line(device, *both) for device, both in sorted(sums.items()))
-
-
-def _posting(entries: list[_Entry]) -> _Posting:
-    certain = merged(
-        line
-        for entry in entries
-        if entry.test is None and entry.once is None
-        for line in entry.lines
-    )
-    return _Posting(certain, tuple(e for e in entries if e.test is not None or e.once is not None))

@@ -16,6 +16,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often the random crash test kills its worker (default 200)",
     )
     parser.addoption(
+        "--server-kills",
+        type=int,
+        default=50,
+        help="how often the server is killed under load (default 50)",
+    )
+    parser.addoption(
+        "--overload-seconds",
+        type=float,
+        default=6.0,
+        help="how long more is published than consumed (default 6; 60 for a thorough run)",
+    )
+    parser.addoption(
         "--simulation-seeds",
         type=int,
         default=1,

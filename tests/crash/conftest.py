@@ -20,6 +20,11 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def server_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--server-kills"))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "story_number" in metafunc.fixturenames:
         cycles = metafunc.config.getoption("--crash-cycles")

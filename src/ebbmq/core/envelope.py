@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,6 +51,8 @@ def pack(message: Message, history: tuple[Timing, ...] = ()) -> bytes:
         InvalidMessage: it is larger than limits.HEADERS_BYTES_MAX.
     """
     headers = dict(message.headers) if message.headers else None
+    if not history and headers is None and _has_only_a_type(message):
+        return _of_type(message.type)
     block = _encode(
         Envelope(
             headers,
@@ -67,6 +70,21 @@ def pack(message: Message, history: tuple[Timing, ...] = ()) -> bytes:
             "move large values into the body",
         )
     return block
+
+
+def _has_only_a_type(message: Message) -> bool:
+    return (
+        message.id is None
+        and message.key is None
+        and message.store is None
+        and message.replicas is None
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_type(kind: str) -> bytes:
+    """The block of messages that say nothing but their type: texts are published in batches."""
+    return _encode(Envelope(type=kind))
 
 
 def unpack(block: bytes | memoryview) -> Envelope:

@@ -39,7 +39,7 @@ def as_messages(messages: object) -> Sequence[Message]:
             "publish it in parts",
         )
     for message in messages:
-        if type(message) is not Message:
+        if not isinstance(message, Message):
             raise InvalidMessage(
                 f"publish takes messages, not {type(message).__name__}", "use [Message(b'..')]"
             )

@@ -171,11 +171,18 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _head_problem(self) -> ClientError | None:
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > limits.REQUEST_HEAD_BYTES_MAX or len(self.headers) > limits.REQUEST_HEADERS_MAX:
+        headers = self.headers
+        if len(headers) > limits.REQUEST_HEADERS_MAX or (
+            # What was received since the head began is mostly a body, and mostly small.
+            self._head_bytes > limits.REQUEST_HEAD_BYTES_MAX
+            and len(self.url) + sum(len(name) + len(value) for name, value in headers)
+            > limits.REQUEST_HEAD_BYTES_MAX
+        ):
             return _head_too_large()
-        said = next((value for name, value in self.headers if name == b"content-length"), None)
-        self._said_bytes = None if said is None else int(said)
+        self._said_bytes = None
+        for name, value in headers:
+            if name == b"content-length":
+                self._said_bytes = int(value)
         return self._size_problem(self._said_bytes or 0)
 
     def _size_problem(self, size: int) -> ClientError | None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from typing_extensions import override
 
+from ebbmq import limits
 from ebbmq.errors import ClientError, InvalidMessage, InvalidRequest
 from ebbmq.model import NO_HEADERS, Lease, Message, Peeked
 from ebbmq.wire.http.forms import (
@@ -17,7 +19,7 @@ from ebbmq.wire.http.forms import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ebbmq.model import Headers
 
@@ -62,6 +64,14 @@ def _problem(error: Exception) -> ClientError:
     return InvalidRequest(detail, "see /openapi.json for the fields of this request")
 
 
+class _Checked(Message, frozen=True, kw_only=True):
+    """A message whose fields were checked while they were decoded."""
+
+    @override
+    def __post_init__(self) -> None:
+        return
+
+
 def messages_of(forms: Sequence[MessageForm]) -> list[Message]:
     """The messages of a publish.
 
@@ -69,37 +79,41 @@ def messages_of(forms: Sequence[MessageForm]) -> list[Message]:
         InvalidRequest: one of them has no body, or two.
         InvalidMessage: one of them is outside its limits.
     """
-    return [_message(form, number) for number, form in enumerate(forms)]
-
-
-def _message(form: MessageForm, number: int) -> Message:
-    text, body, kind = form.text, form.body_b64, form.type
-    if text is not UNSET:
-        if body is not UNSET:
-            raise InvalidRequest(
-                f"messages[{number}] has both text and body_b64", "give the body once"
-            )
-        body = text.encode()
-        kind = kind or TEXT
-    elif body is UNSET:
-        raise InvalidRequest(
-            f"messages[{number}] has neither text nor body_b64",
-            'give the body as "text", or as "body_b64" in base64',
+    return [
+        (_Checked if len(body) <= limits.BODY_BYTES_MAX else Message)(
+            body,
+            importance=form.importance,
+            ttl_ms=form.ttl_ms,
+            decay_rate=form.decay_rate,
+            delay_ms=form.delay_ms,
+            headers=form.headers,
+            id=form.id,
+            key=form.key,
+            replicas=form.replicas,
+            store=form.store,
+            durable=form.durable,
+            type=form.type or ("BYTE" if form.text is UNSET else TEXT),
         )
-    return Message(
-        body,
-        importance=form.importance,
-        ttl_ms=form.ttl_ms,
-        decay_rate=form.decay_rate,
-        delay_ms=form.delay_ms,
-        headers=form.headers,
-        id=form.id,
-        key=form.key,
-        replicas=form.replicas,
-        store=form.store,
-        durable=form.durable,
-        type=kind or "BYTE",
-    )
+        for form, body in zip(forms, _bodies(forms), strict=True)
+    ]
+
+
+def _bodies(forms: Sequence[MessageForm]) -> Iterator[bytes]:
+    for number, form in enumerate(forms):
+        text, body = form.text, form.body_b64
+        if text is UNSET:
+            if body is UNSET:
+                raise InvalidRequest(
+                    f"messages[{number}] has neither text nor body_b64",
+                    'give the body as "text", or as "body_b64" in base64',
+                )
+            yield body
+        else:
+            if body is not UNSET:
+                raise InvalidRequest(
+                    f"messages[{number}] has both text and body_b64", "give the body once"
+                )
+            yield text.encode()
 
 
 def form_of(message: Message) -> MessageForm:
@@ -137,8 +151,6 @@ def lease_form(lease: Lease) -> LeaseForm:
     text = as_text(lease.body, lease.type)
     return LeaseForm(
         lease.id,
-        lease.body if text is UNSET else UNSET,
-        text,
         _plain(lease.headers),
         lease.token,
         lease.attempt,
@@ -152,6 +164,8 @@ def lease_form(lease: Lease) -> LeaseForm:
         lease.deadline_ms,
         lease.latency_history,
         lease.type,
+        lease.body if text is UNSET else UNSET,
+        text,
     )
 
 
@@ -160,8 +174,6 @@ def peek_form(peeked: Peeked) -> PeekForm:
     text = as_text(peeked.body, peeked.type)
     return PeekForm(
         peeked.id,
-        peeked.body if text is UNSET else UNSET,
-        text,
         _plain(peeked.headers),
         peeked.state,
         peeked.attempt,
@@ -175,6 +187,8 @@ def peek_form(peeked: Peeked) -> PeekForm:
         peeked.deadline_ms,
         peeked.latency_history,
         peeked.type,
+        peeked.body if text is UNSET else UNSET,
+        text,
     )
 
 

@@ -105,8 +105,6 @@ class LeaseForm(msgspec.Struct, gc=False):
     """A lease as a consumer sees it; the field order is the one `codec` fills."""
 
     id: str
-    body_b64: bytes | UnsetType
-    text: str | UnsetType
     headers: dict[str, str]
     token: str
     attempt: int
@@ -120,14 +118,14 @@ class LeaseForm(msgspec.Struct, gc=False):
     deadline_ms: int
     latency_history: tuple[Timing, ...]
     type: str
+    body_b64: bytes | UnsetType = UNSET
+    text: str | UnsetType = UNSET
 
 
 class PeekForm(msgspec.Struct, gc=False):
     """A message as a peek shows it."""
 
     id: str
-    body_b64: bytes | UnsetType
-    text: str | UnsetType
     headers: dict[str, str]
     state: str
     attempt: int
@@ -141,6 +139,8 @@ class PeekForm(msgspec.Struct, gc=False):
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
     type: str
+    body_b64: bytes | UnsetType = UNSET
+    text: str | UnsetType = UNSET
 
 
 class LeasesForm(msgspec.Struct, gc=False):

@@ -71,7 +71,7 @@ class Confirmations:
         try:
             self._writer.write()
         except StorageFailed:
-            self._release()
+            self.release()
             raise
 
     def commit(self) -> int:
@@ -82,7 +82,7 @@ class Confirmations:
             writer.sync()
         except StorageFailed as error:
             _confirm(waiters, error)
-            self._release()
+            self.release()
             raise
         try:
             if self.on_commit is not None:
@@ -92,7 +92,7 @@ class Confirmations:
         try:
             self._tidy()
         except StorageFailed:
-            self._release()
+            self.release()
             raise
         return len(waiters)
 
@@ -125,7 +125,7 @@ class Confirmations:
         self.thread.hurry()
         # The thread may have ended before it could see this one.
         if self._writer.failed is not None:
-            self._release()
+            self.release()
 
     def _in_thread(self) -> int | None:
         try:
@@ -137,7 +137,7 @@ class Confirmations:
             self._writer.failed = StorageFailed(
                 f"the commit thread died of {error!r}", "report this, then reopen the broker"
             )
-            self._release()
+            self.release()
             raise
 
     def _take(self) -> list[Confirmed | Sleeper]:
@@ -149,7 +149,8 @@ class Confirmations:
                 break
         return taken
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Tell everybody who waits what ended the log."""
         failed = self._writer.failed
         assert failed is not None
         _confirm(self._take(), failed)

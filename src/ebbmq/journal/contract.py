@@ -29,6 +29,9 @@ class Journal(Protocol):
     def append(self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]) -> int:
         """Append one record at level memory and return the position after it."""
 
+    def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:
+        """Append one small record, bring everything to level written, return the position."""
+
     def when(self, level: Level, position: int, callback: Confirmed) -> None:
         """Call back once everything before `position` holds at `level`, or never will."""
 

@@ -86,8 +86,15 @@ class OsFile:
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> int:
         """Write all chunks back to back from `offset`."""
+        if len(chunks) == 1:
+            data = chunks[0]
+            total = len(data)
+            done = os.pwrite(self._fd, data, offset)
+            if done < total:
+                self._write_all(offset + done, memoryview(data)[done:])
+            return total
         total = sum(map(len, chunks))
-        if total <= _JOIN_BYTES_MAX or len(chunks) == 1:
+        if total <= _JOIN_BYTES_MAX:
             self._write_all(offset, b"".join(chunks))
             return total
         for start in range(0, len(chunks), _VECTOR_MAX):

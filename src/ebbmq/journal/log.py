@@ -190,6 +190,46 @@ class Log:
             self.write()
         return position + nbytes
 
+    def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:
+        """`append` a small record and `write`, in one step if nothing else waits to be written.
+
+        Raises:
+            StorageFailed: the log has failed.
+            Overloaded: code `disk_full`; only without `admit` before.
+            ClosedBroker: the log was closed.
+        """
+        writer, segment = self._writer, self._active
+        size = len(payload)
+        nbytes = (HEADER_BYTES + 7 + size) & -8
+        used = segment.used
+        if (
+            used != segment.written
+            or used + nbytes > segment.capacity
+            or self._closed
+            or len(writer.open) > 1
+        ):
+            position = self.append(kind, pid, count, first, (payload,))
+            self.write()
+            return position
+        position = segment.base | used
+        about = (kind, pid, count, first, writer.synced_position)
+        header = record.pack(self._store, position, about, payload)
+        try:
+            writer.write_record(segment, header + payload + PADDING[size & 7])
+        except StorageFailed:
+            self._confirm.release()
+            raise
+        self.position = position + nbytes
+        self._appended_bytes += nbytes
+        self._unflushed_count += count
+        thread = self._thread
+        if not thread.armed:
+            thread.arm()
+        if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
+            self._unflushed_count = 0
+            thread.hurry()
+        return position + nbytes
+
     def write(self) -> None:
         """Hand everything appended before this call to the kernel, in the caller's thread.
 

@@ -49,6 +49,27 @@ class Writer:
                     self.written_bytes += nbytes
                     self.written_position = segment.base | segment.written
 
+    def write_record(self, segment: Segment, data: bytes) -> None:
+        """Add a record to a segment of which everything is written, and write it.
+
+        Only the appending thread may call it, as only it adds to the segment.
+
+        Raises:
+            StorageFailed: now or before.
+        """
+        with self._write_lock:
+            if self.failed is not None:
+                self.check()
+            try:
+                segment.file.write(segment.used, (data,))
+            except OSError as error:
+                raise self.fail("writing", name_of(segment.number), error) from error
+            nbytes = len(data)
+            segment.used += nbytes
+            segment.written = segment.used
+            self.written_bytes += nbytes
+            self.written_position = segment.base | segment.used
+
     def sync(self) -> None:
         """Write everything appended before this call and return once the device has it.
 

@@ -236,6 +236,33 @@ class Engine:
                 self.removals.note(parts[0], position)
         return journal.position
 
+    def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> None:
+        """Append one fact about messages that are there, at level written."""
+        self.journal.append_written(kind, pid, count, first, payload)
+        self.facts_since_checkpoint += count
+        if kind == fact.ACK:
+            self.live -= count
+        if self._holding:
+            self.written = self.journal.written_position
+            self.open_held()
+
+    def settle_written(self, shard: Shard) -> None:
+        """`settle` and `write_now`; a lease of one message leaves one small fact."""
+        partition = shard.partition
+        facts = partition.facts
+        if (
+            len(facts) != 1
+            or facts[0][0] != fact.GRANT
+            or partition.left
+            or partition.let_go
+            or partition.moves
+        ):
+            self.settle(shard)
+            self.write_now()
+            return
+        kind, pid, count, first, parts = facts.pop()
+        self.append_written(kind, pid, count, first, b"".join(parts))
+
     def admit(self, payload_bytes: int, leaving: int = 0) -> None:
         """Make room for a record beside what is reserved for leases and acks of all messages.
 

@@ -155,10 +155,10 @@ def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Leas
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
     grants = leases.lease(partition, 1, timeout, engine.nonce(), now_ms)
-    engine.settle(shard)
     if not grants.seqs:
+        engine.settle(shard)
         return None
-    engine.write_now()
+    engine.settle_written(shard)
     seq, row = grants.seqs[0], grants.rows[0]
     payload = shard.resident.take(seq, row[2])
     if payload is None:

@@ -306,3 +306,17 @@ def test_a_segment_that_is_gone_leaves_its_number_unused() -> None:
     disk.delete(name_of(1))
     log = opened(disk, end)
     assert log.position == 2 << 32 | HEADER_BYTES
+
+
+def test_a_small_record_can_be_appended_and_written_in_one_step() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    positions = [log.append_written(3, 7, 1, number, bytes([number])) for number in range(5)]
+    assert log.written_position == log.position == positions[-1]
+    log.append(4, 7, 1, 5, [b"waits"])
+    position = log.append_written(3, 7, 1, 6, bytes(5_000))
+    assert log.written_position == log.position == position
+    log.commit()
+    found = [item for item in scan(disk, UUID) if type(item) is Found]
+    assert [item.header.first for item in found] == list(range(7))
+    assert [bytes(item.payload) for item in found[:5]] == [bytes([n]) for n in range(5)]

@@ -137,3 +137,13 @@ def test_a_callback_that_raises_leaves_nobody_waiting() -> None:
         append_and_wait_for_ever(log)
     with pytest.raises(StorageFailed, match="a defect"):
         log.close()
+
+
+def test_a_failed_write_in_one_step_is_final_too() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    disk.fail_write_after(0)
+    with pytest.raises(StorageFailed, match="writing"):
+        log.append_written(1, 0, 1, 0, b"x")
+    with pytest.raises(StorageFailed):
+        log.append(1, 0, 1, 0, [b"x"])

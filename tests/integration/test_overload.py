@@ -1,0 +1,122 @@
+"""Ten times more published than consumed: memory stays bounded, confirms and health keep coming."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ebbmq import Client, Message, QueueSpec, limits
+from ebbmq.errors import Overloaded, QueueFull
+from tests.serving import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+PUBLISHERS = 4
+BATCH = 200
+BODY = b"b" * 1_024
+CACHE_BYTES = 24 * limits.MIB
+PENDING_BYTES = 16 * limits.MIB
+#: What a message that waits costs beside its body; docs/GUARANTEES.md.
+ROW_BYTES = 72
+#: What a producer's id costs that is remembered; the client gives every message one.
+ID_BYTES = 40
+#: Longer than any pause of a machine that is merely busy.
+SILENCE_S = 20.0
+
+
+class Load:
+    """Publishers, a consumer that is ten times slower, and somebody who asks whether it lives."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._stop = threading.Event()
+        self._counted = threading.Lock()
+        self.published = self.consumed = self.refused = self.healthy = 0
+        self.confirmed_at: list[float] = []
+        self.rss_bytes: list[int] = []
+        self.failures: list[BaseException] = []
+
+    def run(self, seconds: float) -> None:
+        work = [*itertools.repeat(self._publish, PUBLISHERS), self._consume, self._watch]
+        threads = [threading.Thread(target=self._repeat, args=(each,)) for each in work]
+        for thread in threads:
+            thread.start()
+        self._stop.wait(seconds)
+        self._stop.set()
+        for thread in threads:
+            thread.join()
+
+    def _repeat(self, work: Callable[[Client], None]) -> None:
+        try:
+            with Client(self._server.url) as client:
+                while not self._stop.is_set():
+                    work(client)
+        except BaseException as error:
+            self.failures.append(error)
+            self._stop.set()
+            raise
+
+    def _publish(self, client: Client) -> None:
+        try:
+            client.publish("load", [Message(BODY)] * BATCH, confirm="synced")
+        except (Overloaded, QueueFull):
+            self.refused += 1
+            return
+        with self._counted:
+            self.published += BATCH
+            self.confirmed_at.append(time.monotonic())
+
+    def _consume(self, client: Client) -> None:
+        behind = self.published // 10 - self.consumed
+        leases = client.lease("load", max(1, min(behind, BATCH)), wait_ms=100)
+        if behind <= 0:
+            client.release("load", [lease.token for lease in leases])
+            self._stop.wait(0.01)
+            return
+        client.ack("load", [lease.token for lease in leases])
+        self.consumed += len(leases)
+
+    def _watch(self, client: Client) -> None:
+        with self._server.caller(timeout_s=SILENCE_S) as caller:
+            assert caller.call("GET", "/health/live").status == 200
+        self.healthy += 1
+        self.rss_bytes.append(self._server.rss_bytes())
+        self._stop.wait(0.05)
+
+
+def test_a_server_that_gets_ten_times_too_much_stays_within_its_memory_and_alive(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    seconds = float(pytestconfig.getoption("--overload-seconds"))
+    file = tmp_path / "ebbmq.toml"
+    file.write_text(f"cache_bytes = {CACHE_BYTES}\n[http]\npending_bytes_max = {PENDING_BYTES}\n")
+    with Running(tmp_path / "data", "--config", str(file)) as server:
+        with Client(server.url) as client:
+            client.declare(QueueSpec("load"))
+            client.publish("load", [Message(BODY)])
+        at_start = server.rss_bytes()
+        load = Load(server)
+        started = time.monotonic()
+        load.run(seconds)
+        assert load.failures == []
+        assert server.stop() == 0
+    assert load.consumed >= load.published // 20
+    assert load.healthy > 0
+    moments = [started, *load.confirmed_at, started + seconds]
+    gaps = [after - before for before, after in itertools.pairwise(sorted(moments))]
+    assert max(gaps) < SILENCE_S
+    rows = (load.published - load.consumed) * ROW_BYTES
+    limit = at_start + CACHE_BYTES + PENDING_BYTES + limits.PENDING_BYTES_MAX + rows
+    import sys
+
+    print(
+        f"\npublished {load.published} consumed {load.consumed} refused {load.refused} healthy {load.healthy} gap {max(gaps):.2f} start {at_start >> 20} max {max(load.rss_bytes) >> 20} limit {limit >> 20} MiB",
+        file=sys.__stdout__,
+    )
+    assert max(load.rss_bytes) <= 1.25 * limit, f"{load.published} published"

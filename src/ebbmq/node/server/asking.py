@@ -77,6 +77,10 @@ def query_of(request: Asking, form: type[S]) -> S:
     """
     known = tuple(field.name for field in msgspec.structs.fields(form))
     given = routes.parameters(request.scope["query_string"], known)
+    for name, value in given.items():
+        # Words that stand for nothing are no values here: what is not asked for is left out.
+        if value.lower() in {"", "null"}:
+            raise InvalidRequest(f"parameter {name} is {value!r}", "leave it out")
     try:
         return msgspec.convert(given, form, strict=False)
     except msgspec.ValidationError as error:

@@ -60,7 +60,9 @@ def build(context: Context) -> Application:
         # Litestar splits the decoded path; a name with a slash must stay one part.
         parts = scope["raw_path"].split(b"/")
         path = "/".join(quote(unquote_to_bytes(part), safe="") for part in parts)
-        await litestar({**scope, "path": path}, receive, send)  # type: ignore[arg-type]
+        # Litestar answers OPTIONS itself, and names the methods of one handler only.
+        method = "options" if scope["method"] == "OPTIONS" else scope["method"]
+        await litestar({**scope, "path": path, "method": method}, receive, send)  # type: ignore[arg-type]
 
     return application
 
@@ -126,9 +128,10 @@ def _refuse(_request: Request[Any, Any, Any], error: EbbError) -> Answer:
 
 
 def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Answer:
-    what = f"{request.method} {request.scope['path']}"[:200]
+    what = f"{request.method.upper()} {request.scope['path']}"[:200]
     if isinstance(error, MethodNotAllowedException):
-        allow = (error.headers or {}).get("allow", "")
+        methods = (error.headers or {}).get("allow", "").split(", ")
+        allow = ", ".join(sorted(method for method in methods if method != "OPTIONS"))
         return fault(
             UnknownPath(f"{what}: not with this method", f"use {allow}", code="method_not_allowed"),
             (b"allow", allow.encode()),

@@ -30,6 +30,7 @@ _FAULTS: Final = {
 _BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 #: What a name in a path may not be is told by the server; here only what cannot be sent.
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 255}
+_ID: Final = {"type": "string", "pattern": "^[0-9a-f]{1,8}-[0-9a-f]{1,12}$"}
 _PARAMETERS: Final = {
     "queue": "The queue's name; a slash in it is sent as %2F.",
     "topic": "The topic's name; a slash in it is sent as %2F.",
@@ -81,9 +82,12 @@ def document() -> dict[str, Any]:
 
 def _refine(schemas: dict[str, Any]) -> None:
     """Say what the types of structs cannot."""
-    schemas["MessageForm"]["oneOf"] = [{"required": ["body_b64"]}, {"required": ["text"]}]
+    bodies = ("body_b64", "text")
     for name in ("MessageForm", "LeaseForm", "PeekForm"):
-        schemas[name]["properties"]["body_b64"]["pattern"] = _BASE64
+        schema = schemas[name]
+        schema["required"] = [field for field in schema["required"] if field not in bodies]
+        schema["oneOf"] = [{"required": [field]} for field in bodies]
+        schema["properties"]["body_b64"]["pattern"] = _BASE64
 
 
 def _described(operation: Operation) -> dict[str, Any]:
@@ -116,7 +120,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
             "in": "path",
             "required": True,
             "description": _PARAMETERS[name],
-            "schema": dict(_NAME),
+            "schema": dict(_ID if name == "id" else _NAME),
         }
         for name in names
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -41,11 +41,15 @@ class PeekQuery(msgspec.Struct):
     state: forms.State = "ready"
 
 
+#: As many digits as a number in a query may have.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=999_999_999_999)]
+
+
 class ReadLeaseQuery(msgspec.Struct, rename={"first": "from", "last": "to"}):
     """GET /v1/queues/{queue}/leases/{name}: numbers of leases, from 0."""
 
-    first: forms.Duration = 0
-    last: forms.Duration | None = None
+    first: _Number = 0
+    last: _Number | None = None
 
 
 class MessageView(msgspec.Struct, omit_defaults=True):

@@ -26,6 +26,7 @@ _REMOVALS_COUNT: Final = 1_000
 
 #: Milliseconds of queue time: 48 bits, as in a message's row.
 Instant = Annotated[int, Meta(ge=0, le=(1 << 48) - 1)]
+MessageId = Annotated[str, Meta(pattern="^[0-9a-f]{1,8}-[0-9a-f]{1,12}$")]
 RemovalReason = Literal[
     "stale",
     "expired",
@@ -212,7 +213,7 @@ class RemovalsQuery(_Request):
 
     reason: RemovalReason | None = None
     since_ms: Instant | None = None
-    after: ShortText | None = None
+    after: MessageId | None = None
     count: Annotated[int, Meta(ge=1, le=REMOVALS_COUNT_MAX)] = _REMOVALS_COUNT
 
 

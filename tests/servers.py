@@ -88,11 +88,15 @@ class Server:
     def frozen(self) -> Iterator[None]:
         """Neither dead nor answering."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        pids = [self.process.pid, *_children(self.process.pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
         try:
+            wait_until(lambda: all(_is_stopped(pid) for pid in pids), "freezing")
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()
@@ -133,18 +137,6 @@ class Postgres(Server):
         super().kill()
         # A new server refuses to start while a process of the old one is alive.
         wait_until(lambda: not any(_is_running(pid) for pid in children), "ending PostgreSQL")
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        assert self.process is not None
-        pids = [self.process.pid, *_children(self.process.pid)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in reversed(pids):
-                os.kill(pid, signal.SIGCONT)
 
 
 class Valkey(Server):
@@ -261,7 +253,7 @@ class Weed(Server):
         parts = ("master", "volume", "filer", "admin")
         ports = [f"-{part}.port{kind}={free_port()}" for part in parts for kind in ("", ".grpc")]
         ports += [f"-s3.port={self.port}", f"-s3.port.grpc={free_port()}", "-s3.port.iceberg=0"]
-        quiet = "-master.telemetry=false -admin.ui=false -webdav=false"
+        quiet = f"-master.telemetry=false -admin.ui=false -webdav=false -metricsPort={free_port()}"
         return (
             str(Path(sys.executable).parent / "weed"),
             "mini",
@@ -298,10 +290,18 @@ def _children(pid: int) -> list[int]:
 
 def _is_running(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return _state(Path(f"/proc/{pid}")) != "Z"
     except OSError:
         return False
-    return state != "Z"
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether every thread has noticed the signal."""
+    return all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir())
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _known_nodes(client: valkey.Valkey) -> int:

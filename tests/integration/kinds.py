@@ -9,27 +9,19 @@ from urllib.parse import quote
 
 import psycopg
 
-from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Device, DeviceSpec
-from ebbmq.holding.file import FileDevice
-from ebbmq.holding.grid import GridDevice
-from ebbmq.holding.memory import MemoryDevice
-from ebbmq.holding.objects import ObjectDevice
-from ebbmq.holding.postgres import PostgresDatabase
-from ebbmq.holding.sql import SqlDevice
-from ebbmq.holding.sqlite import SqliteDatabase
-from ebbmq.journal.disk import FileDisk
+from ebbmq.holding.opening import Where, open_device
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from tests.servers import Postgres, Valkey, ValkeyCluster, Weed
+    from tests.servers import Weed
 
 MIB = 1 << 20
 DEVICE = b"d" * 16
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 2_000
 
 
 def spec(durable: bool, capacity_bytes: int = 64 * MIB) -> DeviceSpec:
@@ -43,66 +35,58 @@ def spec(durable: bool, capacity_bytes: int = 64 * MIB) -> DeviceSpec:
 
 
 class Kind:
-    """Opens a device again and again on the same place."""
+    """A place of its own for one test, on which devices are opened again and again."""
 
     durable = True
     server: Any = None
+    where: Where
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        self.tmp_path = tmp_path
+        raise NotImplementedError
 
     def open(self, capacity_bytes: int = 64 * MIB) -> Device:
-        return self.made(spec(self.durable, capacity_bytes))
-
-    def made(self, spec: DeviceSpec) -> Device:
-        raise NotImplementedError
+        return open_device(
+            spec(self.durable, capacity_bytes), self.where, time.perf_counter, DEVICE
+        )
 
 
 class Memory(Kind):
     durable = False
 
-    def made(self, spec: DeviceSpec) -> Device:
-        return MemoryDevice(spec, time.perf_counter)
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.where = Where(kind="memory")
 
 
 class File(Kind):
-    def made(self, spec: DeviceSpec) -> Device:
-        return FileDevice(spec, FileDisk(self.tmp_path), DEVICE, time.perf_counter)
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.where = Where(kind="file", url=tmp_path.as_uri())
 
 
 class Sqlite(Kind):
-    def made(self, spec: DeviceSpec) -> Device:
-        database = SqliteDatabase(self.tmp_path / "device.db")
-        return SqlDevice(spec, database, time.perf_counter)
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.where = Where(kind="sql", url=f"sqlite://{tmp_path}/device.db")
 
 
-class PostgresKind(Kind):
+class Postgres(Kind):
     """A schema of its own in the database."""
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        super().__init__(request, tmp_path)
-        self.server: Postgres = request.getfixturevalue("postgres")
+        self.server = request.getfixturevalue("postgres")
         schema = f"test_{uuid.uuid4().hex}"
         with psycopg.connect(self.server.url, autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {schema}")
-        self.url = f"{self.server.url}?options={quote(f'-csearch_path={schema}')}"
-
-    def made(self, spec: DeviceSpec) -> Device:
-        database = PostgresDatabase(self.url, time.perf_counter, timeout_ms=TIMEOUT_MS)
-        return SqlDevice(spec, database, time.perf_counter)
+        url = f"{self.server.url}?options={quote(f'-csearch_path={schema}')}"
+        self.where = Where(kind="sql", url=url, timeout_ms=TIMEOUT_MS)
 
 
 class Grid(Kind):
     """One server, emptied."""
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        super().__init__(request, tmp_path)
-        self.server: Valkey = request.getfixturevalue("valkey_server")
+        self.server = request.getfixturevalue("valkey_server")
         with self.server.client() as client:
             client.flushall()
-
-    def made(self, spec: DeviceSpec) -> Device:
-        return GridDevice(spec, self.server.url, time.perf_counter, timeout_ms=TIMEOUT_MS)
+        self.where = Where(kind="grid", url=self.server.url, timeout_ms=TIMEOUT_MS)
 
 
 class VolatileGrid(Grid):
@@ -113,54 +97,49 @@ class GridCluster(Kind):
     """Three primaries with a replica each, emptied; a put waits for a replica too."""
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        super().__init__(request, tmp_path)
-        self.cluster: ValkeyCluster = request.getfixturevalue("valkey_cluster")
-        self.cluster.empty()
-
-    def made(self, spec: DeviceSpec) -> Device:
-        return GridDevice(
-            spec, self.cluster.url, time.perf_counter, replicas=1, timeout_ms=TIMEOUT_MS
-        )
+        cluster = request.getfixturevalue("valkey_cluster")
+        cluster.empty()
+        self.where = Where(kind="grid", url=cluster.url, replicas=1, timeout_ms=5_000)
 
 
 class ObjectsHere(Kind):
     """A local directory."""
 
-    def made(self, spec: DeviceSpec) -> Device:
-        return ObjectDevice(spec, Bucket(self.tmp_path.as_uri()), time.perf_counter)
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.where = Where(kind="object", url=tmp_path.as_uri())
 
 
 class ObjectsInMemory(Kind):
     durable = False
 
-    def made(self, spec: DeviceSpec) -> Device:
-        return ObjectDevice(spec, Bucket("memory:///"), time.perf_counter)
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.where = Where(kind="object", url="memory:///")
 
 
 class ObjectsOnS3(Kind):
     """A prefix of its own in the bucket."""
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        super().__init__(request, tmp_path)
-        self.server: Weed = request.getfixturevalue("weed")
-        self.url = f"s3://{self.server.bucket}/{uuid.uuid4().hex}"
-        self.options = {
-            "endpoint": self.server.endpoint,
-            "access_key_id": self.server.access_key,
-            "secret_access_key": self.server.secret_key,
-            "region": "us-east-1",
-        }
-
-    def made(self, spec: DeviceSpec) -> Device:
-        bucket = Bucket(self.url, self.options, timeout_ms=TIMEOUT_MS)
-        return ObjectDevice(spec, bucket, time.perf_counter)
+        server: Weed = request.getfixturevalue("weed")
+        self.server = server
+        self.where = Where(
+            kind="object",
+            url=f"s3://{server.bucket}/{uuid.uuid4().hex}",
+            options={
+                "endpoint": server.endpoint,
+                "access_key_id": server.access_key,
+                "secret_access_key": server.secret_key,
+                "region": "us-east-1",
+            },
+            timeout_ms=TIMEOUT_MS,
+        )
 
 
 KINDS: dict[str, type[Kind]] = {
     "memory": Memory,
     "file": File,
     "sql-sqlite": Sqlite,
-    "sql-postgres": PostgresKind,
+    "sql-postgres": Postgres,
     "grid": Grid,
     "grid-volatile": VolatileGrid,
     "grid-cluster": GridCluster,
@@ -168,4 +147,5 @@ KINDS: dict[str, type[Kind]] = {
     "object-memory": ObjectsInMemory,
     "object-s3": ObjectsOnS3,
 }
-DURABLE = {name: kind for name, kind in KINDS.items() if kind.durable}
+DURABLE = [name for name, kind in KINDS.items() if kind.durable]
+SERVED = ["sql-postgres", "grid", "object-s3"]

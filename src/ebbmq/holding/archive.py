@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -41,6 +42,7 @@ _DEAD_OBJECTS_MAX: Final = 32
 _TAIL_GUESS_BYTES: Final = 256 * limits.KIB
 _DEAD_HEAD: Final = Struct("<4sI")
 _DEAD_MAGIC: Final = b"EBD1"
+_SEGMENT_CHARS_MAX: Final = 200
 #: The directory Hive and Spark take for "no value".
 _NO_QUEUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -296,7 +298,7 @@ class Archive:
         data = _DEAD_HEAD.pack(_DEAD_MAGIC, crc32c.crc32c(marks)) + marks
         self._number += 1
         number = self._number
-        self._bucket.put(self._dead_path(number), data)
+        self._bucket.put_whatever_the_space(self._dead_path(number), data)
         self._dead_objects[number] = len(data)
         self._unsaved.clear()
         if len(before) >= _DEAD_OBJECTS_MAX:
@@ -345,11 +347,12 @@ class Archive:
 
 def _parts(copies: Sequence[Copy]) -> Iterator[tuple[str, list[Copy]]]:
     """Cut a batch into packs: by queue, and by size."""
-    queues: dict[str, list[Copy]] = {}
+    queues: dict[str | None, list[Copy]] = {}
     for copy in copies:
-        name = _NO_QUEUE if copy.properties is None else quote(copy.properties.queue, safe="")
-        queues.setdefault(f"queue={name}", []).append(copy)
-    for directory, part in queues.items():
+        name = None if copy.properties is None else copy.properties.queue
+        queues.setdefault(name, []).append(copy)
+    for queue, part in queues.items():
+        directory = _directory(queue)
         cut: list[Copy] = []
         nbytes = 0
         for copy in part:
@@ -359,3 +362,14 @@ def _parts(copies: Sequence[Copy]) -> Iterator[tuple[str, list[Copy]]]:
             cut.append(copy)
             nbytes += len(copy.payload)
         yield directory, cut
+
+
+def _directory(queue: str | None) -> str:
+    """One path segment for any queue name; one that is too long is cut and told apart by a hash."""
+    if queue is None:
+        return f"queue={_NO_QUEUE}"
+    name = quote(queue, safe="")
+    if len(name) > _SEGMENT_CHARS_MAX:
+        mark = hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()
+        name = f"{quote(queue[: _SEGMENT_CHARS_MAX // 12], safe='')}~{mark}"
+    return f"queue={name}"

@@ -19,12 +19,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 
 from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.holding.contract import DeviceFull
+from ebbmq.holding.reserve import Reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 #: Bodies nearer to each other than this are fetched together.
 _COALESCE_BYTES: Final = 64 * 1024
+#: Hidden, so that neither listings of ours nor Spark take it for an object.
+_RESERVE: Final = ".reserve"
+_RESERVE_BYTES: Final = 1024 * 1024
 _NO_SPACE: Final = "(os error 28)"
 
 
@@ -56,6 +60,7 @@ class Bucket:
         parts = urlsplit(url)
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         self.root = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        self._reserve = None if self.root is None else Reserve(self.root / _RESERVE, _RESERVE_BYTES)
         self.is_volatile = parts.scheme == "memory"
         client: dict[str, Any] = {
             "timeout": timedelta(milliseconds=timeout_ms),
@@ -70,6 +75,8 @@ class Bucket:
         try:
             if self.root is not None:
                 self.root.mkdir(parents=True, exist_ok=True)
+            if self._reserve is not None:
+                self._reserve.hold()
             connect: Any = stores.from_url
             self._store = connect(url, **options, **remote)
         except OSError as error:
@@ -103,6 +110,19 @@ class Bucket:
             raise StorageFailed(
                 f"{path} in {self.where} is not what was put there", "check that storage"
             )
+
+    def put_whatever_the_space(self, path: str, data: bytes) -> None:
+        """Put a small object; on a full local disk in the space reserved for that."""
+        if self._reserve is not None:
+            self._reserve.hold()
+        try:
+            self.put(path, data)
+        except DeviceFull:
+            if self._reserve is None:
+                raise
+            self._reserve.release()
+            self.delete([path])
+            self.put(path, data)
 
     def get(self, path: str, start: int = 0, end: int | None = None) -> bytes | None:
         """An object or a part of it; None if there is no such object."""

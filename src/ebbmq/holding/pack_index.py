@@ -1,4 +1,4 @@
-"""Where the messages of one store are in its packs: in RAM, 36 bytes each, sorted runs of numbers.
+"""Where the messages of one store are in its packs: in RAM, 32 bytes each, sorted runs of numbers.
 
 A put adds a run; runs of similar size are merged, so there are few of them and each message is
 moved a logarithmic number of times. At most one entry of a key is live: a put or delete first marks

@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.errors import StorageFailed
 from ebbmq.holding.contract import Copy, DeviceFull, Key, Stored
+from ebbmq.holding.reserve import Reserve
 from ebbmq.holding.sql import COPY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+_EMPTY_WAL: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 _OPENING: Final = (
     "PRAGMA page_size = 16384",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     f"PRAGMA journal_size_limit = {64 * limits.MIB}",
-    "PRAGMA wal_checkpoint(TRUNCATE)",
+    # Emptying it may need as much space in the database, which a reserve has to provide.
+    "PRAGMA wal_autocheckpoint = 128",
+    _EMPTY_WAL,
     # Keys are unique because a put deletes first; an index that has size and crc as well answers
     # a scan without touching a payload.
     """CREATE TABLE IF NOT EXISTS ebbmq_copies (
@@ -43,7 +47,9 @@ _USAGE: Final = (
 )
 _TOUCH: Final = "INSERT INTO ebbmq_probe VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET n = n + 1"
 _KEYS_PER_STATEMENT: Final = 512
-_FULL: Final = sqlite3.SQLITE_FULL
+#: What a few deletes write to the WAL at worst, a page for each row and index entry.
+_KEYS_WHEN_FULL: Final = 64
+_RESERVE_BYTES: Final = 4 * limits.MIB
 
 
 class SqliteDatabase:
@@ -54,6 +60,7 @@ class SqliteDatabase:
         self._path = path
         self._timeout_ms = timeout_ms
         self._connection: sqlite3.Connection | None = None
+        self._reserve = Reserve(path.with_name(path.name + ".reserve"), _RESERVE_BYTES)
 
     @property
     def where(self) -> str:
@@ -99,7 +106,20 @@ class SqliteDatabase:
             )
 
     def delete(self, keys: Sequence[Key]) -> int:
-        """Delete the rows; by how many bytes the use changed."""
+        """Delete the rows, on a full disk in the space reserved for that; the change of the use."""
+        try:
+            return self._delete(keys)
+        except DeviceFull:
+            self._reserve.release()
+        change = 0
+        for start in range(0, len(keys), _KEYS_WHEN_FULL):
+            change += self._delete(keys[start : start + _KEYS_WHEN_FULL])
+            # Which gives the space to the next few.
+            self._opened().execute(_EMPTY_WAL).fetchall()
+        self._reserve.hold()
+        return change
+
+    def _delete(self, keys: Sequence[Key]) -> int:
         changes: dict[bytes, int] = {}
         with self._transaction("deleting copies") as connection:
             for key, size in _deleted(connection, keys):
@@ -145,12 +165,13 @@ class SqliteDatabase:
             yield connection
             connection.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
-            self.close()  # which rolls back
-            if getattr(error, "sqlite_errorcode", None) == _FULL:
+            if _is_full(error):
+                self._roll_back()
                 raise DeviceFull(
                     f"{doing} in {self.where} failed: its disk is full",
                     "choose another device, or free space on that disk",
                 ) from error
+            self.close()
             raise StorageFailed(
                 f"{doing} in {self.where} failed: {error}",
                 "see that the directory exists, can be written and has a healthy disk",
@@ -165,10 +186,34 @@ class SqliteDatabase:
                 # One thread at a time, which the contract promises, need not be the same thread.
                 check_same_thread=False,
             )
+            try:
+                self._prepare(connection)
+            except sqlite3.Error:
+                connection.close()
+                raise
             self._connection = connection
-            for statement in _OPENING:
-                connection.execute(statement).fetchall()
         return self._connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        for statement in _OPENING:
+            try:
+                connection.execute(statement).fetchall()
+            except sqlite3.Error as error:
+                if not _is_full(error):
+                    raise
+                self._reserve.release()
+                connection.execute(statement).fetchall()
+        self._reserve.hold()
+
+    def _roll_back(self) -> None:
+        """A full disk is no reason to lose the connection: reads need no space, opening does."""
+        if self._connection is not None and self._connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
+
+def _is_full(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _deleted(connection: sqlite3.Connection, keys: Sequence[Key]) -> Iterator[tuple[Key, int]]:

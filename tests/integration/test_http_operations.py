@@ -8,6 +8,7 @@ import json
 import re
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,8 +25,8 @@ from tests.served import Answer, Served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 STRANGE = '<script>alert("x")</script> & \\ {} \'"'
 
 
@@ -315,3 +316,12 @@ def methods_of(path: str) -> list[str]:
         except UnknownPath:
             continue
     return found
+
+
+def test_the_page_on_metrics_names_those_there_are(served: Served) -> None:
+    text = served.ask("GET", "/metrics").body.decode()
+    there = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
+    there |= set(re.findall(r"# TYPE (\w+)", text))
+    told = set(re.findall(r"`(ebbmq_\w+)", (ROOT / "docs" / "http.md").read_text()))
+    assert told
+    assert told <= there

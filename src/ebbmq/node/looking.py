@@ -225,13 +225,14 @@ def journal(engine: Engine) -> dict[str, int]:
     with engine.lock:
         engine.check_open()
         segments = engine.journal.segments()
-        return {
-            "flushes": engine.journal.flushes,
-            "written_bytes": engine.journal.written_bytes,
-            "segments": len(segments),
-            "bytes": sum(segment.used_bytes for segment in segments),
-            "free_bytes": shutil.disk_usage(engine.directory.path).free,
-        }
+        flushes, written_bytes = engine.journal.flushes, engine.journal.written_bytes
+    return {
+        "flushes": flushes,
+        "written_bytes": written_bytes,
+        "segments": len(segments),
+        "bytes": sum(segment.used_bytes for segment in segments),
+        "free_bytes": shutil.disk_usage(engine.directory.path).free,
+    }
 
 
 def health(engine: Engine) -> dict[str, Any]:

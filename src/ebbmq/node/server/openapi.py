@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document, made of the table of operations and of what the decoders take.
 
 Schemas come from the structs that requests are decoded into, so the document cannot promise what
-the server refuses (ADR 0014). It covers message verbs, which Litestar never sees.
+the server refuses (ADR 0017). It covers message verbs, which Litestar never sees.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def test_connections_over_the_limit_are_told_so(tmp_path: Path) -> None:
 def test_requests_beyond_the_memory_set_aside_are_told_when_to_try_again(tmp_path: Path) -> None:
     with Served(tmp_path, {"pending_bytes_max": 100_000}) as server:
         with server.connect() as slow:
-            slow.sendall(POST % (b"messages", 90_000) + b" " * 10_000)
+            slow.sendall(POST % (b"messages", 90_000) + b" " * 80_000)
             until(lambda: server.context.pending_bytes == 90_000)
             answer = server.ask("POST", "/v1/queues/q/messages", b" " * 20_000)
             assert (answer.status, answer.json["code"]) == (429, "overloaded")
@@ -133,6 +133,18 @@ def test_requests_beyond_the_memory_set_aside_are_told_when_to_try_again(tmp_pat
         until(lambda: server.context.pending_bytes == 0)
         answer = server.ask("POST", "/v1/queues/q/messages", {"messages": [{"text": "x" * 90_000}]})
         assert answer.status == 200
+
+
+def test_who_only_says_that_it_will_send_much_takes_nothing(tmp_path: Path) -> None:
+    with (
+        Served(tmp_path, {"pending_bytes_max": 2 << 20, "request_bytes_max": 1 << 20}) as server,
+        ExitStack() as held,
+    ):
+        for _ in range(20):
+            held.enter_context(server.connect()).sendall(POST % (b"messages", 1 << 20))
+        until(lambda: server.context.pending_bytes == 20 * 65_536)
+        body = {"messages": [{"text": "x" * 500_000}]}
+        assert server.ask("POST", "/v1/queues/q/messages", body).status == 200
 
 
 def test_a_poll_is_answered_when_a_message_comes(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from ebbmq.node.server.context import Context
     from ebbmq.node.server.listening import Listening
 
-#: A chunked body says nothing of its size beforehand; it is counted in steps of this many bytes.
-_CHUNKED_STEP: Final = 64 * limits.KIB
+#: A request is counted as it arrives, in steps of this many bytes: who only says that it will send
+#: much takes nothing from the others.
+_STEP_BYTES: Final = 64 * limits.KIB
 _ANSWER_WATER_BYTES: Final = 64 * limits.KIB
 #: Headers that offer another protocol.
 _OFFERS: Final = (b"upgrade", b"connection", b"http2-settings")
@@ -72,9 +73,8 @@ class Connection(HttpToolsProtocol):
         #: Counted in the context's pending bytes: for the request, and for the answer.
         self._request_bytes = 0
         self._answer_bytes = 0
-        #: The size of the request so far, and the size it said it would have.
-        self._got_bytes = 0
-        self._said_bytes: int | None = None
+        #: The size of the request so far, and the most it said it would have.
+        self._got_bytes = self._said_bytes = 0
         #: Nothing more is taken from this peer.
         self._refused = False
         #: The connection was lost before its peer had taken all of an answer.
@@ -179,16 +179,20 @@ class Connection(HttpToolsProtocol):
             > limits.REQUEST_HEAD_BYTES_MAX
         ):
             return _head_too_large()
-        self._said_bytes = None
+        self._said_bytes = 0
         for name, value in headers:
             if name == b"content-length":
                 self._said_bytes = int(value)
-        return self._size_problem(self._said_bytes or 0)
+            elif name == b"transfer-encoding":
+                self._said_bytes = self._http.request_bytes_max
+        if self._said_bytes > self._http.request_bytes_max:
+            return _too_large(self._http.request_bytes_max)
+        return self._room_problem(0)
 
-    def _size_problem(self, size: int) -> ClientError | None:
+    def _room_problem(self, size: int) -> ClientError | None:
         if size > self._http.request_bytes_max:
             return _too_large(self._http.request_bytes_max)
-        if not self._count_request(size):
+        if not self._count_request(min(size + _STEP_BYTES, self._said_bytes)):
             return _no_memory()
         return None
 
@@ -197,8 +201,8 @@ class Connection(HttpToolsProtocol):
         if self._refused or self.cycle.response_complete:
             return
         self._got_bytes += len(body)
-        if self._said_bytes is None and self._got_bytes > self._request_bytes:
-            problem = self._size_problem(self._got_bytes + _CHUNKED_STEP)
+        if self._got_bytes > self._request_bytes:
+            problem = self._room_problem(self._got_bytes)
             if problem is not None:
                 self._refuse(problem)
                 return

@@ -43,6 +43,8 @@ from ebbmq.model import (
 )
 
 if TYPE_CHECKING:
+    from ebbmq.client.async_client import AsyncClient
+    from ebbmq.client.client import Client
     from ebbmq.node.async_broker import AsyncBroker
     from ebbmq.node.broker import Broker
 

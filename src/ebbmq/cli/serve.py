@@ -100,6 +100,6 @@ def _first_steps(session: Session, started: Started) -> list[str]:
     steps["publish"] = f"curl -s {token}{path}/messages -d '{message}'"
     steps["lease"] = f"curl -s {token}{path}/leases -d '{{\"count\": 1}}'"
     if not started.has_users:
-        steps["users"] = f"none, so this machine only; see ebbmq users --help{session.data_flag()}"
+        steps["users"] = "none, so this machine only; ebbmq users --help says how to add one"
     steps["data"] = f"{session.data}; stop with Ctrl-C"
     return [f"  {name:8} {step}" for name, step in steps.items()]

@@ -26,6 +26,7 @@ CHANGEABLE: Final = frozenset(
         "http.request_bytes_max",
         "http.pending_bytes_max",
         "http.receive_timeout_ms",
+        "http.idle_timeout_ms",
         "http.drain_timeout_ms",
         "log.format",
         "log.level",

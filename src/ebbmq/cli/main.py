@@ -17,6 +17,7 @@ from ebbmq.cli.peek import peek
 from ebbmq.cli.publish import publish
 from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
+from ebbmq.cli.rules import rules
 from ebbmq.cli.serve import serve
 from ebbmq.cli.session import anywhere_options
 from ebbmq.cli.topics import topics
@@ -58,6 +59,7 @@ for command in (
     queues,
     topics,
     users,
+    rules,
     removals,
     why,
     bench,

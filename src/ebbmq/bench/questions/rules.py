@@ -1,0 +1,123 @@
+"""What does it cost to choose a device by rules?"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.bench.row import Row, at_most, stated
+from ebbmq.policy.rules.choose import Chooser, Strategy
+from ebbmq.policy.rules.properties import DeviceState, Properties
+from ebbmq.policy.rules.rule import RuleSet, make_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ebbmq.bench.run import Run
+    from ebbmq.policy.rules.choose import View
+    from ebbmq.policy.rules.rule import Rule
+
+DEVICES: Final = ("DB1", "DB2", "GRID", "HDD", "MEMORY")
+BARS_US: Final = {8: 3.0, 1_000: 10.0, 10_000: 25.0}
+REFRESH_MS: Final = 2.0
+STRATEGIES: Final = {
+    "first_match": Strategy(),
+    "aggregate": Strategy(kind="aggregate"),
+    "fuzzy": Strategy(kind="fuzzy"),
+}
+
+
+def measure(run: Run) -> list[Row]:
+    """Time per choice and per change of status, with 8 to 10,000 rules of a fixed mix."""
+    rows: list[Row] = []
+    for count, bar_us in BARS_US.items():
+        rules = RuleSet.of(_mix(count))
+        messages = list(_messages(run.scale(2_000, 500), count))
+        for name, strategy in STRATEGIES.items():
+            rows += _asked(rules, strategy, messages, bar_us)
+            run.progress(f"{count:,} rules, {name}", len(rows), 3 * len(BARS_US) * len(STRATEGIES))
+    rows.append(stated("read 1,000 rules", _best(lambda: list(_mix(1_000)), 1) * 1e3, "ms"))
+    return rows
+
+
+def _asked(
+    rules: RuleSet, strategy: Strategy, messages: list[Properties], bar_us: float
+) -> list[Row]:
+    count, settings = len(rules.rules), {"devices": len(DEVICES), "messages": len(messages)}
+    began = time.perf_counter()
+    chooser = Chooser(rules, strategy)
+    built_ms = (time.perf_counter() - began) * 1e3
+    view = chooser.view(_states(0))
+    choose_us = _best(lambda: _choose_all(view, messages), len(messages)) * 1e6
+    refresh_ms = _best(lambda: chooser.view(_states(-10)), 1) * 1e3
+    title = f"{count:,} rules, {strategy.kind}"
+    judged = strategy.kind != "fuzzy"
+    return [
+        at_most(f"choose, {title}", choose_us, "us", bar_us, **settings)
+        if judged
+        else stated(f"choose, {title}", choose_us, "us", **settings),
+        at_most(f"refresh the status, {title}", refresh_ms, "ms", REFRESH_MS, **settings),
+        stated(f"make ready, {title}", built_ms, "ms", **settings),
+    ]
+
+
+def _choose_all(view: View, messages: list[Properties]) -> None:
+    for message in messages:
+        view.choose(message, "HDD")
+
+
+def _best(work: Callable[[], object], count: int, rounds: int = 5) -> float:
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - began) / count)
+    return min(times)
+
+
+def _states(status: float) -> dict[str, DeviceState]:
+    return {name: DeviceState(status=status - 5 * i) for i, name in enumerate(DEVICES)}
+
+
+def _mix(count: int) -> Iterator[Rule]:
+    """Half header equality, a fifth SIZE spans, a fifth contains or NOT, a tenth of the rest."""
+    dice = random.Random(count)  # noqa: S311  the same rules in every run
+    values = max(4, count // 20)
+    for number in range(count):
+        kind = number % 10
+        low = dice.uniform(0, 900)
+        if kind < 5:
+            when = f'HEADER("h{dice.randrange(10)}") == "v{dice.randrange(values)}"'
+        elif kind < 7:
+            when = f"SIZE > {low:.2f} AND SIZE < {low + dice.uniform(1, 300):.2f}"
+        elif kind == 7:
+            when = f'HEADER("locator").contains("db-{dice.randrange(values):05d}")'
+        elif kind == 8:
+            when = f'SIZE > {low:.2f} AND NOT HEADER("h1") == "v{dice.randrange(values)}"'
+        else:
+            when = dice.choice(
+                (
+                    f"IMPORTANCE >= {dice.randrange(1, 11)} AND QUEUE == q{dice.randrange(values)}",
+                    f"CLIENT_ID == c{dice.randrange(values)} OR STORE == s{dice.randrange(values)}",
+                    f"STATUS({dice.choice(DEVICES)}) < -{dice.randrange(1, 99)} AND TYPE == TEXT",
+                )
+            )
+        yield make_rule(f"W-{number:05d}", dice.randrange(1, 100), dice.choice(DEVICES), when)
+
+
+def _messages(count: int, rules: int) -> Iterator[Properties]:
+    dice = random.Random(rules + 1)  # noqa: S311  the same messages in every run
+    values = max(4, rules // 20)
+    for _ in range(count):
+        yield Properties(
+            size=dice.uniform(0, 1_200),
+            type=dice.choice(("TEXT", "BYTE")),
+            headers={
+                **{f"h{dice.randrange(10)}": f"v{dice.randrange(values)}" for _ in range(2)},
+                "locator": f"eu/rack-7/db-{dice.randrange(values):05d}",
+            },
+            client_id=f"c{dice.randrange(values)}",
+            queue=f"q{dice.randrange(values)}",
+            importance=float(dice.randrange(1, 11)),
+        )

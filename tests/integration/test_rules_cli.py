@@ -1,0 +1,165 @@
+"""`ebbmq rules` on a file: every slip is told, and every choice is explained."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+PATENT = """\
+# the example of the patent
+W-001: WEIGHT 31 USE HDD WHEN SIZE > 10 AND SIZE < 100 AND TYPE == TEXT
+W-002: WEIGHT 60 USE HDD WHEN TYPE == BYTE
+
+W-003: WEIGHT 80 USE MEMORY WHEN DESTINATION == QUEUE AND HEADER("asd").isPresent
+W-004: WEIGHT 90 USE MEMORY WHEN CLIENT_ID == privileged
+W-005: WEIGHT 80 USE MEMORY WHEN SIZE < 20
+W-006: WEIGHT 60 USE DB1 WHEN HEADER("locator").contains("fast-db")
+W-007: WEIGHT 60 USE DB2 WHEN HEADER("locator").contains("slow-db")
+W-999: WEIGHT 90 USE GRID WHEN SIZE > 10000
+"""
+STATUSES = ("--status", "HDD=-10", "--status", "DB1=-20", "--status", "GRID=-30")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            main(("rules", *arguments))
+        captured = capsys.readouterr()
+        return int(exit_.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def patent(tmp_path: Path) -> str:
+    file = tmp_path / "storage.rules"
+    file.write_text(PATENT)
+    return str(file)
+
+
+def explained(run: Run, *arguments: str) -> Any:
+    code, out, _ = run("explain", *arguments, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def test_a_file_without_slips_is_summed_up(run: Run, patent: str) -> None:
+    code, out, err = run("check", patent)
+    assert (code, out, err) == (0, "8 rules for DB1, DB2, GRID, HDD, MEMORY\n", "")
+
+
+def test_every_slip_of_a_file_is_told_with_its_line_and_column(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "bad.rules"
+    file.write_text(
+        "A: WEIGHT 3 USE HDD WHEN SZE > 10\n"
+        "B: WEIGHT 1e9 USE HDD\n"
+        "C: WEIGHT 3 USE HDD\n"
+        "C: WEIGHT 3 USE SSD\n"
+        "D: WEIGHT 3 USE HDD WHEN SIZE > 5 AND SIZE < 3\n"
+    )
+    code, out, err = run("check", str(file))
+    assert code == 1
+    assert f"{file}: line 1: column 26: SZE is not a keyword" in out
+    assert "\n  A: WEIGHT 3 USE HDD WHEN SZE > 10\n                           ^\n" in out
+    assert "did you mean SIZE?" in out
+    assert "line 2: rule 'B': the weight is 1000000000" in out
+    assert "line 4: there is a rule 'C' already" in out
+    assert "attention: D is never true" in err
+    assert "3 problems" in err
+
+
+def test_problems_are_also_for_programs(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "bad.rules"
+    file.write_text("A: WEIGHT 3 USE HDD WHEN SZE > 10\nB: WEIGHT 3 USE SDS WHEN size > 1\n")
+    code, out, _ = run("check", str(file), "--device", "SSD", "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert [each["column"] for each in told["problems"]] == [26, 0]
+    assert told["problems"][0]["action"] == "did you mean SIZE?"
+    assert told["problems"][1]["action"] == "did you mean 'SSD'?"
+    assert told["rules"] == [
+        {"id": "B", "weight": 3.0, "device": "SDS", "when": "SIZE > 1", "enabled": True}
+    ]
+
+
+def test_rules_may_stand_in_a_toml_file(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "ebbmq.toml"
+    file.write_text(
+        '[[rules]]\nid = "W-1"\nweight = 31\ndevice = "HDD"\nwhen = "SIZE > 10"\n'
+        '[[rules]]\nid = "W-2"\nweight = 31\ndevise = "HDD"\n'
+        '[[rules]]\nid = "W-3"\nweight = "much"\ndevice = "HDD"\n'
+    )
+    code, out, _ = run("check", str(file))
+    assert code == 1
+    assert "rule number 2: devise is not known" in out
+    assert "did you mean device?" in out
+    assert "rule number 3: Expected `float`, got `str`" in out
+    assert "1 rule for HDD" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.toml", b"rules = 3"), ("x.toml", b"= ="), ("x.rules", b"\xff\xfe")],
+)
+def test_a_file_that_cannot_be_read_is_refused(
+    run: Run, tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    code, _, err = run("check", str(tmp_path / name))
+    assert code == 1
+    assert "hint:" in err
+
+
+def test_the_choice_of_the_example_is_explained(run: Run, patent: str) -> None:
+    told = explained(run, patent, "--size", "10", "--type", "TEXT", *STATUSES)
+    assert (told["chosen"], told["floor_added"]) == (["MEMORY", "DB2"], "DB2")
+    assert told["strategy"] == "first_match"
+    assert [rule["adjusted"] for rule in told["rules"]] == [90, 80, 80, 60, 60, 50, 40, 21]
+    assert [rule["id"] for rule in told["rules"] if rule["matched"]] == ["W-005"]
+    assert {each["name"]: each["why"] for each in told["devices"]}["HDD"] == (
+        "no rule that uses it is true of the message"
+    )
+
+
+def test_why_each_other_device_lost_is_told(run: Run, patent: str) -> None:
+    message = ("--size", "50", "--type", "TEXT", "--set", "CLIENT_ID=privileged")
+    headers = ("--header", "asd=1", "--header", "locator=slow-db")
+    code, out, _ = run(
+        "explain", patent, *message, *headers, *STATUSES, "--strategy", "aggregate", "--not-durable"
+    )
+    assert code == 0
+    assert out.startswith("MEMORY, by aggregate (mean)\n")
+    assert "chosen: rules W-004, W-003 score highest, 85" in out
+    assert "rule W-007: 60, below 85 of MEMORY" in out
+    assert "rule W-001: 21, below 85 of MEMORY" in out
+
+
+def test_a_device_that_is_down_and_a_second_copy_are_explained(run: Run, patent: str) -> None:
+    told = explained(run, patent, "--down", "MEMORY", "--replicas", "2", "--default", "DB1")
+    why = {each["name"]: each["why"] for each in told["devices"]}
+    assert told["chosen"] == ["HDD", "DB1"]
+    assert why["MEMORY"] == "it cannot be used just now"
+    assert why["DB1"] == "chosen for copy 2"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--status", "HDD=5"), ("--status", "HDD=x"), ("--set", "QUEU=q"), ("--set", "STATUS=1")],
+)
+def test_options_that_make_no_sense_are_refused(
+    run: Run, patent: str, arguments: tuple[str, ...]
+) -> None:
+    code, _, err = run("explain", patent, *arguments)
+    assert code == 2
+    assert "error:" in err

@@ -120,8 +120,8 @@ _COLUMNS: Final = (
     "leased",
     "scheduled",
     "oldest",
-    "published per s",
-    "acked per s",
+    "published/s",
+    "acked/s",
     "stale or expired",
     "dead-lettered",
 )

@@ -173,6 +173,36 @@ def test_many_small_puts_and_deletes_leave_few_objects(tmp_path):
     assert seqs_in(opened(tmp_path)) == list(range(0, 300, 2))
 
 
+class Spoiling(Bucket):
+    """A bucket that stores something else than it was given."""
+
+    spoil = staticmethod(bytes)
+
+    def create(self, path, data):
+        super().create(path, self.spoil(data))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"Q" + data[1:]],
+    ids=["shorter", "longer", "other"],
+)
+def test_a_pack_that_was_not_stored_as_given_does_not_count_and_does_not_stay(tmp_path, spoil):
+    device = opened(tmp_path, Spoiling)
+    device.put_many([copy(1)])
+    Spoiling.spoil = staticmethod(spoil)
+    try:
+        with pytest.raises(StorageFailed, match="is not what was put there"):
+            device.put_many([copy(1, b"other"), copy(2)])
+    finally:
+        Spoiling.spoil = staticmethod(bytes)
+    for again in (device, opened(tmp_path)):
+        assert again.get_many([key(1), key(2)]) == [b"body 1", Lack.MISSING]
+    assert len(packs(tmp_path)) == 1
+    device.put_many([copy(2)])
+    assert seqs_in(opened(tmp_path)) == [1, 2]
+
+
 class Unreliable(Bucket):
     """A bucket whose requests fail by chance, some of them after they were carried out."""
 

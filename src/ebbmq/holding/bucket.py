@@ -95,7 +95,7 @@ class Bucket:
             StorageFailed: it is not there, not the same, or there was one of that name.
         """
         try:
-            obstore.put(self._store, path, data, mode="create", use_multipart=False)
+            self.create(path, data)
             self._sync(path)
             stored = obstore.get(self._store, path).bytes()
         except AlreadyExistsError as error:
@@ -110,6 +110,10 @@ class Bucket:
             raise StorageFailed(
                 f"{path} in {self.where} is not what was put there", "check that storage"
             )
+
+    def create(self, path: str, data: bytes) -> None:
+        """Send a new object, nothing more; raises what obstore raises."""
+        obstore.put(self._store, path, data, mode="create", use_multipart=False)
 
     def put_whatever_the_space(self, path: str, data: bytes) -> None:
         """Put a small object; on a full local disk in the space reserved for that."""

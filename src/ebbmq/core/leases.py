@@ -46,6 +46,8 @@ _SLOTS: Final = np.uint64(SLOT_MASK)
 #: Below this many rows of a page, one by one is faster.
 _MANY: Final = 16
 _NO_ROW: Final = bytes(ROW.size)
+#: Names of leases that are over and not yet forgotten, at least.
+_NAMES_SPARED: Final = 64
 _FIELDS: Final = rows.DTYPE.names or ()
 
 TOKEN: Final = Struct(">IQIII")
@@ -266,10 +268,26 @@ def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -
     told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
     partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
     if name:
+        if len(partition.names) >= 2 * partition.names_in_use + _NAMES_SPARED:
+            _forget_names(partition)
         partition.names[name] = [
             (seq, generation + 1)
             for seq, generation in zip(seqs, grants.column("generation"), strict=True)
         ]
+
+
+def _forget_names(partition: Partition) -> None:
+    """Drop names of which no lease is held; seldom enough to cost nothing a name."""
+    index = partition.index
+    partition.names = {
+        name: held
+        for name, held in partition.names.items()
+        if any(
+            (row := index.read(seq)) is not None and row[0] == LEASED and row[13] == generation
+            for seq, generation in held
+        )
+    }
+    partition.names_in_use = len(partition.names)
 
 
 def _runs(seqs: list[int], generations: list[int]) -> bytes:

@@ -170,6 +170,8 @@ class Partition:
         #: Grant instants of leases whose deadline does not tell it (own timeout, extended).
         self.granted_at: dict[int, int] = {}
         self.names: dict[str, list[tuple[int, int]]] = {}
+        #: How many of them had a lease when they were last looked through.
+        self.names_in_use = 0
         self.held: deque[tuple[int, int, list[Run]]] = deque()
         self.depth = [0, 0, 0, 0, 0, 0]
         self.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)

@@ -59,6 +59,7 @@ class Confirmations:
 
     def __init__(self, writer: Writer, tidy: Callable[[], None], *, threaded: bool) -> None:
         self.on_commit: Callable[[int, int], None] | None = None
+        self.before_commit: Callable[[], None] | None = None
         self._writer = writer
         self._tidy = tidy
         self._waiters: deque[Confirmed | Sleeper] = deque()
@@ -79,10 +80,16 @@ class Confirmations:
         writer = self._writer
         waiters = self._take()
         try:
+            # After the waiters were taken: what they wait for was handed over before.
+            if self.before_commit is not None:
+                self.before_commit()
             writer.sync()
         except StorageFailed as error:
             _confirm(waiters, error)
             self.release()
+            raise
+        except BaseException:
+            self._waiters.extend(waiters)
             raise
         try:
             if self.on_commit is not None:
@@ -111,14 +118,18 @@ class Confirmations:
 
     def wait_synced(self, position: int) -> None:
         """Return once everything before `position` is on the device."""
+        self.wait_for_commit()
+        if position > self._writer.synced_position:
+            self._writer.check()
+
+    def wait_for_commit(self) -> None:
+        """Return once a commit that began after this call has ended, one way or the other."""
         if isinstance(self.thread, CommitByHand):
             self.commit()
             return
         sleeper = Sleeper()
         self._enter(sleeper)
         sleeper.sleep()
-        if position > self._writer.synced_position:
-            self._writer.check()
 
     def _enter(self, waiter: Confirmed | Sleeper) -> None:
         self._waiters.append(waiter)

@@ -128,6 +128,15 @@ class Log:
     def on_commit(self, callback: Callable[[int, int], None] | None) -> None:
         self._confirm.on_commit = callback
 
+    @property
+    def before_commit(self) -> Callable[[], None] | None:
+        """Called before each commit writes, in its thread: a last chance to append to it."""
+        return self._confirm.before_commit
+
+    @before_commit.setter
+    def before_commit(self, callback: Callable[[], None] | None) -> None:
+        self._confirm.before_commit = callback
+
     def admit(self, payload_bytes: int, reserve_bytes: int) -> None:
         """Make sure that a record fits and still leaves `reserve_bytes` for later facts.
 
@@ -258,6 +267,10 @@ class Log:
                 self._confirm.write()
         elif level == "synced" and position > self._writer.synced_position:
             self._confirm.wait_synced(position)
+
+    def wait_for_commit(self) -> None:
+        """Return once a commit that began after this call has ended, one way or the other."""
+        self._confirm.wait_for_commit()
 
     def commit(self) -> None:
         """Write and sync everything appended before this call, then call who waited for it.

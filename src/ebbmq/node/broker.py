@@ -6,7 +6,7 @@ import _thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from ebbmq.errors import LeaseLost, Overloaded
-from ebbmq.node import declaring, leasing, looking, moving_back, publishing, settling
+from ebbmq.node import declaring, intake, leasing, looking, moving_back, publishing, settling
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
 from ebbmq.node.opening import close_engine, open_engine
@@ -151,7 +151,12 @@ class Broker:
                 same message ids to be sure.
             StorageFailed: the journal has failed; open the broker again.
         """
-        receipts, level, position = publishing.publish(self.engine, queue, messages, confirm)
+        checked = intake.as_messages(messages)
+        level = intake.level_of(confirm, checked)
+        batch = intake.pack(checked)
+        if level == "synced" and timeout_ms is None:
+            return self.engine.gathering.publish(queue, batch)
+        receipts, position = publishing.store(self.engine, queue, batch, level)
         if level == "synced":
             self._wait(position, timeout_ms)
         return receipts

@@ -28,6 +28,7 @@ from ebbmq.errors import ClosedBroker, EbbError, Overloaded
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
 from ebbmq.node.catalog import Catalog, Queue, Shard
+from ebbmq.node.gathering import Gathering
 from ebbmq.node.levels import MEMORY
 from ebbmq.node.log import log
 
@@ -74,6 +75,7 @@ class Engine:
         self.catalog = Catalog()
         self.residency = Residency(config.cache_bytes)
         self.holdings = Holdings()
+        self.gathering = Gathering(self)
         self.journal: Log
         self.live = 0
         self.facts_since_checkpoint = 0

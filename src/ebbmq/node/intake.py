@@ -79,6 +79,18 @@ def pack(
     return Batch(messages, payloads, header_sizes, crcs, sum(map(len, payloads)), has_ids)
 
 
+def merged(batches: Sequence[Batch]) -> Batch:
+    """Several batches as one, in order."""
+    return Batch(
+        [message for batch in batches for message in batch.messages],
+        [payload for batch in batches for payload in batch.payloads],
+        [size for batch in batches for size in batch.header_sizes],
+        [crc for batch in batches for crc in batch.crcs],
+        sum(batch.body_bytes for batch in batches),
+        any(batch.has_ids for batch in batches),
+    )
+
+
 def select(batch: Batch, chosen: Sequence[int]) -> Batch:
     """Some of a batch's messages as a batch."""
     payloads = [batch.payloads[i] for i in chosen]

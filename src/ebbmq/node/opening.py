@@ -62,6 +62,7 @@ def open_engine(
             shard.totals_before = dict(shard.partition.totals)
         engine.written = engine.synced = engine.journal.position
         engine.journal.on_commit = engine.committed
+        engine.journal.before_commit = engine.gathering.take_in
         _note_start(engine)
     except BaseException:
         if removals is not None:

@@ -31,21 +31,26 @@ def publish(
     """Take messages into a queue; returns receipts that hold once (level, position) does."""
     checked = intake.as_messages(messages)
     level = intake.level_of(confirm, checked)
-    batch = intake.pack(checked)
+    receipts, position = store(engine, name, intake.pack(checked), level)
+    return receipts, level, position
+
+
+def store(engine: Engine, name: str, batch: Batch, level: Level) -> tuple[list[Receipt], int]:
+    """Take a batch into a queue; returns receipts that hold once the position does."""
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
         receipts = _into_queue(engine, queue, batch, RANK[level])
         if level == "written":
             engine.write_now()
-        return receipts, level, engine.journal.position
+        return receipts, engine.journal.position
 
 
 def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[Receipt]:
     """Store a batch as a whole or, refusing it, nothing of it."""
     if len(queue.shards) == 1:
         shard = usable(queue, queue.shards[0])
-        check_room(shard, len(batch.messages), batch.body_bytes)
+        check_room(shard, *_fresh(engine, shard, batch))
         engine.admit(_stored_bytes(batch))
         return into_shard(engine, shard, batch, level)
     parts = {
@@ -53,13 +58,28 @@ def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[
         for shard, chosen in _route(queue, batch.messages).items()
     }
     for shard, (_, part) in parts.items():
-        check_room(shard, len(part.messages), part.body_bytes)
+        check_room(shard, *_fresh(engine, shard, part))
     engine.admit(sum(_stored_bytes(part) for _, part in parts.values()))
     receipts: list[Receipt | None] = [None] * len(batch.messages)
     for shard, (chosen, part) in parts.items():
         for number, receipt in zip(chosen, into_shard(engine, shard, part, level), strict=True):
             receipts[number] = receipt
     return [receipt for receipt in receipts if receipt is not None]
+
+
+def _fresh(engine: Engine, shard: Shard, batch: Batch) -> tuple[int, int]:
+    """How many messages and bytes of a batch need room: what is stored already needs none."""
+    spec = shard.queue.spec
+    if not batch.has_ids or not (spec.max_messages or spec.max_bytes):
+        return len(batch.messages), batch.body_bytes
+    now_ms = engine.now_ms()
+    dedup = shard.partition.dedup
+    sizes = [
+        len(payload)
+        for message, payload in zip(batch.messages, batch.payloads, strict=True)
+        if message.id is None or not dedup.find(message.id, now_ms)
+    ]
+    return len(sizes), sum(sizes)
 
 
 def _stored_bytes(batch: Batch) -> int:
@@ -169,7 +189,7 @@ def check_room(shard: Shard, count: int, body_bytes: int) -> None:
     """
     spec, partition = shard.queue.spec, shard.partition
     parts = len(shard.queue.shards)
-    if spec.overflow == "reject":
+    if spec.overflow == "reject" and count:
         messages_max = spec.max_messages and max(1, spec.max_messages // parts)
         bytes_max = spec.max_bytes and max(1, spec.max_bytes // parts)
         if messages_max and partition.live() + count > messages_max:

@@ -87,6 +87,4 @@ def page(
         body=body,
         foot=_FOOT,
     )
-    return Response(
-        text.encode(), status_code=status, media_type="text/html", headers=HEADERS
-    )
+    return Response(text.encode(), status_code=status, media_type="text/html", headers=HEADERS)

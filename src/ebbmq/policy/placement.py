@@ -91,6 +91,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     terms: Terms
     durable: bool = True
     replicas: int = 1
+    #: Best first, as `Wanted` has them; where that is not known, those that are not durable first.
     copies: tuple[str, ...] = ()
     target: int = 1
     enqueued_at_ms: int = 0
@@ -217,16 +218,16 @@ def _by_tier(
             return len(tiers) + 1
         return abs(tiers.index(here) - tiers.index(tier))
 
-    def order(choice: Choice) -> tuple[int, bool, bool, bool]:
+    def order(choice: Choice) -> tuple[int, bool, int]:
         has, ruled = choice.device in message.copies, choice.ground == "rules"
-        # The one copy of the archive should not need a durable one beside it.
-        frail = phase is Phase.FADED and not view.states[choice.device].durable
+        frail = message.durable and not view.states[choice.device].durable
+        # At a crossing the rules are asked again; otherwise copies stay as they were chosen.
+        place = message.copies.index(choice.device) if has else len(message.copies)
         return (
             0 if settled and (has or ruled) else distance(choice),
-            frail and message.durable,
-            # At a crossing the rules are asked again; otherwise a copy stays where it is.
-            crossing and not ruled,
-            not has and not (crossing and ruled),
+            # The one copy of the archive should not need a durable one beside it.
+            phase is Phase.FADED and frail,
+            -1 if crossing and ruled else place,
         )
 
     return sorted(ranked, key=order)

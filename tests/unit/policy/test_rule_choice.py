@@ -176,6 +176,17 @@ def test_a_device_that_cannot_be_used_is_passed_over(strategy: Strategy) -> None
     assert [each.device for each in view.ranked(message, without=["HDD"])] == ["DB2", "DB1"]
 
 
+@pytest.mark.parametrize("strategy", [FIRST, MEAN, SUM, BIASED, FUZZY])
+def test_where_only_rules_of_unusable_devices_are_true_it_is_as_if_none_were(
+    strategy: Strategy,
+) -> None:
+    rules = RuleSet.of([make_rule("a", 90, "HDD")])
+    states = STATES | {"HDD": DeviceState(usable=False)}
+    choice = Chooser(rules, strategy).view(states).choose(Properties(), default="DB1")
+    assert choice is not None
+    assert (choice.device, choice.ground) == ("DB1", "default")
+
+
 def test_no_usable_device_is_no_choice() -> None:
     assert Chooser(PATENT).view({}).choose(Properties()) is None
 

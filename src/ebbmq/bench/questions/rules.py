@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.bench.row import Row, at_most, stated
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 DEVICES: Final = ("DB1", "DB2", "GRID", "HDD", "MEMORY")
 BARS_US: Final = {8: 3.0, 1_000: 10.0, 10_000: 25.0}
 REFRESH_MS: Final = 2.0
+SLICE: Final = 100
 STRATEGIES: Final = {
     "first_match": Strategy(),
     "aggregate": Strategy(kind="aggregate"),
@@ -49,7 +51,7 @@ def _asked(
     chooser = Chooser(rules, strategy)
     built_ms = (time.perf_counter() - began) * 1e3
     view = chooser.view(_states(0))
-    choose_us = _best(lambda: _choose_all(view, messages), len(messages)) * 1e6
+    choose_us = _choose_us(view, messages)
     refresh_ms = _best(lambda: chooser.view(_states(-10)), 1) * 1e3
     title = f"{count:,} rules, {strategy.kind}"
     judged = strategy.kind != "fuzzy"
@@ -62,12 +64,19 @@ def _asked(
     ]
 
 
+def _choose_us(view: View, messages: list[Properties]) -> float:
+    """The mean over all messages, of slices so short that other processes can be told apart."""
+    slices = [messages[at : at + SLICE] for at in range(0, len(messages), SLICE)]
+    means = [_best(partial(_choose_all, view, some), SLICE) for some in slices]
+    return sum(means) / len(means) * 1e6
+
+
 def _choose_all(view: View, messages: list[Properties]) -> None:
     for message in messages:
         view.choose(message, "HDD")
 
 
-def _best(work: Callable[[], object], count: int, rounds: int = 5) -> float:
+def _best(work: Callable[[], object], count: int, rounds: int = 9) -> float:
     times = []
     for _ in range(rounds):
         began = time.perf_counter()

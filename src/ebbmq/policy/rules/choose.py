@@ -21,7 +21,15 @@ from ebbmq.policy.rules.degrees import Degrees
 from ebbmq.policy.rules.first import FirstMatch
 from ebbmq.policy.rules.normal import INF
 from ebbmq.policy.rules.properties import UNKNOWN
-from ebbmq.policy.rules.totals import THOUSANDTHS, Totals
+from ebbmq.policy.rules.totals import (
+    COUNT,
+    COUNT_BITS,
+    LANE,
+    LANE_BITS,
+    THOUSANDTHS,
+    Totals,
+    unpack,
+)
 from ebbmq.policy.status import STATUS_WORST
 
 if TYPE_CHECKING:
@@ -101,7 +109,7 @@ class Chooser:
         self._evaluator: Final = (
             FirstMatch(cases)
             if self.strategy.kind == "first_match"
-            else Totals(cases, count)
+            else Totals(cases)
             if self.strategy.kind == "aggregate"
             else Degrees(cases, count, self.strategy.softness)
         )
@@ -243,13 +251,33 @@ class AggregateView(_ScoredView):
 
     @override
     def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
-        weights, counts = self._totals.of(message, self.states, self._fixed)
         strategy = self.chooser.strategy
-        found = []
-        for i, count in enumerate(counts):
-            if count and statuses[i] > -INF:
-                found.append((aggregated(strategy, weights[i], count, statuses[i]), count, -i))
-        return found
+        total = self._totals.of(message, self.states, self._fixed)
+        return [
+            (aggregated(strategy, weights, rules, statuses[device]), rules, -device)
+            for device, weights, rules in unpack(total)
+            if statuses[device] > -INF
+        ]
+
+    @override
+    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
+        # As max(scores), for every message: no lists and no calls on the way.
+        total = self._totals.of(message, self.states, self._fixed)
+        strategy = self.chooser.strategy
+        plain = strategy.combine == "mean"
+        best, best_rules, best_device, device = -INF, 0, -1, 0
+        while total:
+            rules = total & COUNT
+            if rules and statuses[device] > -INF:
+                weights = (total & LANE) >> COUNT_BITS
+                score = weights / (rules * THOUSANDTHS) + statuses[device]
+                if not plain:
+                    score = aggregated(strategy, weights, rules, statuses[device])
+                if score > best or (score == best and rules > best_rules):
+                    best, best_rules, best_device = score, rules, device
+            total >>= LANE_BITS
+            device += 1
+        return Choice(self.chooser.devices[best_device], best, "rules") if best_rules else None
 
 
 class FuzzyView(_ScoredView):

@@ -1,7 +1,8 @@
 """Totals: for each device, the weights and the number of the rules true of a message.
 
 Theory of operation. Totals of rules that need nothing but a key are added up when the tables are
-built, so a key costs a message one addition per device however many rules stand behind it. A
+built, and are one number (see `pack`), so a key costs a message one addition however many rules
+and devices stand behind it. A
 condition that is true of nearly everything, such as a NOT, is counted beforehand and taken back
 where it is not true: with `base AND NOT a`, count it under `base` and take it back under `a`.
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.properties import Properties, States
 
 THOUSANDTHS: Final = 1_000
+#: A lane of a packed total: the number of rules, and above it their weights in thousandths.
+LANE_BITS: Final = 64
+LANE: Final = (1 << LANE_BITS) - 1
+COUNT_BITS: Final = 24
+COUNT: Final = (1 << COUNT_BITS) - 1
 
 
 class Line(NamedTuple):
@@ -37,7 +43,7 @@ class Line(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    lines: tuple[Line, ...]
+    packed: int
     test: Test | None = None
     #: The case, where a message may meet it under two keys and must count it once.
     once: int | None = None
@@ -46,15 +52,14 @@ class _Entry(NamedTuple):
 class Posting(NamedTuple):
     """What counts for whoever meets it, and what is to be tested before."""
 
-    certain: tuple[Line, ...]
+    certain: int
     tested: tuple[_Entry, ...]
 
 
 class Totals:
     """Adds up the rules true of a message."""
 
-    def __init__(self, cases: Sequence[Case], devices: int) -> None:
-        self._devices = devices
+    def __init__(self, cases: Sequence[Case]) -> None:
         self._entries: defaultdict[Key, list[_Entry]] = defaultdict(list)
         self._always: list[_Entry] = []
         self._closures = Closures()
@@ -70,69 +75,62 @@ class Totals:
         """What to look at for every message while devices are in these states."""
         met = self._tables.fixed(states)
         # All of it is looked at for each message: what needs the same test is tested once.
-        alike: defaultdict[tuple[Test | None, int | None], list[Line]] = defaultdict(list)
+        alike: defaultdict[tuple[Test | None, int | None], int] = defaultdict(int)
         for posting in met:
             for entry in posting.tested:
                 if entry.once is None or (entry.test, entry.once) not in alike:
-                    alike[entry.test, entry.once] += entry.lines
-        tested = (_Entry(merged(lines), *test) for test, lines in alike.items())
-        return [Posting(merged(line for each in met for line in each.certain), tuple(tested))]
+                    alike[entry.test, entry.once] += entry.packed
+        tested = tuple(_Entry(packed, *test) for test, packed in alike.items())
+        return [Posting(sum(posting.certain for posting in met), tested)]
 
-    def of(
-        self, message: Properties, states: States, fixed: list[Posting]
-    ) -> tuple[list[int], list[int]]:
-        """The weights in thousandths and the number of rules, by device."""
-        weights, counts = [0] * self._devices, [0] * self._devices
+    def of(self, message: Properties, states: States, fixed: list[Posting]) -> int:
+        """The total of the rules true of a message, packed."""
+        total = 0
         seen: set[int] | None = None
         for certain, tested in self._tables.met(message, fixed):
-            for device, weight, count in certain:
-                weights[device] += weight
-                counts[device] += count
-            for lines, test, once in tested:
+            total += certain
+            for packed, test, once in tested:
                 if once is not None:
                     seen = set() if seen is None else seen
                     if once in seen:
                         continue
                     seen.add(once)
                 if test is None or test(message, states):
-                    for device, weight, count in lines:
-                        weights[device] += weight
-                        counts[device] += count
-        return weights, counts
+                    total += packed
+        return total
 
     def _add(self, number: int, case: Case, popularity: Popularity) -> None:
-        lines = lines_of(case)
+        packed = pack(lines_of(case))
         base, rest = _split(case.normal, popularity)
         if base is None:
-            self._enter(_required(case.normal, popularity), lines, TRUE, number)
+            self._enter(_required(case.normal, popularity), packed, TRUE, number)
             return
         if base == TRUE:
-            self._always.append(_Entry(lines))
+            self._always.append(_Entry(packed))
         else:
-            self._enter(_required(base, popularity), lines, TRUE, number)
+            self._enter(_required(base, popularity), packed, TRUE, number)
         if rest != TRUE:
-            back = tuple(Line(device, -weights, -rules) for device, weights, rules in lines)
-            self._enter(_required(opposite(rest), popularity), back, base, number)
+            self._enter(_required(opposite(rest), popularity), -packed, base, number)
 
-    def _enter(self, where: Cover, lines: tuple[Line, ...], besides: Normal, number: int) -> None:
+    def _enter(self, where: Cover, packed: int, besides: Normal, number: int) -> None:
         rest = join([where.rest, besides], conjunction=True)
         test = None if rest == TRUE else self._closures.of(rest)
         once = number if len(where.keys) > 1 and not where.exact else None
         for key in where.keys:
-            self._entries[key].append(_Entry(lines, test, once))
+            self._entries[key].append(_Entry(packed, test, once))
 
 
 class _Making:
     def posting(self, entries: Sequence[_Entry]) -> Posting:
         sure = [each for each in entries if self.is_certain(each)]
         tested = tuple(each for each in entries if not self.is_certain(each))
-        return Posting(merged(line for each in sure for line in each.lines), tested)
+        return Posting(sum(each.packed for each in sure), tested)
 
     def is_certain(self, entry: _Entry) -> bool:
         return entry.test is None and entry.once is None
 
     def condensed(self, entries: Sequence[_Entry]) -> list[_Entry]:
-        return [_Entry(merged(line for each in entries for line in each.lines))]
+        return [_Entry(sum(each.packed for each in entries))]
 
 
 def _split(condition: Normal, popularity: Popularity) -> tuple[Normal | None, Normal]:
@@ -157,6 +155,31 @@ def _required(condition: Normal, popularity: Popularity) -> Cover:
 def thousandths(weight: float) -> int:
     """A weight as it is counted in totals."""
     return round(weight * THOUSANDTHS)
+
+
+def pack(lines: Iterable[Line]) -> int:
+    """Lines as one number, a lane for each device, so that adding two adds every lane.
+
+    A lane has room for all rules there may be, and what is taken back was counted before: no lane
+    of a total is below 0 or runs over.
+    """
+    return sum(
+        ((weights << COUNT_BITS) + rules) << (LANE_BITS * device)
+        for device, weights, rules in lines
+    )
+
+
+def unpack(total: int) -> list[Line]:
+    """The lines of a total, of the devices that have a rule."""
+    lines = []
+    device = 0
+    while total:
+        lane = total & LANE
+        if lane:
+            lines.append(Line(device, lane >> COUNT_BITS, lane & COUNT))
+        total >>= LANE_BITS
+        device += 1
+    return lines
 
 
 def lines_of(case: Case) -> tuple[Line, ...]:

@@ -93,6 +93,8 @@ def test_and_binds_closer_than_or() -> None:
         ("WEIGHT 3 USE A WHEN TYPE < TEXT", 26, "use ==, != or in (..)"),
         ("WEIGHT 3 USE A WHEN CLIENT_ID == 17", 34, 'write it in quotes: "17"'),
         ("WEIGHT 3 USE A WHEN DESTINATION == QUEU", 36, "did you mean QUEUE?"),
+        ("WEIGHT 3 USE A WHEN TYPE == B)", 30, "remove it and what follows"),
+        ("WEIGHT 3 USE A WHEN ALWAYS)", 27, "remove it and what follows"),
         ("WEIGHT 1e999 USE A", 8, "use less than 1e308"),
         ('WEIGHT 3 USE A WHEN TYPE == "\\ud800"', 29, "write the character"),
     ],

@@ -104,4 +104,6 @@ def _advice(word: str, expected: set[str]) -> str:
     if near:
         return f"did you mean {near}?"
     names = [text for name, text in EXPECTED.items() if name in expected]
+    if not names or names == [EXPECTED["$END"]]:
+        return "remove it and what follows"
     return f"write {', '.join(names[:-1])} or {names[-1]}" if names[1:] else f"write {names[0]}"

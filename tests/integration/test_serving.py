@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,6 +102,16 @@ def test_a_mistake_in_the_configuration_is_told_and_nothing_starts(tmp_path: Pat
     assert "configuration key 'http.prot' is not known" in said
     assert "did you mean 'http.port'?" in said
     assert not (tmp_path / "data").exists()
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['uvicorn'] = None; from ebbmq.cli.main import main; main(['serve'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "pip install 'ebbmq[server]'" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_does_not_listen_elsewhere_without_users_and_tls(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.errors import ClientError
 from ebbmq.node import config as configuration
 from ebbmq.node.server.example import FIRST_QUEUE
 
@@ -67,9 +68,15 @@ def serve(
     """
     set_here = {f"http.{name}": value for name, value in options.items() if value is not None}
     read = partial(_read, file, set_here)
-    # Only this command needs what it brings in.
-    from ebbmq.node.server.serving import run  # noqa: PLC0415
-
+    try:
+        # Only this command needs what it brings in, and not every installation has it.
+        from ebbmq.node.server.serving import run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ClientError(
+            f"the server is not installed: {error.name} is missing",
+            "pip install 'ebbmq[server]'",
+            code="not_installed",
+        ) from error
     run(session.data, read, partial(_announce, session), with_example=with_example)
 
 

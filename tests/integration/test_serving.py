@@ -105,9 +105,13 @@ def test_a_mistake_in_the_configuration_is_told_and_nothing_starts(tmp_path: Pat
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['uvicorn'] = None; from ebbmq.cli.main import main; main(['serve'])"
+    code = "import sys; sys.modules['uvicorn'] = None; from ebbmq.cli.main import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, "serve"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1
     assert "pip install 'ebbmq[server]'" in ended.stderr

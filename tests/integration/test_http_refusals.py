@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.parametrize(
     ("body", "code", "told"),
     [
-        (b"", "invalid_request", "not JSON"),
+        (b"", "invalid_request", "`messages`"),
         (b"nonsense", "invalid_request", "not JSON"),
         (b'{"messages": [', "invalid_request", "not JSON"),
         (b"[]", "invalid_request", "Expected `object`"),
@@ -121,6 +121,18 @@ def test_parameters_that_make_no_sense_are_refused(server: Served, query: str) -
     answer = server.ask("GET", f"{PUBLISH}?{query}")
     assert answer.status == 400
     assert answer.json["code"] in ("invalid_request", "invalid_message")
+
+
+@pytest.mark.parametrize(
+    "path", [PUBLISH, "/v1/queues/q/leases", "/v1/queues/q/acks", "/v1/topics/t/messages"]
+)
+@pytest.mark.parametrize("query", ["confirm=synced", "count=1", "%ff=1"])
+def test_a_verb_whose_fields_are_in_its_body_takes_no_parameters(
+    server: Served, path: str, query: str
+) -> None:
+    answer = server.ask("POST", f"{path}?{query}", {})
+    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
+    assert "body" in answer.json["action"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ class App:
             headers,
         )
         body = await self._body(receive)
+        if scope["query_string"] and scope["method"] == "POST":
+            routes.parameters(scope["query_string"], ())
         request = Request(route, caller, scope["query_string"], body)
         try:
             if route.verb == "lease":

@@ -64,7 +64,7 @@ async def body_of(request: Asking, form: type[T]) -> T:
         InvalidSpec: a value is outside its limits.
     """
     try:
-        return codec.decoder(form)(await request.body() or b"{}")
+        return codec.decoder(form)(await request.body())
     except InvalidMessage as error:
         raise InvalidSpec(error.detail, error.action) from None
 

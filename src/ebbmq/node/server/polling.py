@@ -40,7 +40,7 @@ class Polling:
         context.access.check(request.caller, "consume", queue)
         check_intake(context)
         check_memory(context)
-        asked = _lease(request.body or b"{}")
+        asked = _lease(request.body)
         leases = await self._lease(queue, asked, 0)
         has_waited = not leases and asked.wait_ms > 0
         if has_waited:

@@ -35,12 +35,15 @@ encode = msgspec.json.Encoder().encode
 
 
 def decoder(form: type[T]) -> Callable[[bytes], T]:
-    """A function that reads a request's body as a form, or raises a ClientError that says where."""
+    """A function that reads a request's body as a form, or raises a ClientError that says where.
+
+    No body at all is an empty form.
+    """
     decode = msgspec.json.Decoder(form).decode
 
     def read(body: bytes) -> T:
         try:
-            return decode(body)
+            return decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _problem(error) from None
 

@@ -86,18 +86,20 @@ def parameters(query: bytes, known: tuple[str, ...]) -> dict[str, str]:
             query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=16
         )
     except ValueError:
-        raise InvalidRequest(
-            "the query string cannot be read", f"known parameters: {', '.join(known)}"
-        ) from None
+        raise InvalidRequest("the query string cannot be read", _known(known)) from None
     found = dict(pairs)
     for name in found:
         if name not in known:
-            raise InvalidRequest(
-                f"parameter {name!r:.80} is not known", f"known parameters: {', '.join(known)}"
-            )
+            raise InvalidRequest(f"parameter {name!r:.80} is not known", _known(known))
     if len(found) != len(pairs):
         raise InvalidRequest("a parameter is given twice", "give each parameter once")
     return found
+
+
+def _known(known: tuple[str, ...]) -> str:
+    if known:
+        return f"known parameters: {', '.join(known)}"
+    return "this takes no parameters; fields go into the body"
 
 
 def whole(found: dict[str, str], name: str, default: int | None = None) -> int | None:

@@ -128,11 +128,26 @@ class TestMetrics:
                 assert samples(served.ask("GET", "/metrics"))[name] == 1
 
 
+def request(method: bytes, path: str) -> bytes:
+    return b"%s %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % (method, path.encode())
+
+
 class TestHealth:
     def test_a_sound_server_is_live_and_ready(self, served: Served) -> None:
         assert served.ask("GET", "/health/live").json == {"live": True}
         answer = served.ask("GET", "/health/ready")
         assert (answer.status, answer.json["ready"]) == (200, True)
+
+    @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/", "/docs"])
+    def test_a_probe_may_leave_out_the_body(self, served: Served, path: str) -> None:
+        with served.connect() as raw:
+            # The second answer is readable only if the first one had no body.
+            raw.sendall(b"".join(request(method, path) for method in (b"HEAD", b"GET")))
+            with raw.makefile("rb") as stream:
+                head = [stream.readline() for _ in range(2)]
+                while stream.readline() != b"\r\n":
+                    pass
+                assert head[0] == stream.readline() == b"HTTP/1.1 200 OK\r\n"
 
     def test_a_draining_server_is_live_and_says_why_it_is_not_ready(self, served: Served) -> None:
         served.context.draining = True

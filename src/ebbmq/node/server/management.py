@@ -60,8 +60,9 @@ def build(context: Context) -> Application:
         # Litestar splits the decoded path; a name with a slash must stay one part.
         parts = scope["raw_path"].split(b"/")
         path = "/".join(quote(unquote_to_bytes(part), safe="") for part in parts)
-        # Litestar answers OPTIONS itself, and names the methods of one handler only.
-        method = "options" if scope["method"] == "OPTIONS" else scope["method"]
+        # Litestar answers OPTIONS itself, and names the methods of one handler only. It knows no
+        # HEAD, which probes send: that is GET, whose body the connection leaves out.
+        method = {"OPTIONS": "options", "HEAD": "GET"}.get(scope["method"], scope["method"])
         await litestar({**scope, "path": path, "method": method}, receive, send)  # type: ignore[arg-type]
 
     return application

@@ -412,6 +412,9 @@ def test_a_wait_longer_than_a_poll_ends_with_the_message(
         ("http://localhost", {"ca_file": "ca.pem"}),
         ("https://localhost", {"ca_file": "/no/such/file.pem"}),
         (None, {}),
+        ("http://localhost", {"timeout_ms": 0}),
+        ("http://localhost", {"timeout_ms": None}),
+        ("http://localhost", {"timeout_ms": "30 s"}),
     ],
 )
 @pytest.mark.parametrize("cls", [ebbmq.Client, ebbmq.AsyncClient])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ebbmq import limits
-from ebbmq.errors import InvalidMessage
+from ebbmq.errors import InvalidMessage, InvalidSpec
 from ebbmq.model import LEVELS, Message
 
 if TYPE_CHECKING:
@@ -98,6 +98,16 @@ def check_duration(name: str, value: object, low: int) -> None:
             f"{name} is {value!r}",
             f"use whole milliseconds from {low} to {limits.DURATION_MS_MAX}",
         )
+
+
+def checked_timeout(value: object) -> int:
+    """The time a client gives its calls, if it is one."""
+    if type(value) is not int or not 1 <= value <= limits.DURATION_MS_MAX:
+        raise InvalidSpec(
+            f"timeout_ms is {value!r:.80}",
+            f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}",
+        )
+    return value
 
 
 def check_level(confirm: object) -> None:

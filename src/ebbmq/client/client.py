@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ebbmq.client import calls, scripts
+from ebbmq.client import arguments, calls, scripts
 from ebbmq.client.address import address
 from ebbmq.client.connection import Pool
 from ebbmq.client.consuming import consume
@@ -59,11 +59,11 @@ class Client:
                 wait for.
 
         Raises:
-            InvalidSpec: the URL, the token or the certificate cannot be used.
+            InvalidSpec: the URL, the token, the certificate or the time cannot be used.
         """
         self._address = address(url, token, ca_file, tls)
         self._pool = Pool(self._address)
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = arguments.checked_timeout(timeout_ms)
         self._ids = Ids()
         self._was_answered = False
         self._closed = False

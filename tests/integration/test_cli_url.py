@@ -277,8 +277,8 @@ class TestTokens:
         other = ("--ca-file", str(CERTIFICATES / "second.pem"))
         secret = token.read_text().strip()
         for flags, code, words in (
-            (ca, 1, "token"),
-            (("--token-file", str(token)), 4, "certificate"),
+            (ca, 1, "--token-file"),
+            (("--token-file", str(token)), 4, "--ca-file"),
             ((*other, "--token-file", str(token)), 4, "certificate"),
             ((*ca, "--token-file", str(tmp_path / "none")), 1, "cannot read the token"),
         ):

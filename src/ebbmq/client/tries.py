@@ -105,7 +105,7 @@ class Tries:
     def _unreachable(self, failure: NotSent | NoAnswer) -> Unreachable:
         action = "check the URL and that the server runs: ebbmq serve"
         if isinstance(failure, NotSent) and failure.hopeless and self._address.tls is not None:
-            action = "give the certificate it was signed with as ca_file, or use the right URL"
+            action = "give the certificate it was signed with (ca_file, --ca-file), or another URL"
         if self.in_doubt and self._call.doubt:
             action = self._call.doubt
         return Unreachable(f"no answer from {self._address.url}: {failure}", action)

@@ -30,7 +30,8 @@ _TOPIC: Final = "topic:"
 _BEARER: Final = b"bearer "
 _FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip"))
 _USE_A_TOKEN: Final = (
-    "send the header `Authorization: Bearer TOKEN` with a token made by `ebbmq users add`"  # noqa: S105
+    "send one made by `ebbmq users add`: the header `Authorization: Bearer TOKEN`, "  # noqa: S105
+    "token= in Python, --token-file on the command line"
 )
 _DECLARE: Final = "declare it first, or use another token"
 

@@ -250,7 +250,10 @@ class TestQueues:
     def test_a_paused_queue_takes_but_does_not_deliver(self, orders: Run) -> None:
         orders("queues", "pause", "orders")
         orders("publish", "orders", "a")
-        assert orders("consume", "orders").out == ""
+        taken = orders("consume", "orders")
+        assert taken.out == ""
+        assert "paused" in taken.err
+        assert "queues resume orders" in taken.err
         assert "paused" in orders("queues").out
         orders("queues", "resume", "orders")
         assert orders("consume", "orders").out == "a\n"

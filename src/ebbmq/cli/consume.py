@@ -237,12 +237,16 @@ def _split(command: str) -> list[str]:
 
 
 def _conclude(session: Session, broker: Verbs, queue: str, settle: _Settle) -> None:
-    depth = {state: n for state, n in broker.stats(queue)["depth"].items() if n}
+    stats = broker.stats(queue)
+    depth = {state: n for state, n in stats["depth"].items() if n}
     left = ", ".join(f"{n:,} {state}" for state, n in depth.items()) or "empty"
     if settle.acked or settle.retried:
         retried = f", {settle.retried:,} to be retried" if settle.retried else ""
         session.note(
             f"{show_count(settle.acked, 'message')} acked{retried}; {queue} is now: {left}"
         )
+    elif stats["paused"]:
+        resume = f"ebbmq queues resume {shlex.quote(queue)}{session.flags()}"
+        session.note(f"{queue} is paused and delivers nothing ({left}); {resume}")
     else:
         session.note(f"nothing ready in {queue} ({left})")

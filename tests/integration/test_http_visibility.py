@@ -187,6 +187,19 @@ def test_why_it_is_not_ready_is_told_to_who_may_know(secured: Secured) -> None:
     engine.clock_doubt = None
 
 
+def test_a_server_that_can_let_nobody_in_is_not_ready(secured: Secured, tmp_path: Path) -> None:
+    users = tmp_path / "data" / "users.json"
+    before = users.read_bytes()
+    users.write_bytes(before[:-5])
+    assert secured.ask("all", "GET", "/v1/queues").status == 401
+    answer = secured.ask(None, "GET", "/health/ready")
+    assert answer.status == 503
+    assert [problem["code"] for problem in answer.json["problems"]] == ["users"]
+    assert str(users) not in answer.body.decode()
+    users.write_bytes(before)
+    assert secured.ask(None, "GET", "/health/ready").status == 200
+
+
 def test_without_a_token_the_start_page_says_how_to_get_in(secured: Secured) -> None:
     answer = secured.ask(None, "GET", "/")
     assert answer.status == 401

@@ -66,6 +66,12 @@ class Access:
         self.refresh()
         return bool(self._by_hash) or self._broken is not None
 
+    @property
+    def problem(self) -> str | None:
+        """Why nobody is let in, or None: users are as their file says."""
+        self.refresh()
+        return self._broken
+
     def refresh(self) -> None:
         """Read the users again if their file changed; an unreadable file lets nobody in."""
         version = self._users.version()

@@ -22,6 +22,8 @@ async def readiness(context: Context) -> managing.HealthForm:
     """What keeps the server from taking work, and what of its store is damaged."""
     store = await context.broker.health()
     problems = [managing.ProblemForm("store", detail) for detail in store["problems"]]
+    if context.access.problem is not None:
+        problems.append(managing.ProblemForm("users", context.access.problem))
     if context.draining:
         problems.append(managing.ProblemForm("draining", "the server was told to stop"))
     return managing.HealthForm(not problems, problems, store["damage"])

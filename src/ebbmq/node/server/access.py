@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ebbmq import limits
 from ebbmq.errors import Forbidden, StorageFailed, Unauthenticated, UnknownQueue
 from ebbmq.node.log import log
 from ebbmq.node.server.users import SCOPES, Scope, User, Users, hash_token
@@ -33,6 +34,9 @@ _USE_A_TOKEN: Final = (
     "send one made by `ebbmq users add`: the header `Authorization: Bearer TOKEN`, "  # noqa: S105
     "token= in Python, --token-file on the command line"
 )
+_REMEMBERED: Final = 4_096
+#: Longer than any address with the name of its interface.
+_ADDRESS_CHARS_MAX: Final = 128
 _DECLARE: Final = "declare it first, or use another token"
 
 
@@ -215,17 +219,25 @@ def _forbidden(caller: Caller, scope: Scope, what: str) -> Forbidden:
     )
 
 
-@lru_cache(maxsize=4_096)
 def _matches(patterns: tuple[str, ...], queue: str | None) -> bool:
     if queue is None:
         return EVERYTHING in patterns
+    return (_match if len(queue) <= limits.NAME_CHARS_MAX else _match_anew)(patterns, queue)
+
+
+def _match_anew(patterns: tuple[str, ...], queue: str) -> bool:
     return any(
         fnmatchcase(queue, pattern) for pattern in patterns if not pattern.startswith(_TOPIC)
     )
 
 
-@lru_cache(maxsize=4_096)
 def _matches_topic(patterns: tuple[str, ...], topic: str) -> bool:
+    return (_match_topic if len(topic) <= limits.NAME_CHARS_MAX else _match_topic_anew)(
+        patterns, topic
+    )
+
+
+def _match_topic_anew(patterns: tuple[str, ...], topic: str) -> bool:
     return EVERYTHING in patterns or any(
         fnmatchcase(topic, pattern.removeprefix(_TOPIC))
         for pattern in patterns
@@ -233,9 +245,12 @@ def _matches_topic(patterns: tuple[str, ...], topic: str) -> bool:
     )
 
 
-@lru_cache(maxsize=4_096)
 def is_loopback(address: str) -> bool:
     """Whether an address is this machine's own; ::ffff:127.0.0.1 is, whatever ipaddress says."""
+    return len(address) <= _ADDRESS_CHARS_MAX and _is_loopback(address)
+
+
+def _is_loopback_anew(address: str) -> bool:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -243,3 +258,9 @@ def is_loopback(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return found.is_loopback
+
+
+# What is remembered comes from callers: all of it is short, so that it takes little memory.
+_match = lru_cache(maxsize=_REMEMBERED)(_match_anew)
+_match_topic = lru_cache(maxsize=_REMEMBERED)(_match_topic_anew)
+_is_loopback = lru_cache(maxsize=_REMEMBERED)(_is_loopback_anew)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ebbmq import limits
 from ebbmq.errors import Forbidden, Unauthenticated, UnknownQueue
 from ebbmq.node.server.access import LOCAL, Access, is_loopback
 from ebbmq.node.server.users import Users
@@ -238,3 +240,20 @@ def test_a_pattern_matches_topics_only_when_it_says_so(
     for name in misses:
         with pytest.raises(UnknownQueue):
             access.check_topic(caller, "publish", name)
+
+
+def test_long_names_and_hosts_are_judged_and_not_remembered(tmp_path: Path) -> None:
+    access = Access(tmp_path)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            name = f"{number:03}" + "x" * 60_000
+            access.check(LOCAL, "publish", name)
+            access.check_topic(LOCAL, "publish", name)
+            with pytest.raises(Unauthenticated):
+                access.caller(None, "127.0.0.1", [(b"host", name.encode())])
+            del name
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < limits.MIB

@@ -152,10 +152,10 @@ class Recorder:
 
     def removals(self, queue: str) -> list[Removed]:
         """Read the removals log and keep what it says."""
+        told = self._broker.removals(queue)
+        # Known from here on: others may have held the message while this call was under way.
         stamp = self._stamp()
-        removed = [
-            Removed(stamp, queue, r.id, r.reason, r.moved_to) for r in self._broker.removals(queue)
-        ]
+        removed = [Removed(stamp, queue, r.id, r.reason, r.moved_to) for r in told]
         self._begin(removed)
         return removed
 

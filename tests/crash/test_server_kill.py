@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from typing_extensions import override
 
 from ebbmq import Broker, Client
 from ebbmq.errors import EbbError
@@ -33,22 +32,6 @@ LOAD_S = 0.3
 CALLS_AT_ONCE = 20
 
 
-class Mix(worker.Client):
-    """The mix of calls of the crash tests, with every message published by one call.
-
-    The client repeats by itself what was not answered, under an id of its own. The removals log is
-    read at the end: before, it shows removals that no level holds for yet.
-    """
-
-    @override
-    def _repeat(self) -> None:
-        self._publish()
-
-    @override
-    def _read_removals(self) -> None:
-        self._publish()
-
-
 class User(threading.Thread):
     """A client that works through every life of the server and keeps what it saw."""
 
@@ -67,14 +50,14 @@ class User(threading.Thread):
         try:
             with Client(self._url) as client:
                 recorder = Recorder(client, self.keeper, time.monotonic_ns)
-                mix = Mix(recorder, self._job, self._number)
+                mix = worker.Client(recorder, self._job, self._number)
                 while not self._stopping.is_set():
                     self._work(mix)
         except BaseException as error:
             self.failure = error
             raise
 
-    def _work(self, mix: Mix) -> None:
+    def _work(self, mix: worker.Client) -> None:
         try:
             mix.run()
             self.calls += CALLS_AT_ONCE

@@ -145,3 +145,30 @@ def test_what_a_failed_sync_left_in_the_cache_is_synced_before_it_is_delivered(
     # The lease was only written, so a power cut may undo it: the message is there either way.
     there = [*broker.peek("q", 10), *broker.peek("q", 10, state="leased")]
     assert [peeked.id for peeked in there] == delivered
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_producer_is_remembered_although_the_segment_of_its_message_is_gone(
+    lives: Lives, kind: str
+) -> None:
+    broker = lives.broker
+    broker.declare(QueueSpec("q"))
+    (first,) = broker.publish("q", [Message(b"x", id="mine")])
+    for _ in range(20):
+        broker.publish("q", [Message(bytes(30_000))])
+    while leases := broker.lease("q", 100):
+        broker.ack("q", [lease.token for lease in leases], confirm="synced")
+    lives.clock.advance(1_000)
+    assert "young-0000000001.seg" not in " ".join(lives.disk.names())
+    (again,) = lives.crash(kind).publish("q", [Message(b"x", id="mine")])
+    assert (again.id, again.duplicate) == (first.id, True)
+
+
+def test_a_removal_that_was_told_of_is_not_undone_by_a_kill(lives: Lives) -> None:
+    broker = lives.broker
+    broker.declare(QueueSpec("q"))
+    (receipt,) = broker.publish("q", [Message(b"x", ttl_ms=100)])
+    lives.clock.advance(1_000)
+    (removal,) = broker.removals("q")
+    assert broker.why(receipt.id)["reason"] == removal.reason == "expired"
+    assert lives.crash("kill").lease("q") == []

@@ -111,3 +111,5 @@ class Checkpointer:
             old_position=old_position,
         )
         self._store.commit(declared.pack_status(status), start_position)
+        with engine.lock:
+            engine.checkpoint_position = start_position

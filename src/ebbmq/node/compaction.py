@@ -76,6 +76,32 @@ class Compactor:
                 self._relocate(number)
                 self._delete(number)
 
+    def waits_for_checkpoint(self) -> bool:
+        """Whether a dead segment stays only because producers' ids in it are nowhere else."""
+        engine = self._engine
+        with engine.lock:
+            covered = self._covered()
+            live = self.live_bytes()
+            return any(
+                segment.sealed
+                and not segment.number & OLD
+                and covered >> 32 <= segment.number < engine.journal.synced_position >> 32
+                and not live.get(segment.number, 0)
+                for segment in engine.journal.segments()
+            )
+
+    def _covered(self) -> int:
+        """Producers' ids before this position outlive their segments (the lock is held).
+
+        On a full disk there may be no room for a checkpoint, and space comes first.
+        """
+        engine = self._engine
+        if engine.disk_full or not any(
+            len(shard.partition.dedup) for shard in engine.catalog.shards.values()
+        ):
+            return engine.journal.position
+        return engine.checkpoint_position
+
     def live_bytes(self) -> dict[int, int]:
         """Bytes of live messages by segment (the lock is held)."""
         total = dict(self._engine.shared_bytes)
@@ -90,12 +116,13 @@ class Compactor:
         with engine.lock:
             live = self.live_bytes()
             synced = engine.journal.synced_position
+            covered = self._covered()
             segments = [s for s in engine.journal.segments() if s.sealed and s.used_bytes]
             for shard in engine.catalog.shards.values():
                 ledger = shard.partition.ledger
                 for number in [n for n, size in ledger.items() if size == 0]:
                     del ledger[number]
-        usable = [s for s in segments if s.number & OLD or s.number < synced >> 32]
+        usable = [s for s in segments if s.number & OLD or s.number < min(synced, covered) >> 32]
         dead = [s.number for s in usable if not live.get(s.number, 0)]
         return dead, self._thin(usable, live)
 

@@ -79,6 +79,8 @@ class Engine:
         self.journal: Log
         self.live = 0
         self.facts_since_checkpoint = 0
+        #: Everything before it is in the last checkpoint.
+        self.checkpoint_position = 0
         self.written = self.synced = 0
         #: Queue time = this + the clock's elapsed time.
         self.time_base_ms = 0

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ebbmq.core.partition import Partition
     from ebbmq.model import QueueSpec
     from ebbmq.node.engine import Engine
+    from ebbmq.node.removals import Reading
 
 _DEPTHS = {
     "ready": READY,
@@ -135,7 +136,7 @@ def removals(
     with engine.lock:
         engine.check_open()
         pids = list(engine.catalog.queue(name).by_pid)
-        reading = engine.removals.reading()
+        reading = _reading(engine)
     code = int(codes[reason]) if reason else None
     found = reading.find(pids, reason=code, since_ms=since_ms)
     if after is not None:
@@ -144,6 +145,13 @@ def removals(
         # One that the bounded log no longer has was older than all it has.
         found = found[int(at[-1]) + 1 :] if len(at) else found
     return [_removal(record, name) for record in found[:count]]
+
+
+def _reading(engine: Engine) -> Reading:
+    """The removals up to now (the lock is held); what was told of is not undone by a kill."""
+    if engine.journal.failed is None:
+        engine.write_now()
+    return engine.removals.reading()
 
 
 def _parsed(identity: str) -> tuple[int, int]:
@@ -197,7 +205,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             "damaged": seen is None,
         }
     with engine.lock:
-        reading = engine.removals.reading()
+        reading = _reading(engine)
     found = reading.find([pid], seq=seq)
     if len(found):
         removal = _removal(found[-1], queue or "a deleted queue")

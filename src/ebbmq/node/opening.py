@@ -143,7 +143,8 @@ class Upkeep:
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)
             return
-        self._checkpointer.run_if_due()
+        if not self._checkpointer.run_if_due() and self._compactor.waits_for_checkpoint():
+            self._checkpointer.run()
         self._compactor.run()
 
     def _retry_faulty(self, now_ms: int) -> None:

@@ -80,6 +80,7 @@ class Recovery:
     def run(self, *, threaded: bool = True) -> Log:
         """Put everything back and return the journal, ready to go on."""
         end = self.read()
+        self._engine.checkpoint_position = self._start
         self._write_tail_again(end)
         return Log.open(
             self._journal_disk,

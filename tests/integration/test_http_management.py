@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, limits
 from tests.served import Answer, Served
 
 if TYPE_CHECKING:
@@ -292,3 +292,12 @@ def test_a_failure_nobody_foresaw_tells_nothing(
     assert "NoneType" in caplog.text
     assert served.ask("GET", "/v1/queues").status == 200
     del served.broker.engine.catalog.topics["odd"]
+
+
+def test_the_longest_names_fit_in_a_path(served: Served) -> None:
+    queue = "\N{WATER WAVE}" * limits.NAME_CHARS_MAX
+    topic = "\N{DESERT}" * limits.NAME_CHARS_MAX
+    assert served.ask("PUT", f"/v1/queues/{quote(queue)}").status == 201
+    assert served.ask("PUT", f"/v1/topics/{quote(topic)}").status == 201
+    answer = served.ask("PUT", f"/v1/topics/{quote(topic)}/queues/{quote(queue)}")
+    assert answer.json["queues"] == [queue]

@@ -148,6 +148,8 @@ def test_a_verb_whose_fields_are_in_its_body_takes_no_parameters(
         ("GET", "/v1/topics/t/messages", 405, "method_not_allowed"),
         ("GET", "/v1/queues/q/messages/1/2", 404, "unknown_path"),
         ("GET", "/nowhere", 404, "unknown_path"),
+        ("GET", "/v1/queues/" + "x" * 60_000, 404, "unknown_path"),
+        ("PUT", "/v1/queues/" + "x" * 6_000, 400, "invalid_spec"),
     ],
 )
 def test_paths_that_lead_nowhere_are_named(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from litestar import Litestar, Request, get, post
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
 
+from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidRequest, InvalidSpec, UnknownPath, UnknownQueue
 from ebbmq.node.server.answers import INTERNAL
 from ebbmq.node.server.asking import (
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from ebbmq.node.server.answers import Application, Receive, Scope, Send
     from ebbmq.node.server.context import Context
 
+#: Two of the longest names with every byte percent-encoded, and some more. Litestar remembers a
+#: thousand paths, whoever sent them: none of them may be large.
+_PATH_BYTES_MAX: Final = 8 * limits.KIB
+
 _logger = logging.getLogger("ebbmq.server")
 
 
@@ -57,6 +62,11 @@ def build(context: Context) -> Application:
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if len(scope["raw_path"]) > _PATH_BYTES_MAX:
+            raise UnknownPath(
+                f"a path of {len(scope['raw_path'])} bytes: nothing is there",
+                f"names have at most {limits.NAME_CHARS_MAX} characters; see /docs for every path",
+            )
         # Litestar splits the decoded path; a name with a slash must stay one part.
         parts = scope["raw_path"].split(b"/")
         path = "/".join(quote(unquote_to_bytes(part), safe="") for part in parts)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core import facts as fact
 from ebbmq.errors import StorageFailed
 from ebbmq.journal.disk import MemoryDisk
+from ebbmq.journal.segment import name_of
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -172,3 +174,33 @@ def test_a_removal_that_was_told_of_is_not_undone_by_a_kill(lives: Lives) -> Non
     (removal,) = broker.removals("q")
     assert broker.why(receipt.id)["reason"] == removal.reason == "expired"
     assert lives.crash("kill").lease("q") == []
+
+
+def tear_a_relocation(broker: Broker, disk: MemoryDisk, kept: float) -> None:
+    """Begin to relocate every message, and write only so much of the record."""
+    engine = broker.engine
+    (shard,) = engine.catalog.shards.values()
+    partition = shard.partition
+    seqs = [seq for seq in range(1, partition.index.next_seq) if partition.index.read(seq)]
+    images = b"".join(bytes(partition.index.row_bytes(seq)) for seq in seqs)
+    bodies = [bytes([seq % 256]) * 1_000 for seq in seqs]
+    told = fact.relocate(partition.pid, engine.note_clock(), seqs, images, bodies)
+    segment, at = engine.journal.append_old(*told)
+    size = sum(map(len, told[4]))
+    file = disk.open(name_of(segment))
+    file.write(at + int(size * kept), [bytes(size - int(size * kept))])
+    file.sync()
+    engine.journal.wait("synced", engine.journal.position)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.08, 0.5, 0.9])
+def test_a_relocation_that_a_kill_cut_short_is_never_taken_for_damage(
+    lives: Lives, kept: float
+) -> None:
+    lives.broker.declare(QueueSpec("q"))
+    bodies = [bytes([seq]) * 1_000 for seq in range(1, 6)]
+    lives.broker.publish("q", [Message(body) for body in bodies])
+    for _ in range(3):
+        tear_a_relocation(lives.broker, lives.disk, kept)
+        assert lives.crash("kill").health()["damage"] == []
+    assert [lease.body for lease in lives.broker.lease("q", 10)] == bodies

@@ -76,10 +76,12 @@ class Log:
         *,
         segment_bytes: int = limits.SEGMENT_BYTES,
         threaded: bool = True,
+        old_end: int | None = None,
     ) -> Log:
         """Go on at `end_position`, the `end` of the last thing that `scan` found.
 
-        Everything behind it is erased first, so that no torn record ever comes back.
+        Everything behind it is erased first, so that no torn record ever comes back; likewise
+        everything from `old_end` on in the old generation, where one is given.
 
         Raises:
             StorageFailed: the disk cannot be read or written.
@@ -87,7 +89,7 @@ class Log:
         """
         try:
             young = lay_out(disk, record.seed(uuid), end_position, segment_bytes)
-            old = OldGeneration(disk, uuid, segment_bytes)
+            old = OldGeneration(disk, uuid, segment_bytes, old_end)
         except OSError as error:
             if faults.is_full(error):
                 raise faults.disk_full(disk.where) from error

@@ -25,7 +25,9 @@ _STEP_BYTES: Final = 256 * limits.KIB
 class OldGeneration:
     """Appends to one old segment at a time; every method may raise OSError."""
 
-    def __init__(self, disk: Disk, uuid: bytes, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, uuid: bytes, segment_bytes: int, end_position: int | None = None
+    ) -> None:
         self._disk = disk
         self._store = record.seed(uuid)
         self._segment_bytes = segment_bytes
@@ -33,7 +35,7 @@ class OldGeneration:
         self._sealed: dict[int, int] = {}
         self._active: Segment | None = None
         self.flushes = 0
-        self._open_existing(uuid)
+        self._open_existing(uuid, end_position)
 
     def append(self, about: About, payload: bytes) -> tuple[int, int]:
         """Write a record; return its segment and the offset of its payload."""
@@ -126,7 +128,7 @@ class OldGeneration:
             segment.file.sync()
             segment.synced = written
 
-    def _open_existing(self, uuid: bytes) -> None:
+    def _open_existing(self, uuid: bytes, end_position: int | None) -> None:
         present = numbers(self._disk, old=True)
         if not present:
             return
@@ -137,6 +139,8 @@ class OldGeneration:
         last = present[-1]
         file = self._disk.open(name_of(last))
         end = min(scan.end_of_old(self._disk, uuid, last) & OFFSET_MASK, file.size())
+        if end_position is not None and end_position >> 32 == last:
+            end = min(end, end_position & OFFSET_MASK)
         file.truncate(end)
         file.sync()
         self._active = Segment(last, file, end, end)

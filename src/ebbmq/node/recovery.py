@@ -28,6 +28,7 @@ from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
+from ebbmq.node.unfinished import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,8 @@ class Recovery:
         self._proven = 0
         #: Messages of a relocation that was not finished, or is damaged.
         self._doubtful: dict[int, set[int]] = {}
+        #: The last relocation, if it cannot be read.
+        self._unread: Unread | None = None
         #: A record of which not even the header can be read was passed.
         self._blind = False
         #: The last checkpoint was written by a close, and nothing after it.
@@ -88,6 +91,7 @@ class Recovery:
             end,
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
+            old_end=self._end_of_old(),
         )
 
     def _write_tail_again(self, end: int) -> None:
@@ -287,16 +291,19 @@ class Recovery:
         If it was finished, its messages are nowhere else, and are missed when all is read.
         """
         for header in item.headers:
-            file = self._journal_disk.open(name_of(header.position >> 32))
-            at = (header.position & OFFSET_MASK) + HEADER_BYTES
-            payload = file.read(at, header.payload_bytes)
-            file.close()
-            start = fact.RELOCATE_HEAD.size
-            packed = payload[start : start + 8 * header.count]
-            crc = fact.RELOCATE_HEAD.unpack_from(payload.ljust(start))[2]
-            if len(packed) == 8 * header.count and crc32c.crc32c(packed) == crc:
-                seqs = np.frombuffer(packed, dtype="<u8").tolist()
-                self._doubtful.setdefault(header.pid, set()).update(seqs)
+            self._unread = Unread(self._journal_disk, header)
+            self._doubtful.setdefault(header.pid, set()).update(self._unread.seqs or ())
+
+    def _end_of_old(self) -> int | None:
+        """Where the old generation goes on, if its last record was cut short."""
+        if self._unread is None:
+            return None
+        header = self._unread.header
+        shard = self._engine.catalog.shards.get(header.pid)
+        partition = None if shard is None else shard.partition
+        if self._unread.was_cut_short(partition, self._doubtful.get(header.pid, ())):
+            return header.position
+        return None
 
     def _settle_doubts(self) -> None:
         """Name doubtful messages that are neither there nor known to have left."""

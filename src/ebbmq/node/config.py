@@ -23,7 +23,7 @@ from typing import (
 
 import msgspec
 
-from ebbmq import limits
+from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ def load(config: Config | dict[str, Any] | str | Path | None) -> Config:
         if isinstance(error.__cause__, InvalidSpec):
             raise error.__cause__ from None
         what, _, name = str(error).partition(" - at `$.")
-        raise InvalidSpec(
-            f"configuration key {name.rstrip('`')!r}: {what}", "correct the value"
-        ) from error
+        name = name.rstrip("`")
+        action = choices.hint(Config, name, "correct the value")
+        raise InvalidSpec(f"configuration key {name!r}: {what}", action) from error
 
 
 def _check_keys(given: dict[str, Any], section: type[msgspec.Struct], where: str) -> None:

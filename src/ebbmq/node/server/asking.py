@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from litestar import Request, Response
 
+from ebbmq import choices
 from ebbmq.errors import EbbError, InvalidMessage, InvalidRequest, InvalidSpec, Overloaded
 from ebbmq.node.server.answers import refusal
 from ebbmq.wire.http import codec, routes
@@ -85,9 +86,9 @@ def query_of(request: Asking, form: type[S]) -> S:
         return msgspec.convert(given, form, strict=False)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
-        raise InvalidRequest(
-            f"parameter {where.rstrip('`')}: {what}", "see /openapi.json for what it takes"
-        ) from None
+        name = where.rstrip("`")
+        action = choices.hint(form, name, "see /openapi.json for what it takes")
+        raise InvalidRequest(f"parameter {name}: {what}", action) from None
 
 
 def answer(value: object, status: int = 200) -> Answer:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from typing_extensions import override
 
-from ebbmq import limits
+from ebbmq import choices, limits
 from ebbmq.errors import ClientError, InvalidMessage, InvalidRequest
 from ebbmq.model import NO_HEADERS, Lease, Message, Peeked
 from ebbmq.wire.http.forms import (
@@ -45,12 +45,12 @@ def decoder(form: type[T]) -> Callable[[bytes], T]:
         try:
             return decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _problem(error) from None
+            raise _problem(error, form) from None
 
     return read
 
 
-def _problem(error: Exception) -> ClientError:
+def _problem(error: Exception, form: Any) -> ClientError:
     if not isinstance(error, msgspec.ValidationError):
         what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON"
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
@@ -61,7 +61,8 @@ def _problem(error: Exception) -> ClientError:
     where = where.rstrip("`").lstrip(".")
     detail = f"{where}: {what}"[:400] if where else what[:400]
     if what.startswith(_VALUE_PROBLEMS) and ", got" not in what:
-        return InvalidMessage(detail, "see /openapi.json for the limits of every field")
+        limits_of = "see /openapi.json for the limits of every field"
+        return InvalidMessage(detail, choices.hint(form, where, limits_of))
     if what.startswith(_LENGTH_PROBLEM):
         return InvalidMessage(detail, "send it in parts")
     return InvalidRequest(detail, "see /openapi.json for the fields of this request")

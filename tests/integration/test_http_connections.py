@@ -150,10 +150,10 @@ def test_who_only_says_that_it_will_send_much_takes_nothing(tmp_path: Path) -> N
 def test_a_poll_is_answered_when_a_message_comes(tmp_path: Path) -> None:
     with Served(tmp_path) as server, server.connect() as raw:
         raw.sendall(request("leases", {"wait_ms": 60_000}))
-        until(lambda: server.context.polls)
+        until(lambda: server.context.ending)
         server.broker.publish("q", Message(b"x"))
         assert b'"body_b64":"eA=="' in read_answer(raw)
-        until(lambda: not server.context.polls)
+        until(lambda: not server.context.ending)
 
 
 def test_a_poll_whose_peer_went_away_leases_nothing(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_a_poll_whose_peer_went_away_leases_nothing(tmp_path: Path) -> None:
         with Served(tmp_path / leave.__name__) as server:
             raw = server.connect()
             raw.sendall(request("leases", {"wait_ms": 60_000}))
-            until(lambda: server.context.polls)  # called before the next round
+            until(lambda: server.context.ending)  # called before the next round
             leave(raw)
-            until(lambda: not server.context.polls)
+            until(lambda: not server.context.ending)
             server.broker.publish("q", Message(b"x"))
             assert depth(server, "ready") == 1
 
@@ -171,7 +171,7 @@ def test_a_poll_whose_peer_went_away_leases_nothing(tmp_path: Path) -> None:
 def test_a_poll_is_answered_with_nothing_when_the_server_stops(tmp_path: Path) -> None:
     with Served(tmp_path) as server, server.connect() as raw:
         raw.sendall(request("leases", {"wait_ms": 60_000}))
-        until(lambda: server.context.polls)
+        until(lambda: server.context.ending)
         server.loop.call_soon_threadsafe(server.context.drain)
         assert b'{"leases":[]}' in read_answer(raw)
 

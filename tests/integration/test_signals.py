@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker
+from ebbmq import Broker, Message
 from ebbmq.model import QueueSpec
 from tests.serving import CERTIFICATES, Running, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.serving import Caller
+    from tests.serving import Answer, Caller
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -73,6 +73,27 @@ def test_while_it_drains_publishes_are_refused_and_settling_goes_on(tmp_path: Pa
         assert acked.json["acked"] == 1
         held.sendall(b'{"tokens":[]}')
         assert b"HTTP/1.1 200" in held.recv(1_000)
+        assert server.end() == 0
+
+
+def test_a_redrive_under_way_ends_with_the_server(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker.open(data) as broker:
+        broker.declare(QueueSpec("work"))
+        broker.declare(QueueSpec("dead"))
+        broker.publish("dead", [Message(b"x")] * 1_000)
+    with Running(data) as server, server.caller() as mover, server.caller() as looker:
+        answers: list[Answer] = []
+        asked = {"to": "work", "rate": 1.0}
+        moving = threading.Thread(
+            target=lambda: answers.append(mover.queue("dead", "redrive", asked))
+        )
+        moving.start()
+        path = "/v1/queues/work"
+        wait_until(lambda: looker.call("GET", path).json["stats"]["depth"]["ready"], "moving one")
+        server.signal(signal.SIGTERM)
+        moving.join(20)
+        assert (answers[0].status, answers[0].code) == (503, "draining")
         assert server.end() == 0
 
 

@@ -26,11 +26,11 @@ class Context:
     draining: bool = False
     #: Requests that are being received or answered, and answers that are not read yet.
     pending_bytes: int = 0
-    #: Requests that wait for a message to arrive.
-    polls: set[asyncio.Task[Any]] = field(default_factory=set)
+    #: Requests that may take long and end early when the server stops: polls and redrives.
+    ending: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def drain(self) -> None:
         """Take no more messages and answer those who wait for one with nothing."""
         self.draining = True
-        for poll in self.polls:
-            poll.cancel()
+        for work in self.ending:
+            work.cancel()

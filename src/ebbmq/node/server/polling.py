@@ -73,7 +73,7 @@ class Polling:
         """Wait for messages as long as the caller is there and the server is not stopping."""
         lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms))
         gone = asyncio.ensure_future(_gone(receive))
-        self._context.polls.add(lease)
+        self._context.ending.add(lease)
         try:
             await asyncio.wait((lease, gone), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -81,7 +81,7 @@ class Polling:
                 await self._give_back(queue, lease.result())
             raise
         finally:
-            self._context.polls.discard(lease)
+            self._context.ending.discard(lease)
             gone.cancel()
             lease.cancel()
         if not lease.done():

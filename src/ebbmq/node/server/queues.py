@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import delete, get, post, put
 
-from ebbmq.errors import UnknownQueue
+from ebbmq.errors import Draining, UnknownQueue
 from ebbmq.node.moving import SOURCE
 from ebbmq.node.server.asking import (
     Answer,
@@ -134,7 +134,18 @@ class Queues:
             moving = asyncio.ensure_future(
                 self._broker.redrive(queue, to=form.to, rate=form.rate, where=where)
             )
-            return answer(managing.RedrivenForm(await _while_there(request, moving)))
+            self._context.ending.add(moving)
+            try:
+                return answer(managing.RedrivenForm(await _while_there(request, moving)))
+            except asyncio.CancelledError:
+                if not self._context.draining:
+                    raise
+                raise Draining(
+                    f"the server is stopping, so not all of queue {queue!r} was moved",
+                    "redrive again when it is back: what was moved is moved",
+                ) from None
+            finally:
+                self._context.ending.discard(moving)
 
     async def set_decay_factor(self, request: Asking) -> Answer:
         """Multiply the rates of what is published until an instant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.core import row
 from ebbmq.errors import Overloaded
+from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -187,3 +189,23 @@ def test_metadata_is_seen_without_loading_the_body(broker: Broker) -> None:
     assert stats["by_importance"][5] == 50
     assert stats["oldest_age_ms"] == 0
     assert stats["cache"]["misses"] == 0
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_after_a_restart_of_an_empty_queue_new_bodies_are_kept_in_ram(
+    tmp_path: Path, closes: bool
+) -> None:
+    disk = MemoryDisk()
+    broker = Broker.open(tmp_path / "1", disk=disk, threaded=False)
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", [Message(b"x")])
+    broker.ack("q", [lease.token for lease in broker.lease("q")], confirm="synced")
+    if closes:
+        broker.close()
+    else:
+        disk.kill()
+    shutil.copytree(tmp_path / "1", tmp_path / "2", ignore=shutil.ignore_patterns("lock"))
+    with Broker.open(tmp_path / "2", disk=disk, threaded=False) as broker:
+        broker.publish("q", [Message(b"y" * 1_000)] * 10)
+        broker.lease("q", 10)
+        assert broker.stats("q")["cache"]["hits"] == 10

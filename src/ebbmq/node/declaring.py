@@ -78,24 +78,25 @@ def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
         partition = Partition(pid, spec, engine.catalog.epoch, engine.config.node)
         partition.dedup = Dedup(engine.directory.identity.uuid)
         partition.removes_by_age = engine.clock_doubt is None
-        shard = Shard(queue, partition, open_resident(engine, partition, spec, 0))
+        shard = Shard(queue, partition, open_resident(engine, partition, spec))
         queue.add(shard)
         engine.catalog.shards[pid] = shard
     engine.catalog.queues[spec.name] = queue
     return queue
 
 
-def open_resident(
-    engine: Engine, partition: Partition, spec: QueueSpec, stored_through: int
-) -> Resident:
-    """The RAM cache of a partition; a queue's bytes are shared evenly by its partitions."""
+def open_resident(engine: Engine, partition: Partition, spec: QueueSpec) -> Resident:
+    """The RAM cache of a partition; a queue's bytes are shared evenly by its partitions.
+
+    Messages that are there already have their bodies on the device only.
+    """
     return engine.residency.open(
         partition.pid,
         spec.cache_bytes // spec.partitions,
         spec.cache_enabled,
         spec.page_to_disk,
         decays=spec.decay_rate > 0 or spec.band_width == 0,
-        stored_through=stored_through,
+        stored_through=partition.index.next_seq - 1 if partition.live() else 0,
     )
 
 
@@ -112,7 +113,7 @@ def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
             # Rebuilding let them in; what waits for its level waits on.
             engine.journal.write()
         engine.residency.close(partition.pid)
-        shard.resident = open_resident(engine, partition, spec, partition.index.next_seq - 1)
+        shard.resident = open_resident(engine, partition, spec)
 
 
 def delete(engine: Engine, name: str) -> int:

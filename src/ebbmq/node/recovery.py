@@ -539,9 +539,7 @@ class Recovery:
             restore.rebuild(partition, now_ms, reopened=True)
             engine.live += partition.live()
             engine.residency.close(partition.pid)
-            shard.resident = declaring.open_resident(
-                engine, partition, shard.queue.spec, partition.index.next_seq - 1
-            )
+            shard.resident = declaring.open_resident(engine, partition, shard.queue.spec)
         self._share_bodies()
         for name, (factor, until_ms, run) in engine.catalog.factors.items():
             queue = engine.catalog.queues.get(name)

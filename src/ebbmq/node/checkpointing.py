@@ -97,7 +97,8 @@ class Checkpointer:
         engine.journal.sync_old()
         # Removals before the checkpoint are not read from the journal again.
         with engine.lock:
-            engine.removals.sync(engine.journal.synced_position)
+            flush = engine.removals.begin_sync(engine.journal.synced_position)
+        flush()
         for kind, pid, payload in extras:
             self._store.put(kind, pid, 0, position, payload)
         status = declared.Status(

@@ -230,7 +230,8 @@ class Compactor:
                 position = engine.journal.position
             engine.journal.wait("synced", position)
             with engine.lock:
-                engine.removals.sync(engine.journal.synced_position)
+                flush = engine.removals.begin_sync(engine.journal.synced_position)
+            flush()
         else:
             with engine.lock:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:

@@ -191,10 +191,14 @@ class Engine:
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
             if self._holding:
                 self.write_now()
-        if more and self._threads:
-            # Let those in who wait for the lock: whoever lets go of it and takes it again wins.
-            self._stop.wait(0.0005)
+        if more:
+            self.let_others_in()
         return more
+
+    def let_others_in(self) -> None:
+        """Give way to those who wait for the lock: whoever lets go and takes it again wins."""
+        if self._threads:
+            self._stop.wait(0.0005)
 
     # Effects
 

@@ -137,8 +137,9 @@ class Upkeep:
             if now_ms - engine.clock_noted_ms >= _CLOCK_EVERY_MS and engine.live:
                 engine.note_clock()
             with contextlib.suppress(Overloaded):
-                engine.removals.flush(engine.journal.synced_position)
                 engine.admit(0)
+        with contextlib.suppress(Overloaded):
+            self._flush_removals()
         if any(shard.faulty for shard in engine.catalog.shards.values()):
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)
@@ -146,6 +147,18 @@ class Upkeep:
         if not self._checkpointer.run_if_due() and self._compactor.waits_for_checkpoint():
             self._checkpointer.run()
         self._compactor.run()
+
+    def _flush_removals(self) -> None:
+        """Write the removals log, the lock free between parts of it."""
+        engine = self._engine
+        more = True
+        while more:
+            with engine.lock:
+                more = engine.closed is None and engine.removals.flush(
+                    engine.journal.synced_position
+                )
+            if more:
+                engine.let_others_in()
 
     def _retry_faulty(self, now_ms: int) -> None:
         if now_ms < self._retry_at_ms:

@@ -23,11 +23,12 @@ from ebbmq.errors import Overloaded
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import numpy.typing as npt
 
+_FLUSH_BYTES: Final = 256 * 1024
 _MAGIC: Final = 0x52424245
 _BLOCK: Final = Struct("<IIQII")
 _FILE_BYTES_MAX: Final = limits.REMOVALS_BYTES_MAX // 2
@@ -61,11 +62,20 @@ class Removals:
             self.position = position
             self._pending.append((position, records))
 
-    def flush(self, synced: int) -> None:
-        """Write what was noted and is durable in the journal: a removal undone is not on record."""
-        ready = [entry for entry in self._pending if entry[0] <= synced]
+    def flush(self, synced: int) -> bool:
+        """Write what was noted and is durable in the journal: a removal undone is not on record.
+
+        At most so much that nobody waits long; True if there is more to write.
+        """
+        ready: list[tuple[int, bytes]] = []
+        size = 0
+        for entry in self._pending:
+            if entry[0] > synced or size > _FLUSH_BYTES:
+                break
+            ready.append(entry)
+            size += len(entry[1])
         if not ready:
-            return
+            return False
         parts: list[bytes] = []
         for position, records in ready:
             count = len(records) // REMOVAL_DTYPE.itemsize
@@ -81,6 +91,7 @@ class Removals:
                 code="disk_full",
             ) from error
         del self._pending[: len(ready)]
+        return bool(self._pending) and self._pending[0][0] <= synced
 
     def _append(self, data: bytes) -> None:
         if self._end + len(data) > self._bytes_max and self._end:
@@ -94,15 +105,28 @@ class Removals:
             done += os.pwrite(self._descriptor, memoryview(data)[done:], self._end + done)
         self._end += done
 
-    def sync(self, synced: int) -> None:
-        """Write and flush to the device; segments with the same facts may go afterwards."""
-        self.flush(synced)
-        os.fdatasync(self._descriptor)
+    def begin_sync(self, synced: int) -> Callable[[], None]:
+        """Write; what is returned flushes to the device, and needs no lock.
+
+        Segments with the same facts may go afterwards.
+        """
+        while self.flush(synced):
+            pass
+        descriptor = os.dup(self._descriptor)
+
+        def flush_to_device() -> None:
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        return flush_to_device
 
     def close(self, synced: int = 0) -> None:
         """Write what was noted and is durable in the journal, and let go of the file."""
         try:
-            self.flush(synced)
+            while self.flush(synced):
+                pass
         except Overloaded as error:
             log.warning("removals_in_the_journal_only", detail=error.detail)
         finally:
@@ -183,11 +207,13 @@ class NoRemovals:
     def note(self, records: bytes, position: int) -> None:
         """Ignore removals."""
 
-    def flush(self, synced: int) -> None:
+    def flush(self, synced: int) -> bool:
         """Nothing was kept."""
+        return False
 
-    def sync(self, synced: int) -> None:
+    def begin_sync(self, synced: int) -> Callable[[], None]:
         """Nothing was kept."""
+        return lambda: None
 
     def close(self, synced: int = 0) -> None:
         """Nothing is open."""

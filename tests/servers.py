@@ -199,10 +199,21 @@ class ValkeyCluster:
             first, last = i * 16384 // 3, (i + 1) * 16384 // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
-        for node in self.nodes[1:]:
-            bus = node.options[3]
-            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
-        wait_until(lambda: all(_known_nodes(client) == 6 for client in clients), "meeting")
+        asked_at = 0.0
+
+        def met() -> bool:
+            nonlocal asked_at
+            if all(_known_nodes(client) == 6 for client in clients):
+                return True
+            # A node forgets a meeting that was not answered in time: ask again.
+            if time.monotonic() - asked_at > 3:
+                asked_at = time.monotonic()
+                for node in self.nodes[1:]:
+                    bus = node.options[3]
+                    clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+            return False
+
+        wait_until(met, "meeting")
         for primary, replica in zip(clients[:3], clients[3:], strict=True):
             replica.execute_command("CLUSTER", "REPLICATE", primary.cluster("MYID"))
         wait_until(lambda: all(self.is_linked(node) for node in self.nodes[3:]), "replicating")

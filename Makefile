@@ -1,6 +1,6 @@
 # make run     set everything up and serve an example on this machine until Ctrl-C
 # make test    set everything up and run every check and test
-# make install the set-up alone; make bench the figures; make lock new pins
+# make install the set-up alone; make spark adds Spark; make bench the figures; make lock new pins
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +10,7 @@ LOCK := $(BIN)/pip-compile --quiet --upgrade --no-header --generate-hashes --str
 	--allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev run test lint format bench lock clean
+.PHONY: help install dev spark run test lint format bench lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -27,6 +27,16 @@ $(VENV)/run.stamp: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/run.stamp
 	$(PIP) install --require-hashes -r requirements/dev.lock
+	@touch $@
+
+# Spark comes as source: it is built with the pinned tools of dev.lock, without fetching others.
+$(VENV)/spark.stamp: requirements/spark.lock $(VENV)/dev.stamp
+	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get install -y -qq openjdk-17-jre-headless \
+			|| { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; }; } >/dev/null 2>&1 \
+			|| echo "Java could not be installed: what runs on Spark will say so and the tests of it fail"; \
+	fi
+	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
 # Fault injection (strace) and power-cut tests (mkfs.ext4) skip with a reason where these are missing.
@@ -47,7 +57,9 @@ $(VENV)/system.stamp: | $(VENV)/bin/python
 
 install: $(VENV)/run.stamp
 
-dev: $(VENV)/dev.stamp
+dev: $(VENV)/dev.stamp $(VENV)/spark.stamp
+
+spark: $(VENV)/spark.stamp
 
 run: install
 	@$(BIN)/ebbmq serve --data data --example
@@ -73,6 +85,7 @@ lock: dev
 	$(LOCK) -c requirements/run.lock --extra demo --extra server --extra client --extra sql --extra grid \
 		--extra object --extra bench --extra test --extra dev \
 		-o requirements/dev.lock pyproject.toml requirements/build.in
+	$(LOCK) -c requirements/dev.lock --extra spark -o requirements/spark.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

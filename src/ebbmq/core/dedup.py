@@ -1,71 +1,42 @@
 """Producers' ids a partition remembers, so that a publish that is sent twice is stored once.
 
-Packed tables: 24 bytes a slot (128 bits of a keyed hash and the message number), open addressing.
-When an id was seen follows from its message number, since numbers rise with time. Tables are of
-bounded size and the oldest goes as a whole, so that neither growing nor forgetting ever takes long:
-an id is found for the whole window, at most limits.DEDUP_IDS_MAX of them per partition.
+An id is 24 bytes (128 bits of a keyed hash and the message number) at the end of its bucket, where
+the interpreter's own search for bytes finds it. There are as many buckets as keep them short; they
+are split one at a time (linear hashing), and what is too old is dropped from the start of a bucket
+that is looked at anyway, so that neither growing nor forgetting ever takes long.
+
+When an id was seen follows from its message number, since numbers rise with time: an id is found
+for the whole window, at most limits.DEDUP_IDS_MAX of them per partition.
 """
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from hashlib import blake2b
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from ebbmq import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import numpy.typing as npt
 
-_HASH: Final = Struct("<QQ")
-_ENTRY: Final = Struct("<QQQ")
+_NUMBER: Final = Struct("<Q")
+_STAMP: Final = Struct("<QQ")
 _COUNT: Final = Struct("<I")
-_FIRST_SLOTS: Final = 64
-_SLOTS_MAX: Final = 1 << 16
-_FILL: Final = 0.85
+_HASH_BYTES: Final = 16
+_ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("seq", "<u8")])
+_ENTRY_BYTES: Final = _ENTRY.itemsize
+#: Ids a bucket has on average: with fewer, the bytes beside them count; with more, the search.
+_BUCKET_IDS: Final = 16
+#: A stamp holds for at most this long and for at most this many ids.
 _STAMP_MS: Final = 1_000
-
-
-class _Table:
-    __slots__ = ("count", "high", "last_seq", "low", "seqs", "slots")
-
-    def __init__(self, slots: int = _FIRST_SLOTS) -> None:
-        self.slots = slots
-        self.high = array("Q", bytes(8 * slots))
-        self.low = array("Q", bytes(8 * slots))
-        self.seqs = array("Q", bytes(8 * slots))
-        self.count = 0
-        self.last_seq = 0
-
-    def find(self, high: int, low: int) -> int:
-        at = low & self.slots - 1
-        while seq := self.seqs[at]:
-            if self.low[at] == low and self.high[at] == high:
-                return seq
-            at = at + 1 & self.slots - 1
-        return 0
-
-    def is_full(self) -> bool:
-        return self.count >= self.slots * _FILL
-
-    def add(self, high: int, low: int, seq: int) -> None:
-        at = low & self.slots - 1
-        while self.seqs[at] and (self.low[at] != low or self.high[at] != high):
-            at = at + 1 & self.slots - 1
-        self.count += not self.seqs[at]
-        self.high[at], self.low[at], self.seqs[at] = high, low, seq
-        self.last_seq = max(self.last_seq, seq)
-
-    def entries(self) -> Iterator[tuple[int, int, int]]:
-        return (entry for entry in zip(self.high, self.low, self.seqs, strict=True) if entry[2])
-
-    def doubled(self) -> _Table:
-        larger = _Table(2 * self.slots)
-        for entry in self.entries():
-            larger.add(*entry)
-        return larger
+_STAMP_IDS: Final = limits.DEDUP_IDS_MAX // 64
+#: Buckets that are rid of what is too old with each stamp, besides those that ids are added to.
+_TIDIED: Final = 256
 
 
 class Dedup:
@@ -73,52 +44,105 @@ class Dedup:
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
-        #: Oldest first; ids are added to the last.
-        self._tables = [_Table()]
-        #: First message number and last instant of each second in which an id was seen.
+        self._buckets = [bytearray()]
+        #: Buckets below it were split into two, the second of which is this power of two further.
+        self._split, self._power = 0, 1
+        self._count = 0
+        #: First message number and last instant of each stretch of ids, and how many they are.
         self._stamps: list[tuple[int, int]] = []
+        self._stamped: list[int] = []
         self._stamp_ends_ms = 0
+        self._last_seq = 0
+        self._hand = 0
 
     def __len__(self) -> int:
-        return sum(table.count for table in self._tables)
+        return self._count
 
     def find(self, name: str, now_ms: int) -> int:
         """The number of the message published under this id within the window; 0 if none."""
-        high, low = self._hash(name)
-        for table in reversed(self._tables):
-            seq = table.find(high, low)
-            if seq:
-                return seq if self._seen_at(seq) + limits.DEDUP_WINDOW_MS > now_ms else 0
-        return 0
+        digest = self._hash(name)
+        bucket = self._buckets[self._place(digest)]
+        # From the end, as an id that is used again after the window belongs to the later message.
+        at = bucket.rfind(digest)
+        while at >= 0 and at % _ENTRY_BYTES:
+            at = bucket.rfind(digest, 0, at + _HASH_BYTES - 1)
+        if at < 0:
+            return 0
+        seq = int.from_bytes(bucket[at + _HASH_BYTES : at + _ENTRY_BYTES], "little")
+        return seq if self._seen_at(seq) + limits.DEDUP_WINDOW_MS > now_ms else 0
 
     def add(self, name: str, seq: int, now_ms: int) -> None:
-        """Remember an id."""
-        if self._tables[-1].is_full():
-            self._make_room(now_ms)
-        if not self._stamps or now_ms >= self._stamp_ends_ms:
-            self._stamps.append((seq, now_ms))
-            self._stamp_ends_ms = now_ms + _STAMP_MS
-        else:
-            self._stamps[-1] = (self._stamps[-1][0], now_ms)
-        self._tables[-1].add(*self._hash(name), seq)
-
-    def _make_room(self, now_ms: int) -> None:
-        tables = self._tables
-        if tables[-1].slots < _SLOTS_MAX:
-            tables[-1] = tables[-1].doubled()
+        """Remember an id; one that recovery meets again, in its order, changes nothing."""
+        digest = self._hash(name)
+        entry = digest + _NUMBER.pack(seq)
+        if seq <= self._last_seq and entry in self._buckets[self._place(digest)]:
             return
-        tables.append(_Table(_SLOTS_MAX))
-        oldest_ms = now_ms - limits.DEDUP_WINDOW_MS
-        while len(tables) > 1 and (
-            len(self) > limits.DEDUP_IDS_MAX or self._seen_at(tables[0].last_seq) <= oldest_ms
-        ):
-            del tables[0]
-        self._stamps = [stamp for stamp in self._stamps if stamp[1] >= oldest_ms]
+        self._stamp(seq, now_ms)
+        place = self._place(digest)
+        self._tidy(place)
+        self._buckets[place] += entry
+        self._count += 1
+        if self._count > len(self._buckets) * _BUCKET_IDS:
+            self._split_one()
 
-    def _hash(self, name: str) -> tuple[int, int]:
-        digest = blake2b(name.encode(), digest_size=16, key=self._key).digest()
-        high, low = _HASH.unpack(digest)
-        return high, low
+    def _stamp(self, seq: int, now_ms: int) -> None:
+        if seq <= self._last_seq:
+            return
+        self._last_seq = seq
+        if self._stamps and now_ms < self._stamp_ends_ms and self._stamped[-1] < _STAMP_IDS:
+            self._stamps[-1] = (self._stamps[-1][0], now_ms)
+            self._stamped[-1] += 1
+            return
+        self._stamps.append((seq, now_ms))
+        self._stamped.append(1)
+        self._stamp_ends_ms = now_ms + _STAMP_MS
+        self._forget(now_ms - limits.DEDUP_WINDOW_MS)
+        for _ in range(min(_TIDIED, len(self._buckets))):
+            self._hand = (self._hand + 1) % len(self._buckets)
+            self._tidy(self._hand)
+
+    def _forget(self, oldest_ms: int) -> None:
+        """Let go of stamps, and with them of the ids before the first that is left."""
+        most = limits.DEDUP_IDS_MAX - _STAMP_IDS
+        remembered = sum(self._stamped)
+        gone = 0
+        while gone < len(self._stamps) - 1 and (
+            remembered > most or self._stamps[gone][1] <= oldest_ms
+        ):
+            remembered -= self._stamped[gone]
+            gone += 1
+        del self._stamps[:gone], self._stamped[:gone]
+
+    def _tidy(self, place: int) -> None:
+        bucket = self._buckets[place]
+        oldest = self._stamps[0][0] if self._stamps else 0
+        gone = 0
+        while gone < len(bucket) and _NUMBER.unpack_from(bucket, gone + _HASH_BYTES)[0] < oldest:
+            gone += _ENTRY_BYTES
+        if gone:
+            del bucket[:gone]
+            self._count -= gone // _ENTRY_BYTES
+
+    def _hash(self, name: str) -> bytes:
+        return blake2b(name.encode(), digest_size=_HASH_BYTES, key=self._key).digest()
+
+    def _place(self, digest: bytes) -> int:
+        low = int.from_bytes(digest[8:], "little")
+        place = low & self._power - 1
+        return place if place >= self._split else low & 2 * self._power - 1
+
+    def _split_one(self) -> None:
+        bucket = bytes(self._buckets[self._split])
+        parts = bytearray(), bytearray()
+        for at in range(0, len(bucket), _ENTRY_BYTES):
+            low = int.from_bytes(bucket[at + 8 : at + _HASH_BYTES], "little")
+            parts[low & self._power != 0].extend(bucket[at : at + _ENTRY_BYTES])
+        # A copy has no room to spare, unlike what grew.
+        self._buckets[self._split] = bytearray(parts[0])
+        self._buckets.append(bytearray(parts[1]))
+        self._split += 1
+        if self._split == self._power:
+            self._split, self._power = 0, 2 * self._power
 
     def _seen_at(self, seq: int) -> int:
         at = bisect_right(self._stamps, (seq, 1 << 62)) - 1
@@ -126,19 +150,33 @@ class Dedup:
 
     def entries(self) -> bytes:
         """Everything remembered, packed for a checkpoint."""
-        parts = [_COUNT.pack(len(self._stamps))]
-        parts += [_HASH.pack(*stamp) for stamp in self._stamps]
-        for table in self._tables:
-            parts += [_ENTRY.pack(*entry) for entry in table.entries()]
-        return b"".join(parts)
+        stamps = [_STAMP.pack(*stamp) for stamp in self._stamps]
+        return b"".join([_COUNT.pack(len(stamps)), *stamps, *self._buckets])
 
     def restore(self, packed: bytes | memoryview) -> None:
         """Put back what `entries` packed."""
         (count,) = _COUNT.unpack_from(packed)
-        end = _COUNT.size + count * _HASH.size
-        self._stamps = [(seq, at) for seq, at in _HASH.iter_unpack(packed[_COUNT.size : end])]
-        now_ms = self._stamps[-1][1] if self._stamps else 0
-        for entry in sorted(_ENTRY.iter_unpack(packed[end:]), key=lambda known: known[2]):
-            if self._tables[-1].is_full():
-                self._make_room(now_ms)
-            self._tables[-1].add(*entry)
+        end = _COUNT.size + count * _STAMP.size
+        self._stamps = [(seq, at) for seq, at in _STAMP.iter_unpack(packed[_COUNT.size : end])]
+        found = np.frombuffer(packed, _ENTRY, offset=end)
+        seqs = np.sort(found["seq"])
+        self._last_seq = int(seqs[-1]) if len(seqs) else 0
+        firsts = np.array([seq for seq, _ in self._stamps], "u8")
+        starts = [*np.searchsorted(seqs, firsts).tolist(), len(seqs)]
+        self._stamped = [after - before for before, after in pairwise(starts)]
+        self._count = len(found)
+        self._fill(found)
+
+    def _fill(self, found: npt.NDArray[np.void]) -> None:
+        """Lay all ids out at once, in as many buckets as they would have come to."""
+        buckets = max(1, -(-len(found) // _BUCKET_IDS))
+        self._power = 1 << buckets.bit_length() - 1
+        self._split = buckets - self._power
+        places = found["low"] & np.uint64(self._power - 1)
+        farther = found["low"] & np.uint64(2 * self._power - 1)
+        places = np.where(places < self._split, farther, places)
+        order = np.lexsort((found["seq"], places))
+        ends = np.cumsum(np.bincount(places.astype(np.int64), minlength=buckets)) * _ENTRY_BYTES
+        packed = found[order].tobytes()
+        starts = [0, *ends.tolist()]
+        self._buckets = [bytearray(packed[start:end]) for start, end in pairwise(starts)]

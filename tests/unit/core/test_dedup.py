@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from ebbmq import limits
 from ebbmq.core.dedup import Dedup
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 NOW_MS = 1_700_000_000_000
 
@@ -31,12 +37,49 @@ def test_an_id_used_again_after_the_window_belongs_to_the_later_message() -> Non
     assert dedup.find("a", later_ms) == 2
 
 
-def test_old_tables_go_as_a_whole_when_time_has_passed() -> None:
+def test_ids_are_let_go_when_time_has_passed() -> None:
     dedup = Dedup()
     for seq in range(1, 200_000):
         dedup.add(str(seq), seq, NOW_MS + seq * 10)
     assert len(dedup) <= 100_000
     assert dedup.find("199999", NOW_MS + 2_000_000) == 199_999
+
+
+def _lines_run_to_find(dedup: Dedup, names: list[str]) -> int:
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> object:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        for name in names:
+            dedup.find(name, NOW_MS)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_looking_for_an_id_takes_no_more_steps_when_many_are_remembered() -> None:
+    few, many = Dedup(), Dedup()
+    for seq in range(1, 1_000):
+        few.add(str(seq), seq, NOW_MS)
+    for seq in range(1, 150_000):
+        many.add(str(seq), seq, NOW_MS)
+    names = [f"unknown-{number}" for number in range(200)]
+    assert _lines_run_to_find(many, names) <= 1.5 * _lines_run_to_find(few, names)
+
+
+def test_an_id_that_recovery_meets_again_is_remembered_once() -> None:
+    dedup = Dedup()
+    for _ in range(2):
+        for seq in range(1, 1_000):
+            dedup.add(str(seq), seq, NOW_MS + seq)
+    assert len(dedup) == 999
+    assert dedup.find("1", NOW_MS + limits.DEDUP_WINDOW_MS) == 1
 
 
 def test_a_checkpoint_brings_back_every_id() -> None:
@@ -47,3 +90,14 @@ def test_a_checkpoint_brings_back_every_id() -> None:
     back.restore(dedup.entries())
     assert len(back) == len(dedup)
     assert all(back.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 70_000, 997))
+    for seq in range(70_000, 80_000):
+        back.add(f"id-{seq}", seq, NOW_MS + seq)
+    assert all(back.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 80_000, 97))
+
+
+def test_an_empty_checkpoint_brings_back_nothing() -> None:
+    back = Dedup()
+    back.restore(Dedup().entries())
+    assert len(back) == 0
+    back.add("a", 1, NOW_MS)
+    assert back.find("a", NOW_MS) == 1

@@ -67,6 +67,18 @@ class InvalidSpec(ClientError):
     code = "invalid_spec"
 
 
+class UnknownRule(ClientError):
+    """There is no storage rule of that id."""
+
+    code = "unknown_rule"
+
+
+class RuleConflict(ClientError):
+    """A storage rule is there already, was changed by somebody else, or cannot be changed here."""
+
+    code = "rule_conflict"
+
+
 class LeaseLost(ClientError):
     """Some tokens no longer hold a lease; the other tokens of the call were applied."""
 

@@ -60,6 +60,10 @@ DEDUP_WINDOW_MS: Final = 300_000
 DEDUP_IDS_MAX: Final = 1_000_000
 REMOVALS_BYTES_MAX: Final = 256 * MIB
 
+#: Rules added while a node runs, as the journal holds them, and the record of who changed them.
+ADDED_RULES_BYTES_MAX: Final = 16 * MIB
+RULE_CHANGES_MAX: Final = 1_000
+
 #: Request line and headers of one HTTP request.
 REQUEST_HEAD_BYTES_MAX: Final = 64 * KIB
 REQUEST_HEADERS_MAX: Final = 100

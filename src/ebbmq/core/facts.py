@@ -11,6 +11,7 @@
               [headers + body]*count
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
+    RULES     msgpack of the storage rules that were added, or of what changed in them
 
 Changing one: add a kind, keep reading the old one, add a data directory with it to the tests.
 """
@@ -39,6 +40,7 @@ REMOVE: Final = 6
 GROUP: Final = 7
 RELOCATE: Final = 8
 CLOCK: Final = 9
+RULES: Final = 12
 
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")

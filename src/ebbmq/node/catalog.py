@@ -127,6 +127,8 @@ class Status(msgspec.Struct, frozen=True):
     closed: bool = False
     #: What was relocated before this position in the old generation is in the pages.
     old_position: int = 0
+    #: Added rules, as their fact has them; empty where there never was one.
+    rules: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -21,7 +21,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, FREE, RELOCATED, SHARED
 from ebbmq.journal import scan
 from ebbmq.journal.segment import OLD
-from ebbmq.node import declaring
+from ebbmq.node import declaring, rule_changes
 from ebbmq.node.log import log
 from ebbmq.node.outflow import is_intact
 
@@ -227,6 +227,8 @@ class Compactor:
                     return
                 engine.append(self._still_true(obituaries, number))
                 declaring.note_catalog(engine, number)
+                if engine.rules.segments is None or number in engine.rules.segments:
+                    rule_changes.note_rules(engine)
                 position = engine.journal.position
             engine.journal.wait("synced", position)
             with engine.lock:

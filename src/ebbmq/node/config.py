@@ -1,8 +1,8 @@
 """Settings of a broker and its server: defaults that are safe, a TOML file that is read strictly.
 
-What stands at the top of the file is about the store and counts wherever it is opened; `[http]` and
-`[log]` are about the server. Every default is durable, bounded, authenticated and on this machine
-only.
+What stands at the top of the file, `[placement]` and `[[rules]]` are about the store and count
+wherever it is opened; `[http]` and `[log]` are about the server. Every default is durable, bounded,
+authenticated and on this machine only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import msgspec
 
 from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
+from ebbmq.policy.rules.choose import Combine, Kind, Strategy
+from ebbmq.policy.rules.spec import RuleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,16 +78,42 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[placement]`: how the weights of rules become a choice; see policy.rules.choose.Strategy."""
+
+    strategy: Kind = "first_match"
+    combine: Combine = "mean"
+    bias: float = Strategy().bias
+    softness: float = Strategy().softness
+
+    def __post_init__(self) -> None:
+        self.choice()
+
+    def choice(self) -> Strategy:
+        """The strategy asked for.
+
+        Raises:
+            InvalidSpec: a setting is outside its limits.
+        """
+        return Strategy(
+            kind=self.strategy, combine=self.combine, bias=self.bias, softness=self.softness
+        )
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; unknown keys are refused."""
 
     node: str = "local"
+    #: Who publishes and changes rules where the broker is used in the process: CLIENT_ID of rules.
+    client: str = "local"
     segment_bytes: int = limits.SEGMENT_BYTES
     cache_bytes: int = limits.NODE_CACHE_BYTES
     checkpoint_every_facts: int = limits.CHECKPOINT_EVERY_FACTS
     upkeep_every_ms: int = 250
     http: HttpConfig = msgspec.field(default_factory=HttpConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
+    placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
+    rules: tuple[RuleSpec, ...] = ()
 
     def __post_init__(self) -> None:
         _check_ranges(self, "", _RANGES)
@@ -151,6 +179,24 @@ def _check_keys(given: dict[str, Any], section: type[msgspec.Struct], where: str
                     f"write its settings below a line [{key}]",
                 )
             _check_keys(value, kinds[key], f"{where}{key}.")
+        elif key == "rules" and not where:
+            _check_rules(value)
+
+
+def _check_rules(tables: Any) -> None:
+    if not isinstance(tables, list | tuple):
+        raise InvalidSpec(
+            "configuration key 'rules' is not a list of tables", "write [[rules]] above each rule"
+        )
+    fields = RuleSpec.__struct_fields__
+    for number, table in enumerate(tables):
+        for key in table if isinstance(table, dict) else ():
+            if key not in fields:
+                near = get_close_matches(key, fields, 1)
+                raise InvalidSpec(
+                    f"configuration key 'rules[{number}].{key}' is not known",
+                    f"did you mean {near[0]!r}?" if near else f"a rule has {', '.join(fields)}",
+                )
 
 
 def _hint(key: str, where: str) -> str:
@@ -180,6 +226,8 @@ def _settings(section: msgspec.Struct, where: str, *, hide: bool) -> list[tuple[
             found += _settings(value, f"{where}{name}.", hide=hide)
         else:
             hidden = hide and value is not None and _is_secret(kinds[name])
+            if hide and name == "rules" and not where:
+                value = len(value)  # there may be thousands
             found.append((where + name, _HIDDEN if hidden else value))
     return found
 

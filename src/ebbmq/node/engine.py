@@ -31,6 +31,7 @@ from ebbmq.node.catalog import Catalog, Queue, Shard
 from ebbmq.node.gathering import Gathering
 from ebbmq.node.levels import MEMORY
 from ebbmq.node.log import log
+from ebbmq.node.ruling import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,6 +74,7 @@ class Engine:
         self.removals = removals
         self.lock = threading.Lock()
         self.catalog = Catalog()
+        self.rules = Rules(config)
         self.residency = Residency(config.cache_bytes)
         self.holdings = Holdings()
         self.gathering = Gathering(self)
@@ -282,7 +284,7 @@ class Engine:
             Overloaded: code `disk_full`.
         """
         reserve = (self.live - leaving) * limits.RESERVE_BYTES_PER_MESSAGE
-        reserve += limits.HOUSEKEEPING_BYTES
+        reserve += limits.HOUSEKEEPING_BYTES + self.rules.stored_bytes
         try:
             self.journal.admit(0, reserve + payload_bytes)
         except Overloaded as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.errors import Overloaded
-from ebbmq.node import declaring
+from ebbmq.node import declaring, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock
 from ebbmq.node.compaction import Compactor
@@ -58,6 +58,7 @@ def open_engine(
         _set_time(engine, recovery, accept=accept_clock)
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms())
+        engine.rules.start(engine.clock.wall_ms())
         for shard in engine.catalog.shards.values():
             shard.totals_before = dict(shard.partition.totals)
         engine.written = engine.synced = engine.journal.position
@@ -80,6 +81,7 @@ def _note_start(engine: Engine) -> None:
     """Put the start on record; on a full disk the store opens all the same, to be consumed."""
     try:
         declaring.note_catalog(engine)
+        rule_changes.note_rules(engine)
         # The epoch tells the tokens of this run from those of runs whose end was lost.
         engine.journal.wait("synced", engine.note_clock())
         engine.removals.flush(engine.journal.synced_position)

@@ -137,6 +137,8 @@ class Recovery:
         self.wall_ms = status.wall_ms
         self._was_closed = status.closed
         self._declare(status.declared)
+        if status.rules:
+            self._engine.rules.restore(status.rules)
         self._engine.ranges = {segment: dict(known) for segment, known in status.ranges.items()}
         for pid, totals in status.totals.items():
             if pid in self._engine.catalog.shards:
@@ -361,6 +363,8 @@ class Recovery:
         elif kind == fact.META:
             if not self._is_declared:
                 self._declare(declared.read_declared(payload))
+        elif kind == fact.RULES:
+            self._engine.rules.restore(payload)
         elif kind == fact.CLOCK:
             self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
             self.queue_ms = max(self.queue_ms, self.clock_ms)

@@ -10,6 +10,7 @@ import pytest
 from ebbmq import Broker
 from ebbmq.errors import InvalidSpec
 from ebbmq.node import config
+from ebbmq.policy.rules.spec import RuleSpec
 
 ROOT = Path(__file__).parents[3]
 
@@ -120,12 +121,16 @@ def test_the_example_file_of_the_server_names_every_setting_with_its_default() -
     for line in lines:
         if line.startswith("["):
             section = line.strip("[]") + "."
+        elif line.startswith("# [["):
+            section = f"{line[4:-2]}[]."
         elif "=" in line:
             name, _, value = line.removeprefix("# ").partition(" = ")
             named[section + name] = value
     defaults = config.settings(config.Config())
-    assert named.keys() == defaults.keys()
+    rule = {name for name in named if name.startswith("rules[]")}
+    assert rule == {f"rules[].{name}" for name in RuleSpec.__struct_fields__}
+    assert named.keys() - rule == defaults.keys() - {"rules"}
     for name, default in defaults.items():
-        if default is not None:
+        if default is not None and name != "rules":
             told = named[name].strip('"')
             assert told == (str(default).lower() if isinstance(default, bool) else str(default))

@@ -11,11 +11,12 @@ from ebbmq import model
 from ebbmq.errors import InvalidSpec
 from ebbmq.policy.rules.conditions import KEYWORDS, Condition, properties_of
 from ebbmq.policy.rules.faults import InvalidRule, meant
-from ebbmq.policy.rules.parse import parse_condition, parse_rule
 from ebbmq.policy.rules.text import rule_text, text_of, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+    from ebbmq.policy.rules.spec import RuleSpec
 
 WEIGHT_MAX: Final = 1_000.0
 RULES_MAX: Final = 50_000
@@ -75,6 +76,8 @@ def read_rule(text: str, rule_id: str | None = None) -> Rule:
     Raises:
         InvalidRule: the text is no rule, or has no id and none is given.
     """
+    from ebbmq.policy.rules.parse import parse_rule  # noqa: PLC0415  # slow to import
+
     parsed = parse_rule(text)
     name = parsed.id or rule_id
     if name is None:
@@ -90,11 +93,23 @@ def make_rule(
     Raises:
         InvalidRule: a part is not usable; the detail names the rule.
     """
+    from ebbmq.policy.rules.parse import parse_condition  # noqa: PLC0415  # slow to import
+
     try:
         condition = parse_condition(when)
     except InvalidRule as error:
         raise error.of(f"rule {rule_id!r:.80}") from None
     return Rule(rule_id, float(weight), device, condition, enabled)
+
+
+def rule_of(spec: RuleSpec) -> Rule:
+    """Make a rule of plain data.
+
+    Raises:
+        InvalidRule: a part is not usable; the detail names the rule.
+    """
+    spec.check()
+    return make_rule(spec.id, spec.weight, spec.device, spec.when, enabled=spec.enabled)
 
 
 class RuleSet(msgspec.Struct, frozen=True):

@@ -1,0 +1,62 @@
+"""Where things are in a lake: one tree of names, the same in a directory and in a bucket.
+
+    events/date=2026-11-16/hour=03/node=a/00000012-000000001.parquet
+    events/_manifests/date=2026-11-16/0001700000000000-a-00000012-000000001.json
+    catalog/at=1700000000000/node=a/part-00000.parquet
+
+Files are found by manifests alone; directories are for people and for clearing old days away.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, unquote
+
+EVENTS: Final = "events"
+CATALOG: Final = "catalog"
+ARCHIVE: Final = "archive"
+PLANS: Final = "plans"
+PROFILES: Final = "profiles"
+RATES: Final = "rates"
+REPORTS: Final = "reports"
+#: Readers of Parquet directories skip names that start with an underscore.
+MANIFESTS: Final = "_manifests"
+REJECTED: Final = "_rejected"
+
+
+def segment(value: str) -> str:
+    """A value as part of a name: a slash or a dot in it does not lead anywhere else."""
+    return quote(value, safe="").replace(".", "%2E") or "%00"
+
+
+def value_of(part: str) -> str:
+    """The value of a part of a name."""
+    return unquote("" if part == "%00" else part)
+
+
+def date_of(at_ms: int) -> str:
+    """The day of an instant, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1_000, tz=UTC).strftime("%Y-%m-%d")
+
+
+def hour_of(at_ms: int) -> str:
+    """The hour of an instant, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1_000, tz=UTC).strftime("%H")
+
+
+def events_file(at_ms: int, node: str, boot: int, number: int) -> str:
+    """The file of a node's events; `number` counts the files of a boot."""
+    directory = f"{EVENTS}/date={date_of(at_ms)}/hour={hour_of(at_ms)}/node={segment(node)}"
+    return f"{directory}/{boot:08d}-{number:09d}.parquet"
+
+
+def catalog_file(at_ms: int, node: str, number: int) -> str:
+    """A file of a node's snapshot at an instant."""
+    return f"{CATALOG}/at={at_ms:016d}/node={segment(node)}/part-{number:05d}.parquet"
+
+
+def manifest_file(table: str, at_ms: int, node: str, boot: int, number: int) -> str:
+    """The manifest that makes files of a table visible; names sort by instant."""
+    name = f"{at_ms:016d}-{segment(node)}-{boot:08d}-{number:09d}.json"
+    return f"{table}/{MANIFESTS}/date={date_of(at_ms)}/{name}"

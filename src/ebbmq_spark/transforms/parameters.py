@@ -1,0 +1,51 @@
+"""The parameters of queues as a table: what plans and scores are computed by, one row a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as T
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.model import QueueSpec
+
+_FIELDS = {
+    "decay_unit_ms": T.LongType(),
+    "band_width": T.DoubleType(),
+    "stale_threshold": T.DoubleType(),
+    "score_base": T.DoubleType(),
+    "score_per_day": T.DoubleType(),
+    "score_access_bonus": T.DoubleType(),
+    "score_medium": T.DoubleType(),
+    "score_high": T.DoubleType(),
+    "on_faded": T.StringType(),
+    "min_copies": T.IntegerType(),
+    "max_replicas": T.IntegerType(),
+    "tiers": T.ArrayType(T.StringType()),
+}
+
+
+def schema() -> T.StructType:
+    """One row a queue, by the names of `QueueSpec`."""
+    fields = [T.StructField(name, kind) for name, kind in _FIELDS.items()]
+    return T.StructType([T.StructField("queue", T.StringType(), nullable=False), *fields])
+
+
+def parameters_of(spark: SparkSession, specs: Iterable[QueueSpec]) -> DataFrame:
+    """The parameters of these queues."""
+    rows = []
+    for spec in specs:
+        values = [getattr(spec, name) for name in _FIELDS]
+        kinds = _FIELDS.values()
+        rows.append((spec.name, *map(_as, values, kinds)))
+    return spark.createDataFrame(rows, schema())
+
+
+def _as(value: object, kind: T.DataType) -> object:
+    if isinstance(kind, T.DoubleType) and isinstance(value, int):
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value

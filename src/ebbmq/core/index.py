@@ -23,16 +23,23 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import row as rows
+from ebbmq.core.block import as_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
+    from ebbmq.core.block import Words
+
+    #: Which rows of a page: a stretch of them, or their slots.
+    Where = slice | npt.NDArray[np.int64]
+
 PAGE_BITS: Final = 12
 SLOT_MASK: Final = limits.PAGE_ROWS - 1
 PAGE_BYTES: Final = limits.PAGE_ROWS * limits.ROW_BYTES
 THIN_BELOW: Final = limits.PAGE_ROWS // 16
+_SLOTS: Final = np.uint64(SLOT_MASK)
 _U64: Final = Struct("<Q")
 _U16: Final = Struct("<H")
 
@@ -40,7 +47,7 @@ _U16: Final = Struct("<H")
 class Page:
     """4,096 rows, or the few that are left of them."""
 
-    __slots__ = ("buffer", "dirty", "live", "number", "position", "thin", "view")
+    __slots__ = ("buffer", "dirty", "live", "number", "position", "thin", "view", "words")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -48,6 +55,8 @@ class Page:
             -1, PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
         self.view = np.frombuffer(self.buffer, dtype=rows.DTYPE)
+        #: The same bytes as `core.block` looks at them.
+        self.words = as_words(self.buffer)
         self.live = 0
         self.dirty = True
         self.thin: dict[int, int] | None = None
@@ -65,6 +74,13 @@ class Page:
         self.thin = {int(slot) * rows.ROW.size: i * rows.ROW.size for i, slot in enumerate(live)}
         self.buffer = kept
         self.view = np.frombuffer(kept, dtype=rows.DTYPE)
+        self.words = as_words(kept)
+
+    def copy_rows(self, where: Where) -> Words:
+        """Some rows of a page that is not thin, as they are now."""
+        if isinstance(where, slice):
+            return self.words[where].copy()
+        return self.words.take(where, 0)
 
     def image(self) -> bytes:
         """The page as it goes into a checkpoint: whole, or only its live rows if they are few.
@@ -211,6 +227,26 @@ class Index:
             return
         for number in np.unique(numbers):
             yield int(number), np.flatnonzero(numbers == number)
+
+    def stretch(self, first: int, count: int) -> tuple[Page, slice] | None:
+        """Page and rows of consecutive numbers; None if they are not all in one whole page."""
+        page = self.pages.get(first >> PAGE_BITS)
+        slot = first & SLOT_MASK
+        if page is None or page.thin is not None or slot + count > limits.PAGE_ROWS:
+            return None
+        return page, slice(slot, slot + count)
+
+    def whole_pages(
+        self, seqs: npt.NDArray[np.uint64]
+    ) -> Iterator[tuple[slice | npt.NDArray[np.int64], Page | None, npt.NDArray[np.int64]]]:
+        """Split row numbers by page: where they stand in `seqs`, the page, and their slots.
+
+        None stands for a page that is gone or thin.
+        """
+        for number, where in self.by_page(seqs):
+            page = self.pages.get(number)
+            slots = (seqs[where] & _SLOTS).astype(np.int64)
+            yield where, None if page is None or page.thin is not None else page, slots
 
     def live_seqs(self) -> Iterator[tuple[Page, npt.NDArray[np.int64]]]:
         """Every page with the slots of its live rows, in order."""

@@ -1,7 +1,7 @@
-"""Leases of a partition: granted in delivery order, then acked, retried, released or extended.
+"""Leases of a partition, settled: acked, retried, released or extended; `core.grants` grants them.
 
 A token names (partition, row, generation, boot epoch, nonce); only the token of the lease that is
-running settles it. Batches are handled page by page with numpy, with the outcome of one by one.
+running settles it. Batches are acked page by page, as blocks of rows, as if one by one.
 """
 
 from __future__ import annotations
@@ -11,303 +11,50 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
-from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
-from ebbmq.core.row import (
-    AT_DUE,
-    AT_GENERATION,
-    FREE,
-    HIGH,
-    LEASED,
-    LOW48,
-    READY,
-    ROW,
-    SHARED,
+from ebbmq.core.block import (
+    ALL,
+    BYTE,
+    DUE,
+    FLAGS_BIT,
+    IMPORTANCE_BIT,
+    KIND,
+    LEASE,
+    LOW32,
+    PLACE,
+    SIZE,
+    STATE,
+    WHERE,
+    Block,
 )
-from ebbmq.policy import importance as policy
+from ebbmq.core.grants import MANY
+from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
+from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, ROW, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
-
-    from ebbmq.core.index import Page
+    from ebbmq.core.block import Words
+    from ebbmq.core.index import Page, Where
     from ebbmq.core.partition import Partition, Row
 
-    Seqs = npt.NDArray[np.uint64]
-
-_DUE_PLACE: Final = Struct("<QQ")
-_GENERATION_NONCE: Final = Struct("<II")
-_HIGH_MASK: Final = np.uint64(((1 << 16) - 1) << HIGH)
-_LOW48: Final = np.uint64(LOW48)
-_SLOTS: Final = np.uint64(SLOT_MASK)
-#: Below this many rows of a page, one by one is faster.
-_MANY: Final = 16
-_NO_ROW: Final = bytes(ROW.size)
-#: Names of leases that are over and not yet forgotten, at least.
-_NAMES_SPARED: Final = 64
-_FIELDS: Final = rows.DTYPE.names or ()
+    _Group = tuple[Where, Page | None, Where]
 
 TOKEN: Final = Struct(">IQIII")
 TOKEN_DTYPE: Final = np.dtype(
     [("pid", ">u4"), ("seq", ">u8"), ("generation", ">u4"), ("epoch", ">u4"), ("nonce", ">u4")]
 )
 Token = tuple[int, int, int, int, int]
-
-
-class Grants:
-    """What a lease call got: the rows as they were, and what their tokens need.
-
-    A batch is kept as one `array` of rows, and taken apart only for who asks for `rows`.
-    """
-
-    __slots__ = ("_rows", "array", "deadline_ms", "nonce", "seqs")
-
-    def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
-        self.seqs = seqs
-        self.array: npt.NDArray[np.void] | None = None
-        self.deadline_ms = deadline_ms
-        self.nonce = nonce
-        self._rows = rows
-
-    @property
-    def rows(self) -> list[Row]:
-        """The rows as they were before, one by one."""
-        if self.array is not None and not self._rows:
-            self._rows = list(ROW.iter_unpack(self.array.tobytes()))
-        return self._rows
-
-    def add(self, seq: int, row: Row) -> None:
-        """One more row."""
-        self.rows.append(row)
-        self.array = None
-        self.seqs.append(seq)
-
-    def add_many(self, seqs: list[int], array: npt.NDArray[np.void]) -> None:
-        """Many more rows."""
-        if self.seqs:
-            self.rows.extend(ROW.iter_unpack(array.tobytes()))
-            self.array = None
-        else:
-            self.array = array
-        self.seqs.extend(seqs)
-
-    def column(self, name: str) -> list[int]:
-        """One field of every row."""
-        if self.array is not None:
-            column: list[int] = self.array[name].tolist()
-            return column
-        at = _FIELDS.index(name)
-        return [row[at] for row in self._rows]
-
-
-def lease(
-    partition: Partition, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = ""
-) -> Grants:
-    """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
-    seqs: list[int] = []
-    grants = Grants(seqs, [], now_ms + timeout_ms, nonce)
-    while not partition.paused and len(seqs) < count:
-        wanted = count - len(seqs)
-        if partition.spec.fair_share:
-            candidates = _next(partition, wanted, now_ms)
-        else:
-            candidates = partition.order.pop(wanted, now_ms)
-        if not candidates:
-            break
-        if len(candidates) < _MANY:
-            for seq in candidates:
-                _grant_one(partition, seq, grants, now_ms)
-        else:
-            _grant_many(partition, candidates, grants, now_ms)
-    if seqs:
-        _note_grants(partition, grants, now_ms, name)
-        if timeout_ms != partition.spec.lease_timeout_ms:
-            partition.granted_at.update(dict.fromkeys(seqs, now_ms))
-    return grants
-
-
-def _next(partition: Partition, count: int, now_ms: int) -> list[int]:
-    """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
-    share = partition.spec.fair_share
-    until_turn = share - partition.leases_granted % share - 1
-    if until_turn:
-        taken = partition.order.pop(min(count, until_turn), now_ms)
-        partition.leases_granted += len(taken)
-        return taken
-    oldest = partition.order.pop_oldest(now_ms)
-    partition.leases_granted += 1
-    return [] if oldest < 0 else [oldest]
-
-
-def _grant_one(partition: Partition, seq: int, grants: Grants, now_ms: int) -> None:
-    """Grant a lease of one row, unless it is a ghost or its end has come."""
-    page = partition.index.pages.get(seq >> PAGE_BITS)
-    if page is None:
-        return
-    at = (seq & SLOT_MASK) << 6
-    if page.thin is not None:
-        at = page.thin.get(at, -1)
-        if at < 0:
-            return
-    buffer = page.buffer
-    row = ROW.unpack_from(buffer, at)
-    if row[0] != READY:
-        return
-    if (row[4] or row[6] & LOW48 or partition.spec.retention_ms) and partition.end_if_due(
-        seq, row, now_ms
-    ):
-        return
-    buffer[at] = LEASED
-    _DUE_PLACE.pack_into(
-        buffer,
-        at + AT_DUE,
-        grants.deadline_ms | row[7] >> HIGH << HIGH,
-        row[8] & LOW48 | (partition.epoch & 0xFFFF) << HIGH,
-    )
-    _GENERATION_NONCE.pack_into(buffer, at + AT_GENERATION, row[13] + 1, grants.nonce)
-    page.dirty = True
-    grants.add(seq, row)
-
-
-def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
-    """`_grant_one` for many, page by page; the order of the candidates is kept."""
-    array = np.array(candidates, dtype=np.uint64)
-    groups = list(partition.index.by_page(array))
-    if len(groups) * _MANY > len(candidates):
-        for seq in candidates:
-            _grant_one(partition, seq, grants, now_ms)
-        return
-    found = np.empty(len(candidates), dtype=rows.DTYPE)
-    missing = False
-    for number, where in groups:
-        page = partition.index.pages.get(number)
-        slots = (array[where] & _SLOTS).astype(np.int64)
-        if page is not None and page.thin is None and _all_plain(partition, page, slots, now_ms):
-            found[where] = _grant_rows(partition, page, slots, grants)
-        else:
-            blocks = [_granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()]
-            missing = missing or _NO_ROW in blocks
-            found[where] = np.frombuffer(b"".join(blocks), dtype=rows.DTYPE)
-    if missing:
-        there = found["state"] != FREE
-        candidates = [seq for seq, granted in zip(candidates, there, strict=True) if granted]
-        found = found[there]
-    if candidates:
-        grants.add_many(candidates, found)
-
-
-def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> bytes:
-    """The row as it was, packed; a free one if no lease of it was granted."""
-    one = Grants([], [], grants.deadline_ms, grants.nonce)
-    _grant_one(partition, seq, one, now_ms)
-    return ROW.pack(*one.rows[0]) if one.rows else _NO_ROW
-
-
-def _all_plain(partition: Partition, page: Page, slots: npt.NDArray[np.int64], now_ms: int) -> bool:
-    """Whether all these rows are ready and none of them ends by now."""
-    view = page.view[slots]
-    if not (view["state"] == READY).all():
-        return False
-    dead = view["dead"] & _LOW48
-    fading = bool(view["rate"].any())
-    if not fading and not dead.any() and not partition.spec.retention_ms:
-        return True
-    if ((dead <= np.uint64(now_ms)) & (dead > 0)).any():
-        return False
-    enqueued = (view["enqueued"] & _LOW48).astype(np.int64)
-    ages = now_ms - enqueued
-    if (ages >= (partition.spec.retention_ms or limits.DURATION_MS_MAX * 2)).any():
-        return False
-    if not fading:
-        return True
-    lives = dead.astype(np.int64)
-    span = np.where(lives > 0, lives - enqueued, partition.spec.decay_unit_ms)
-    current = policy.decayed(
-        view["importance"].astype(np.float64), view["rate"] / rows.RATE_UNIT, ages, span
-    )
-    threshold = np.minimum(partition.spec.stale_threshold, view["importance"] / 2)
-    return bool((np.maximum(current, 0) >= threshold).all())
-
-
-def _grant_rows(
-    partition: Partition, page: Page, slots: npt.NDArray[np.int64], grants: Grants
-) -> npt.NDArray[np.void]:
-    """Mark rows of a page as leased; returns them as they were."""
-    first, count = int(slots[0]), len(slots)
-    where: slice | npt.NDArray[np.int64] = slots
-    if int(slots[-1]) - first == count - 1 and bool((slots[1:] > slots[:-1]).all()):
-        where = slice(first, first + count)
-    view = page.view
-    before = view[where].copy()
-    view["state"][where] = LEASED
-    view["due"][where] = (view["due"][where] & _HIGH_MASK) | np.uint64(grants.deadline_ms)
-    epoch_bits = np.uint64((partition.epoch & 0xFFFF) << HIGH)
-    view["place"][where] = (view["place"][where] & _LOW48) | epoch_bits
-    view["generation"][where] += np.uint32(1)
-    view["nonce"][where] = grants.nonce
-    page.dirty = True
-    return before
-
-
-def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -> None:
-    seqs = grants.seqs
-    count = len(seqs)
-    depth = partition.depth
-    depth[READY] -= count
-    depth[LEASED] += count
-    partition.totals["leased"] += count
-    if count == 1:
-        partition.due_wheel.add(grants.deadline_ms, seqs[0])
-        runs = fact.GRANT_RUN.pack(seqs[0], 1, grants.rows[0][13] + 1)
-    else:
-        partition.due_wheel.add_many(grants.deadline_ms, seqs)
-        runs = _runs(seqs, grants.column("generation"))
-    told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
-    partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
-    if name:
-        if len(partition.names) >= 2 * partition.names_in_use + _NAMES_SPARED:
-            _forget_names(partition)
-        partition.names[name] = [
-            (seq, generation + 1)
-            for seq, generation in zip(seqs, grants.column("generation"), strict=True)
-        ]
-
-
-def _forget_names(partition: Partition) -> None:
-    """Drop names of which no lease is held; seldom enough to cost nothing a name."""
-    index = partition.index
-    partition.names = {
-        name: held
-        for name, held in partition.names.items()
-        if any(
-            (row := index.read(seq)) is not None and row[0] == LEASED and row[13] == generation
-            for seq, generation in held
-        )
-    }
-    partition.names_in_use = len(partition.names)
-
-
-def _runs(seqs: list[int], generations: list[int]) -> bytes:
-    """(first, count, generation) runs of leased rows, packed."""
-    first, count = seqs[0], len(seqs)
-    if generations.count(generations[0]) == count and seqs == list(range(first, first + count)):
-        return fact.GRANT_RUN.pack(first, count, generations[0] + 1)
-    order = np.argsort(np.array(seqs, dtype=np.uint64))
-    numbers = np.array(seqs, dtype=np.uint64)[order]
-    raised = np.array(generations, dtype=np.uint32)[order] + np.uint32(1)
-    breaks = np.flatnonzero((np.diff(numbers) != 1) | (raised[1:] != raised[:-1])) + 1
-    starts = np.concatenate(([0], breaks))
-    runs = np.empty(len(starts), dtype=fact.GRANT_RUN_DTYPE)
-    runs["first"] = numbers[starts]
-    runs["rows"] = np.diff(np.append(starts, count))
-    runs["generation"] = raised[starts]
-    return runs.tobytes()
-
-
-# Settle
+#: A token as words of 32 bits: the partition is the first.
+_SEQ_HIGH: Final = 1
+_SEQ_LOW: Final = 2
+_GENERATION: Final = 3
+_EPOCH: Final = 4
+_NONCE: Final = 5
+_TOKEN_WORDS: Final = 6
+_HALF: Final = np.uint64(32)
+_NO_STATE: Final = np.uint64(ALL ^ STATE)
 
 
 def held_row(partition: Partition, token: Token, now_ms: int) -> Row | None:
@@ -328,10 +75,13 @@ def held_row(partition: Partition, token: Token, now_ms: int) -> Row | None:
 
 def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
     """Remove the messages whose lease a token holds; returns the indexes of refused tokens."""
-    if len(packed) >= _MANY * TOKEN.size and partition.adapt is None and not partition.granted_at:
-        tokens = np.frombuffer(packed, dtype=TOKEN_DTYPE)
-        if _ack_many(partition, tokens, now_ms):
-            return []
+    if (
+        len(packed) >= MANY * TOKEN.size
+        and partition.adapt is None
+        and not partition.granted_at
+        and _ack_many(partition, packed, now_ms)
+    ):
+        return []
     refused: list[int] = []
     acked: list[int] = []
     for number, token in enumerate(TOKEN.iter_unpack(packed)):
@@ -383,63 +133,83 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
     return True
 
 
-def _ack_many(partition: Partition, tokens: npt.NDArray[np.void], now_ms: int) -> bool:
+def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     """Ack a batch whose tokens all hold and whose rows are plain; else change nothing."""
-    seqs = tokens["seq"].astype(np.uint64)
-    is_run = bool((seqs[1:] == seqs[:-1] + np.uint64(1)).all())
-    if not is_run and len(np.unique(seqs)) != len(seqs):
+    tokens = np.frombuffer(packed, dtype=">u4").reshape(-1, _TOKEN_WORDS).astype(np.uint64)
+    seqs = tokens[:, _SEQ_HIGH] << _HALF | tokens[:, _SEQ_LOW]
+    first, count = int(seqs[0]), len(seqs)
+    is_run = seqs.tobytes() == (np.arange(count, dtype=np.uint64) + seqs[0]).tobytes()
+    whole = partition.index.stretch(first, count) if is_run else None
+    if whole is not None:
+        groups: list[_Group] = [(slice(None), *whole)]
+    elif not is_run and len(np.unique(seqs)) != count:
         return False
-    groups: list[tuple[Page, npt.NDArray[np.int64], npt.NDArray[np.void]]] = []
-    for number, where in partition.index.by_page(seqs):
-        page = partition.index.pages.get(number)
-        if page is None or page.thin is not None:
+    else:
+        groups = list(partition.index.whole_pages(seqs))
+    held: list[tuple[Page, Where, Block]] = []
+    for where, page, slots in groups:
+        if page is None:
             return False
-        slots = (seqs[where] & _SLOTS).astype(np.int64)
-        view = page.view[slots]
-        mine = tokens[where]
-        held = (
-            (view["state"] == LEASED)
-            & (view["nonce"] == mine["nonce"])
-            & (view["generation"] == mine["generation"])
-            & (view["place"] >> np.uint64(HIGH) == mine["epoch"])
-            & (view["due"] & _LOW48 > np.uint64(now_ms))
-            & (view["flags"] < rows.DISPLACED)
-        )
-        if not held.all():
+        block = _held_rows(page, slots, tokens[where], now_ms)
+        if block is None:
             return False
-        groups.append((page, slots, view))
-    for page, slots, view in groups:
-        _free_rows(partition, page, slots, view)
-    partition.depth[LEASED] -= len(seqs)
-    partition.totals["acked"] += len(seqs)
-    told = (
-        fact.ack_run(partition.pid, int(seqs[0]), len(seqs))
+        held.append((page, slots, block))
+    for page, slots, block in held:
+        _free_rows(partition, page, slots, block)
+    partition.depth[LEASED] -= count
+    partition.totals["acked"] += count
+    partition.facts.append(
+        fact.ack_run(partition.pid, first, count)
         if is_run
         else fact.ack_array(partition.pid, np.sort(seqs))
     )
-    partition.facts.append(told)
     return True
 
 
-def _free_rows(
-    partition: Partition, page: Page, slots: npt.NDArray[np.int64], view: npt.NDArray[np.void]
-) -> None:
-    for importance, count in enumerate(np.bincount(view["importance"]).tolist()):
-        if count:
-            partition.by_importance[importance] -= count
-    lengths = view["length"]
-    total = int(lengths.sum(dtype=np.int64))
-    partition.body_bytes -= total
-    segments = view["segment"]
-    first = int(segments[0])
-    if (segments == first).all():
-        partition.ledger[first] -= total + 64 * len(slots)
+def _held_rows(page: Page, slots: Where, tokens: Words, now_ms: int) -> Block | None:
+    """Rows of a page, if these tokens hold their leases and nothing is kept beside them."""
+    block = Block(page.copy_rows(slots))
+    some = block.some
+    if (
+        not block.all_have(KIND, STATE, LEASED)
+        or some[KIND] >> FLAGS_BIT & BYTE >= rows.DISPLACED
+        or not block.is_same(PLACE, ~LOW48)
+    ):
+        return None
+    if block.is_same(DUE, LOW48):
+        deadline_ms = some[DUE] & LOW48
     else:
+        deadline_ms = int(block.column(DUE, LOW48).min())
+    leases = tokens[:, _NONCE] << _HALF | tokens[:, _GENERATION]
+    epoch = some[PLACE] >> HIGH
+    if (
+        deadline_ms <= now_ms
+        or leases.tobytes() != block.words[:, LEASE].tobytes()
+        or (tokens[:, _EPOCH] != epoch).any()
+    ):
+        return None
+    return block
+
+
+def _free_rows(partition: Partition, page: Page, slots: Where, block: Block) -> None:
+    count = len(block)
+    if block.is_same(KIND, BYTE << IMPORTANCE_BIT):
+        partition.by_importance[block.some[KIND] >> IMPORTANCE_BIT & BYTE] -= count
+    else:
+        importances = block.column(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+        for importance, of_it in enumerate(np.bincount(importances.astype(np.int64)).tolist()):
+            partition.by_importance[importance] -= of_it
+    total = block.total(SIZE, LOW32)
+    partition.body_bytes -= total
+    if block.is_same(WHERE, LOW32):
+        partition.ledger[block.some[WHERE] & LOW32] -= total + rows.ROW.size * count
+    else:
+        segments, lengths = block.column(WHERE, LOW32), block.column(SIZE, LOW32)
         for segment in np.unique(segments).tolist():
             held = lengths[segments == segment]
-            partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(held)
-    page.view["state"][slots] = FREE
-    page.live -= len(slots)
+            partition.ledger[segment] -= int(held.sum()) + rows.ROW.size * len(held)
+    page.words[slots, KIND] = block.words[:, KIND] & _NO_STATE
+    page.live -= count
     page.dirty = True
     if page.live <= THIN_BELOW:
         partition.index.tidy(page)

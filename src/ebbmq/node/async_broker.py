@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from ebbmq.core.leases import Grants
+    from ebbmq.core.grants import Grants
     from ebbmq.model import (
         Lease,
         Level,

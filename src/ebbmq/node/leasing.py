@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ebbmq import limits
+from ebbmq.core import grants as granting
 from ebbmq.core import leases
-from ebbmq.core.leases import Grants
+from ebbmq.core.grants import Grants
 from ebbmq.core.row import LEASED, LOW48, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
@@ -77,7 +78,7 @@ def lease_now(
     for shard in _in_turn(queue):
         if shard.faulty is not None or not shard.partition.depth[READY]:
             continue
-        grants = leases.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
+        grants = granting.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
         engine.settle(shard)
         if grants.seqs:
             out.append((shard, grants))
@@ -154,7 +155,7 @@ def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Leas
         engine.check_space_for_leases(1)
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
-    grants = leases.lease(partition, 1, timeout, engine.nonce(), now_ms)
+    grants = granting.lease(partition, 1, timeout, engine.nonce(), now_ms)
     if not grants.seqs:
         engine.settle(shard)
         return None

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import re
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
 
 from ebbmq.core import envelope
 from ebbmq.core import row as rows
+from ebbmq.core.block import (
+    ALL,
+    BYTE,
+    DEAD,
+    DUE,
+    ENQUEUED,
+    IMPORTANCE_BIT,
+    KIND,
+    LEASE,
+    LOW32,
+    RATE_BIT,
+)
 from ebbmq.core.leases import TOKEN, TOKEN_DTYPE
 from ebbmq.core.row import HIGH, LOW48
 from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from ebbmq.core.leases import Grants
+    from ebbmq.core.block import Block
+    from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import Timing
 
 #: No more digits than the fields have bits.
 _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
 TOKEN_CHARS: Final = 2 * TOKEN.size
+_TOKEN_SIZES: Final = {TOKEN_CHARS}
+_ONE: Final = np.uint64(1)
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
 
@@ -47,6 +62,11 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     pid, epoch, nonce = partition.pid, partition.epoch & 0xFFFF, grants.nonce
     if len(grants.seqs) == 1:
         return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
+    block = grants.block
+    if block is not None and block.is_same(LEASE, LOW32):
+        head = f"{pid:08x}"
+        tail = f"{(block.some[LEASE] & LOW32) + 1:08x}{epoch:08x}{nonce:08x}"
+        return [f"{head}{seq:016x}{tail}" for seq in grants.seqs]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
     tokens["pid"] = pid
     tokens["seq"] = grants.seqs
@@ -59,7 +79,7 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
 
 def pack_tokens(tokens: Sequence[str]) -> bytes | None:
     """Tokens as bytes, one after the other; None if any of them is not of the form of a token."""
-    if any(map(TOKEN_CHARS.__ne__, map(len, tokens))):
+    if set(map(len, tokens)) != _TOKEN_SIZES:
         return None
     try:
         packed = bytes.fromhex("".join(tokens))
@@ -73,65 +93,119 @@ def is_intact(payload: bytes, row: Row) -> bool:
     return len(payload) == row[11] and crc32c(payload) == row[12]
 
 
+class Alike(NamedTuple):
+    """Leases of a batch by field: what is the same for all of them, and a list where it is not."""
+
+    shared: dict[str, Any]
+    own: dict[str, list[Any]]
+
+    def columns(self) -> Iterator[Iterable[Any]]:
+        """One iterable per field of a lease, in their order."""
+        for name in Lease.__struct_fields__:
+            own = self.own.get(name)
+            yield repeat(self.shared[name]) if own is None else own
+
+
 def leases(
     partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
 ) -> list[Lease]:
     """What a lease call returns."""
     if not grants.seqs:
         return []
-    tokens = tokens_of(partition, grants)
-    array = grants.array
-    # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
-    if array is None or array["due"].any() or int(array["enqueued"].max()) > LOW48:
+    found = alike(partition, grants, now_ms)
+    if found is None:
         return [
             _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
             for seq, row, payload, token in zip(
-                grants.seqs, grants.rows, payloads, tokens, strict=True
+                grants.seqs, grants.rows, payloads, tokens_of(partition, grants), strict=True
             )
         ]
+    found.own["body"] = payloads  # type: ignore[assignment]  # only looked through
+    return list(map(Lease, *found.columns()))
+
+
+def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
+    """The leases of a batch without their bodies; None if there is more to each than its row."""
+    block = grants.block
+    # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
+    if block is None or block.some[DUE] or block.some[ENQUEUED] > LOW48:
+        return None
     prefix = f"{partition.pid:x}-"
-    enqueued = array["enqueued"].astype(np.int64)
-    ends = (array["dead"] & np.uint64(LOW48)).astype(np.int64)
-    spans = ends - enqueued
-    current, bands = _worth(partition, grants, spans, now_ms)
-    return list(
-        map(
-            Lease,
-            [f"{prefix}{seq:x}" for seq in grants.seqs],
-            payloads,
-            repeat(NO_HEADERS),
-            tokens,
-            (array["generation"] + np.uint32(1)).tolist(),
-            repeat(0),
-            array["importance"].tolist(),
-            current,
-            bands,
-            [span if span > 0 else None for span in spans.tolist()] if ends.any() else repeat(None),
-            (array["rate"] / rows.RATE_UNIT).tolist(),
-            enqueued.tolist(),
-            repeat(grants.deadline_ms),
-            repeat(()),
-        )
-    )
+    shared: dict[str, Any] = {
+        "headers": NO_HEADERS,
+        "failures": 0,
+        "deadline_ms": grants.deadline_ms,
+        "latency_history": (),
+        "type": "BYTE",
+    }
+    own: dict[str, list[Any]] = {
+        "id": [f"{prefix}{seq:x}" for seq in grants.seqs],
+        "token": tokens_of(partition, grants),
+    }
+    if block.is_same(LEASE, LOW32):
+        shared["attempt"] = (block.some[LEASE] & LOW32) + 1
+    else:
+        own["attempt"] = (block.column(LEASE, LOW32) + _ONE).tolist()
+    if block.is_same(ENQUEUED):
+        shared["enqueued_at_ms"] = block.some[ENQUEUED]
+    else:
+        own["enqueued_at_ms"] = block.words[:, ENQUEUED].tolist()
+    spans = _spans(block, shared, own)
+    _worth(partition, grants, spans, now_ms, Alike(shared, own))
+    return Alike(shared, own)
+
+
+def _spans(
+    block: Block, shared: dict[str, Any], own: dict[str, list[Any]]
+) -> npt.NDArray[np.int64] | None:
+    """Fill in the TTLs; returns them, below 0 where there is none, or None if there are none."""
+    if not block.some[DEAD] & LOW48:
+        shared["ttl_ms"] = None
+        return None
+    enqueued = block.words[:, ENQUEUED].astype(np.int64)
+    spans: npt.NDArray[np.int64] = block.column(DEAD, LOW48).astype(np.int64) - enqueued
+    own["ttl_ms"] = [span if span > 0 else None for span in spans.tolist()]
+    return spans
 
 
 def _worth(
-    partition: Partition, grants: Grants, spans_ms: npt.NDArray[np.int64], now_ms: int
-) -> tuple[list[float], list[int]]:
-    """Current importance and band of rows that never failed; without a TTL its span is below 0."""
-    array, spec = grants.array, partition.spec
-    assert array is not None
-    importances, rates = array["importance"], array["rate"]
-    if spec.band_width == 1.0 and not rates.any():
-        return importances.astype(np.float64).tolist(), importances.tolist()
-    ages = now_ms - array["enqueued"].astype(np.int64)
-    spans = np.where(spans_ms > 0, spans_ms, spec.decay_unit_ms)
-    left = policy.decayed(importances.astype(np.float64), rates / rows.RATE_UNIT, ages, spans)
-    current = np.maximum(left, 0.0).tolist()
+    partition: Partition,
+    grants: Grants,
+    spans_ms: npt.NDArray[np.int64] | None,
+    now_ms: int,
+    into: Alike,
+) -> None:
+    """Fill in importance, rate, current importance and band of rows that never failed."""
+    block, spec = grants.block, partition.spec
+    assert block is not None
+    shared, own = into
+    importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+    fading = block.some[KIND] >> RATE_BIT
+    if not fading:
+        shared["decay_rate"] = 0.0
+        if spec.band_width == 1.0 and block.is_same(KIND, BYTE << IMPORTANCE_BIT):
+            shared["importance"] = shared["band"] = importances[0]
+            shared["current_importance"] = float(importances[0])
+            return
+    own["importance"] = importances
+    if not fading and spec.band_width == 1.0:
+        own["current_importance"] = list(map(float, importances))
+        own["band"] = importances
+        return
+    rates = block.column(KIND, LOW32 << RATE_BIT, RATE_BIT)
+    shares = rates / rows.RATE_UNIT
+    own["decay_rate"] = shares.tolist()
+    ages = now_ms - block.words[:, ENQUEUED].astype(np.int64)
+    spans: npt.NDArray[np.int64] | int = spec.decay_unit_ms
+    if spans_ms is not None:
+        spans = np.where(spans_ms > 0, spans_ms, spans)
+    left = policy.decayed(np.array(importances, dtype=np.float64), shares, ages, spans)
+    own["current_importance"] = np.maximum(left, 0.0).tolist()
     if not spec.band_width or not rates.all():
-        return current, [partition.band(row, now_ms) for row in grants.rows]
-    classes = (array["dead"] >> np.uint64(HIGH)).astype(np.int64)
-    return current, partition.classes.bands_at(classes, ages).tolist()
+        own["band"] = [partition.band(row, now_ms) for row in grants.rows]
+        return
+    classes = block.column(DEAD, ALL, HIGH).astype(np.int64)
+    own["band"] = partition.classes.bands_at(classes, ages).tolist()
 
 
 def lease(

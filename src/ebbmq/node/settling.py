@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import leases
@@ -129,11 +131,7 @@ def _one_partition(
 ) -> list[int]:
     shard = queue.shards[0]
     partition = shard.partition
-    size = TOKEN.size
-    pid = packed[:4]
-    if pid != partition.pid.to_bytes(4, "big") or (
-        len(packed) > size and {pid} != {packed[at : at + 4] for at in range(0, len(packed), size)}
-    ):
+    if not _are_all_of(partition.pid, packed):
         return _several(engine, queue, tokens, apply)
     ready = partition.depth[READY]
     refused = apply(partition, packed, engine.now_ms())
@@ -141,6 +139,14 @@ def _one_partition(
     if partition.depth[READY] > ready:
         engine.announce(queue, partition.depth[READY] - ready)
     return refused
+
+
+def _are_all_of(pid: int, packed: bytes) -> bool:
+    """Whether tokens are all of one partition."""
+    if len(packed) == TOKEN.size:
+        return int.from_bytes(packed[:4], "big") == pid
+    pids = np.frombuffer(packed, dtype=">u4")[:: TOKEN.size // 4]
+    return bool((pids == pid).all())
 
 
 def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) -> list[int]:

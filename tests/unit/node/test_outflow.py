@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbmq.core import row as rows
+from ebbmq.core.block import Block, as_words
 from ebbmq.core.classes import class_key
-from ebbmq.core.leases import Grants
+from ebbmq.core.grants import Grants
 from ebbmq.core.partition import Partition
 from ebbmq.model import QueueSpec
 from ebbmq.node import outflow
@@ -55,7 +56,9 @@ def test_a_batch_of_leases_shows_what_single_leases_show(
     given_rows = [classified(partition, one) for one in given_rows]
     seqs = list(range(1, len(given_rows) + 1))
     payloads = [b"body"] * len(given_rows)
-    grants = Grants(seqs, list(given_rows), NOW_MS + 1, 9)
+    grants = Grants([], [], NOW_MS + 1, 9)
+    packed = b"".join(rows.ROW.pack(*one) for one in given_rows)
+    grants.add_many(seqs, Block(as_words(packed)))
     together = outflow.leases(partition, grants, payloads, NOW_MS)
     alone = [
         outflow.lease(partition, seq, one, b"body", Grants([seq], [one], NOW_MS + 1, 9), NOW_MS)

@@ -1,0 +1,334 @@
+"""Leases of a partition, granted in delivery order; `core.leases` settles them.
+
+Batches are handled page by page as blocks of rows, with the outcome of one by one.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.core import row as rows
+from ebbmq.core.block import (
+    ALL,
+    BYTE,
+    DEAD,
+    ENQUEUED,
+    IMPORTANCE_BIT,
+    KIND,
+    LEASE,
+    LOW32,
+    RATE_BIT,
+    SIZE,
+    STATE,
+    WORDS,
+    Block,
+    as_words,
+)
+from ebbmq.core.index import PAGE_BITS, SLOT_MASK
+from ebbmq.core.row import AT_DUE, AT_GENERATION, FREE, HIGH, LEASED, LOW48, READY, ROW
+from ebbmq.policy import importance as policy
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ebbmq.core.index import Page, Where
+    from ebbmq.core.partition import Partition, Row
+
+_DUE_PLACE: Final = Struct("<QQ")
+_GENERATION_NONCE: Final = Struct("<II")
+#: Below this many rows of a page, one by one is faster.
+MANY: Final = 16
+_NO_ROW: Final = bytes(ROW.size)
+#: Names of leases that are over and not yet forgotten, at least.
+_NAMES_SPARED: Final = 64
+#: Where the fields that are asked for stand: in the row, and in which bits of which word.
+_FIELDS: Final = {
+    "importance": (2, KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
+    "length": (11, SIZE, LOW32, 0),
+    "generation": (13, LEASE, LOW32, 0),
+}
+#: What a grant keeps of a row, word by word; to the rest it adds.
+_KEPT: Final = np.array([ALL, ALL, ALL, ALL ^ LOW48, LOW48, ALL, ALL, LOW32], dtype=np.uint64)
+assert LEASED == READY + 1, "a grant adds one to the state"
+
+
+class Grants:
+    """What a lease call got: the rows as they were, and what their tokens need.
+
+    A batch is kept as one `block` of rows, and taken apart only for who asks for `rows`.
+    """
+
+    __slots__ = ("_rows", "block", "deadline_ms", "is_run", "nonce", "seqs")
+
+    def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
+        self.seqs = seqs
+        self.block: Block | None = None
+        #: The rows are known to be consecutive.
+        self.is_run = False
+        self.deadline_ms = deadline_ms
+        self.nonce = nonce
+        self._rows = rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows as they were before, one by one."""
+        if self.block is not None and not self._rows:
+            self._rows = list(ROW.iter_unpack(self.block.words.tobytes()))
+        return self._rows
+
+    def add(self, seq: int, row: Row) -> None:
+        """One more row."""
+        self.rows.append(row)
+        self.block = None
+        self.is_run = False
+        self.seqs.append(seq)
+
+    def add_many(self, seqs: list[int], block: Block, *, are_run: bool = False) -> None:
+        """Many more rows."""
+        if self.seqs:
+            self.rows.extend(ROW.iter_unpack(block.words.tobytes()))
+            self.block = None
+            self.is_run = False
+        else:
+            self.block = block
+            self.is_run = are_run
+        self.seqs.extend(seqs)
+
+    def column(self, name: str) -> list[int]:
+        """The importance, length or generation of every row."""
+        at, word, mask, shift = _FIELDS[name]
+        if self.block is None:
+            return [row[at] for row in self._rows]
+        return self.block.values(word, mask, shift)
+
+
+def lease(
+    partition: Partition, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = ""
+) -> Grants:
+    """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
+    seqs: list[int] = []
+    grants = Grants(seqs, [], now_ms + timeout_ms, nonce)
+    while not partition.paused and len(seqs) < count:
+        wanted = count - len(seqs)
+        if partition.spec.fair_share:
+            candidates = _next(partition, wanted, now_ms)
+        else:
+            candidates = partition.order.pop(wanted, now_ms)
+        if not candidates:
+            break
+        if len(candidates) < MANY:
+            for seq in candidates:
+                _grant_one(partition, seq, grants, now_ms)
+        else:
+            _grant_many(partition, candidates, grants, now_ms)
+    if seqs:
+        _note_grants(partition, grants, now_ms, name)
+        if timeout_ms != partition.spec.lease_timeout_ms:
+            partition.granted_at.update(dict.fromkeys(seqs, now_ms))
+    return grants
+
+
+def _next(partition: Partition, count: int, now_ms: int) -> list[int]:
+    """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
+    share = partition.spec.fair_share
+    until_turn = share - partition.leases_granted % share - 1
+    if until_turn:
+        taken = partition.order.pop(min(count, until_turn), now_ms)
+        partition.leases_granted += len(taken)
+        return taken
+    oldest = partition.order.pop_oldest(now_ms)
+    partition.leases_granted += 1
+    return [] if oldest < 0 else [oldest]
+
+
+def _grant_one(partition: Partition, seq: int, grants: Grants, now_ms: int) -> None:
+    """Grant a lease of one row, unless it is a ghost or its end has come."""
+    page = partition.index.pages.get(seq >> PAGE_BITS)
+    if page is None:
+        return
+    at = (seq & SLOT_MASK) << 6
+    if page.thin is not None:
+        at = page.thin.get(at, -1)
+        if at < 0:
+            return
+    buffer = page.buffer
+    row = ROW.unpack_from(buffer, at)
+    if row[0] != READY:
+        return
+    if (row[4] or row[6] & LOW48 or partition.spec.retention_ms) and partition.end_if_due(
+        seq, row, now_ms
+    ):
+        return
+    buffer[at] = LEASED
+    _DUE_PLACE.pack_into(
+        buffer,
+        at + AT_DUE,
+        grants.deadline_ms | row[7] >> HIGH << HIGH,
+        row[8] & LOW48 | (partition.epoch & 0xFFFF) << HIGH,
+    )
+    _GENERATION_NONCE.pack_into(buffer, at + AT_GENERATION, row[13] + 1, grants.nonce)
+    page.dirty = True
+    grants.add(seq, row)
+
+
+def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
+    """`_grant_one` for many, page by page; the order of the candidates is kept."""
+    if is_run(candidates):
+        found = partition.index.stretch(candidates[0], len(candidates))
+        block = None if found is None else _grant_rows(partition, *found, grants, now_ms)
+        if block is not None:
+            grants.add_many(candidates, block, are_run=True)
+            return
+    array = np.array(candidates, dtype=np.uint64)
+    groups = list(partition.index.whole_pages(array))
+    if len(groups) * MANY > len(candidates):
+        for seq in candidates:
+            _grant_one(partition, seq, grants, now_ms)
+        return
+    words = np.empty((len(candidates), WORDS), dtype=np.uint64)
+    missing = False
+    for where, page, slots in groups:
+        block = None if page is None else _grant_rows(partition, page, slots, grants, now_ms)
+        if block is not None:
+            if len(groups) == 1:
+                grants.add_many(candidates, block)
+                return
+            words[where] = block.words
+            continue
+        packed = [_granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()]
+        missing = missing or _NO_ROW in packed
+        words[where] = as_words(b"".join(packed))
+    if missing:
+        there = words[:, KIND] & np.uint64(STATE) != FREE
+        candidates = [seq for seq, granted in zip(candidates, there, strict=True) if granted]
+        words = words[there]
+    if candidates:
+        grants.add_many(candidates, Block(words))
+
+
+def is_run(seqs: list[int]) -> bool:
+    """Whether row numbers are consecutive."""
+    first, count = seqs[0], len(seqs)
+    return seqs[-1] - first == count - 1 and seqs == list(range(first, first + count))
+
+
+def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> bytes:
+    """The row as it was, packed; a free one if no lease of it was granted."""
+    one = Grants([], [], grants.deadline_ms, grants.nonce)
+    _grant_one(partition, seq, one, now_ms)
+    return ROW.pack(*one.rows[0]) if one.rows else _NO_ROW
+
+
+def _grant_rows(
+    partition: Partition, page: Page, where: Where, grants: Grants, now_ms: int
+) -> Block | None:
+    """Mark rows of a page as leased and return them as they were; None if any is not plain."""
+    block = Block(page.copy_rows(where))
+    if not block.all_have(KIND, STATE, READY) or not _all_live_on(partition, block, now_ms):
+        return None
+    epoch_bits = (partition.epoch & 0xFFFF) << HIGH
+    lease = 1 | grants.nonce << 32
+    leased = block.words & _KEPT
+    leased += np.array([1, 0, 0, grants.deadline_ms, epoch_bits, 0, 0, lease], dtype=np.uint64)
+    page.words[where] = leased
+    page.dirty = True
+    return block
+
+
+def _all_live_on(partition: Partition, block: Block, now_ms: int) -> bool:
+    """Whether none of these ready rows ends by now."""
+    retention_ms = partition.spec.retention_ms
+    fading = block.some[KIND] >> RATE_BIT
+    if not fading and not block.some[DEAD] & LOW48 and not retention_ms:
+        return True
+    first_ms = partition.end_wheel.next_deadline_ms()
+    if first_ms is None or first_ms > now_ms:
+        # Whatever can end by age is in the wheel until its end was dealt with.
+        return True
+    dead = block.column(DEAD, LOW48).astype(np.int64)
+    if ((dead <= now_ms) & (dead > 0)).any():
+        return False
+    enqueued = block.column(ENQUEUED, LOW48).astype(np.int64)
+    if (now_ms - enqueued >= (retention_ms or limits.DURATION_MS_MAX * 2)).any():
+        return False
+    return not fading or _none_is_stale(partition, block, enqueued, dead, now_ms)
+
+
+def _none_is_stale(
+    partition: Partition,
+    block: Block,
+    enqueued: npt.NDArray[np.int64],
+    dead: npt.NDArray[np.int64],
+    now_ms: int,
+) -> bool:
+    view = block.as_rows()
+    span = np.where(dead > 0, dead - enqueued, partition.spec.decay_unit_ms)
+    current = policy.decayed(
+        view["importance"].astype(np.float64),
+        view["rate"] / rows.RATE_UNIT,
+        now_ms - enqueued,
+        span,
+    )
+    threshold = np.minimum(partition.spec.stale_threshold, view["importance"] / 2)
+    return bool((np.maximum(current, 0) >= threshold).all())
+
+
+def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -> None:
+    seqs = grants.seqs
+    count = len(seqs)
+    depth = partition.depth
+    depth[READY] -= count
+    depth[LEASED] += count
+    partition.totals["leased"] += count
+    if count == 1:
+        partition.due_wheel.add(grants.deadline_ms, seqs[0])
+        runs = fact.GRANT_RUN.pack(seqs[0], 1, grants.rows[0][13] + 1)
+    else:
+        partition.due_wheel.add_many(grants.deadline_ms, seqs)
+        runs = _runs(grants)
+    told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
+    partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
+    if name:
+        if len(partition.names) >= 2 * partition.names_in_use + _NAMES_SPARED:
+            _forget_names(partition)
+        partition.names[name] = [
+            (seq, generation + 1)
+            for seq, generation in zip(seqs, grants.column("generation"), strict=True)
+        ]
+
+
+def _forget_names(partition: Partition) -> None:
+    """Drop names of which no lease is held; seldom enough to cost nothing a name."""
+    index = partition.index
+    partition.names = {
+        name: held
+        for name, held in partition.names.items()
+        if any(
+            (row := index.read(seq)) is not None and row[0] == LEASED and row[13] == generation
+            for seq, generation in held
+        )
+    }
+    partition.names_in_use = len(partition.names)
+
+
+def _runs(grants: Grants) -> bytes:
+    """(first, count, generation) runs of leased rows, packed."""
+    seqs, generations = grants.seqs, grants.column("generation")
+    first, count = seqs[0], len(seqs)
+    if (grants.is_run or is_run(seqs)) and generations.count(generations[0]) == count:
+        return fact.GRANT_RUN.pack(first, count, generations[0] + 1)
+    order = np.argsort(np.array(seqs, dtype=np.uint64))
+    numbers = np.array(seqs, dtype=np.uint64)[order]
+    raised = np.array(generations, dtype=np.uint32)[order] + np.uint32(1)
+    breaks = np.flatnonzero((np.diff(numbers) != 1) | (raised[1:] != raised[:-1])) + 1
+    starts = np.concatenate(([0], breaks))
+    runs = np.empty(len(starts), dtype=fact.GRANT_RUN_DTYPE)
+    runs["first"] = numbers[starts]
+    runs["rows"] = np.diff(np.append(starts, count))
+    runs["generation"] = raised[starts]
+    return runs.tobytes()

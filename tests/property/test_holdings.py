@@ -1,4 +1,4 @@
-"""The holdings against a dict of sets, and what a restart makes of their facts."""
+"""The holdings against sets, and what a restart makes of their facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbmq.core.located import Located
 DURABLE = {LOG, "ssd", "hdd"}
 DEVICES = sorted(DURABLE | {"ram", "tmp"})
 
-bodies = st.integers(0, 5).map(lambda n: (1 + n % 2) << 32 | n * 8)
+names = st.integers(0, 5).map(lambda n: (1 + n % 2) << 32 | n * 8)
 devices = st.sampled_from(DEVICES)
 others = st.sampled_from([device for device in DEVICES if device != LOG])
 
@@ -22,11 +22,29 @@ class Naive:
     """One body as plain sets."""
 
     def __init__(self):
-        self.needs, self.target, self.min_copies, self.durable = 1, 1, 1, True
-        self.copies, self.pending, self.dropping = {LOG}, set(), set()
+        self.target, self.min_copies, self.durable = 1, 1, True
+        self.copies, self.pending, self.dropping, self.leaving = {LOG}, set(), set(), set()
 
-    def lasting(self):
-        return (self.copies, self.dropping, self.target, self.min_copies, self.durable)
+    def told(self):
+        sets = (self.copies, self.pending, self.dropping, self.leaving)
+        return (*sets, self.target, self.min_copies, self.durable)
+
+    def may_spare(self, devices):
+        rest = self.copies - devices
+        return bool(rest & DURABLE if self.durable else rest) and len(rest) >= self.target
+
+    def settle(self):
+        """Let go of what is leaving; returns what was."""
+        if not self.leaving or self.pending or not self.may_spare(self.leaving):
+            return set()
+        gone, self.leaving = self.leaving, set()
+        self.copies -= gone
+        self.dropping |= gone - {LOG}
+        return gone
+
+    def keep_what_is_left(self):
+        if self.leaving and not self.pending and not self.may_spare(self.leaving):
+            self.leaving = set()
 
 
 class AgainstSets(RuleBasedStateMachine):
@@ -36,86 +54,105 @@ class AgainstSets(RuleBasedStateMachine):
         for device in DEVICES:
             self.holdings.declare_device(device, durable=device in DURABLE)
         self.model, self.tombstones, self.facts = {}, {}, []
-        self.next_seq = 0
+        self.removed = {}
 
-    def body(self, body):
-        return self.model.setdefault(body, Naive())
+    def live(self, name):
+        """No name is given twice."""
+        return self.removed.get(name, 0) << 40 | name
+
+    def body(self, name):
+        return self.model.setdefault(name, Naive())
 
     def step(self, step):
         self.facts += step.facts
         return step.effects
 
-    @rule(body=bodies, count=st.integers(1, 4))
-    def share(self, body, count):
-        self.holdings.share(body, count)
-        self.body(body).needs = count
-
-    @rule(body=bodies)
-    def let_go(self, body):
-        naive = self.body(body)
-        assert self.holdings.let_go(body) == (naive.needs == 1)
-        if naive.needs > 1:
-            naive.needs -= 1
-            return
-        self.next_seq += 1
-        name = (1, self.next_seq)
-        effects = self.step(self.holdings.remove(body, name))
+    @rule(base=names)
+    def remove(self, base):
+        name = self.live(base)
+        self.removed[base] = self.removed.get(base, 0) + 1
+        naive = self.body(name)
         waiting = (naive.copies | naive.pending | naive.dropping) - {LOG}
-        assert sorted(effects) == [ForgetCopy(name, device) for device in sorted(waiting)]
-        del self.model[body]
+        effects = self.step(self.holdings.remove(name))
+        assert list(effects) == [ForgetCopy(name, device) for device in sorted(waiting)]
+        del self.model[name]
         if waiting:
             self.tombstones[name] = (waiting, set())
 
-    @rule(body=bodies, copies=st.sets(devices, min_size=1), minimum=st.integers(1, 3))
-    def place(self, body, copies, minimum):
-        naive = self.body(body)
-        if naive.pending or naive.dropping:
+    @rule(name=names, wanted=st.sets(devices, min_size=1), minimum=st.integers(1, 3))
+    def place(self, name, wanted, minimum):
+        name = self.live(name)
+        naive = self.body(name)
+        if naive.told() != Naive().told():
             return
-        durable = bool(copies & DURABLE)
-        self.step(self.holdings.place(body, copies, target=2, min_copies=minimum, durable=durable))
-        naive.copies, naive.target, naive.min_copies = set(copies), 2, minimum
-        naive.durable = durable
+        self.step(self.holdings.place(name, wanted, target=len(wanted), min_copies=minimum))
+        naive.pending, naive.leaving = wanted - {LOG}, {LOG} - wanted
+        naive.target, naive.min_copies = len(wanted), minimum
+        asked = self.holdings.asked(name).effects
+        assert asked == tuple(PutCopy(name, device) for device in sorted(naive.pending))
 
-    @rule(body=bodies, device=devices)
-    def add_copy(self, body, device):
-        naive = self.body(body)
+    @rule(name=names, device=devices)
+    def add_copy(self, name, device):
+        name = self.live(name)
+        naive = self.body(name)
         fresh = device not in naive.copies | naive.pending | naive.dropping
-        effects = self.step(self.holdings.add_copy(body, device))
-        assert effects == ((PutCopy(body, device),) if fresh else ())
+        effects = self.step(self.holdings.add_copy(name, device))
+        assert effects == ((PutCopy(name, device),) if fresh else ())
+        naive.leaving.discard(device)
         if fresh:
             naive.pending.add(device)
 
-    @rule(body=bodies, device=devices, arrived=st.booleans())
-    def answer_copy(self, body, device, arrived):
-        naive = self.body(body)
+    @rule(name=names, device=devices, arrived=st.booleans())
+    def answer_copy(self, name, device, arrived):
+        name = self.live(name)
+        naive = self.body(name)
         asked = device in naive.pending
         verb = self.holdings.copy_acked if arrived else self.holdings.copy_failed
-        effects = self.step(verb(body, device))
-        assert effects == ((DropCopy(body, device),) if asked and not arrived else ())
+        effects = self.step(verb(name, device))
+        gone = {device} if asked and not arrived else set()
         if asked:
             naive.pending.remove(device)
             (naive.copies if arrived else naive.dropping).add(device)
+            if arrived:
+                gone = naive.settle()
+        assert effects == tuple(DropCopy(name, each) for each in sorted(gone))
 
-    @rule(body=bodies, device=devices)
-    def drop_copy(self, body, device):
-        naive = self.body(body)
-        rest = naive.copies - {device}
-        allowed = device in naive.copies and bool(rest & DURABLE if naive.durable else rest)
-        effects = self.step(self.holdings.drop_copy(body, device))
-        assert effects == ((DropCopy(body, device),) if allowed else ())
-        if allowed:
-            naive.copies.remove(device)
-            naive.dropping.add(device)
+    @rule(name=names, device=devices)
+    def drop_copy(self, name, device):
+        name = self.live(name)
+        naive = self.body(name)
+        allowed = device in naive.copies and naive.may_spare(naive.leaving | {device})
+        assert self.holdings.may_drop(name, device) == allowed
+        effects = self.step(self.holdings.drop_copy(name, device))
+        gone = set()
+        if allowed or (device in naive.copies and naive.pending):
+            naive.leaving.add(device)
+            gone = naive.settle()
+        assert effects == tuple(DropCopy(name, each) for each in sorted(gone))
 
-    @rule(body=bodies, device=devices)
-    def drop_acked(self, body, device):
-        self.step(self.holdings.drop_acked(body, device))
-        self.body(body).dropping.discard(device)
+    @rule(name=names, device=devices)
+    def drop_acked(self, name, device):
+        name = self.live(name)
+        self.step(self.holdings.drop_acked(name, device))
+        self.body(name).dropping.discard(device)
 
-    @rule(body=bodies, wanted=st.integers(1, 4))
-    def set_target(self, body, wanted):
-        self.step(self.holdings.set_target(body, wanted))
-        self.body(body).target = wanted
+    @rule(name=names, device=devices)
+    def copy_lost(self, name, device):
+        name = self.live(name)
+        naive = self.body(name)
+        had = device in naive.copies
+        effects = self.step(self.holdings.copy_lost(name, device))
+        naive.copies.discard(device)
+        naive.leaving.discard(device)
+        if had:
+            naive.keep_what_is_left()
+        assert effects == ((BodyLost(name),) if had and not naive.copies else ())
+
+    @rule(name=names, wanted=st.integers(1, 4))
+    def set_target(self, name, wanted):
+        name = self.live(name)
+        self.step(self.holdings.set_target(name, wanted))
+        self.body(name).target = wanted
 
     @rule(device=others, data=st.data())
     def removal_acked(self, device, data):
@@ -133,79 +170,58 @@ class AgainstSets(RuleBasedStateMachine):
     @rule(device=others)
     def evict_device(self, device):
         effects = self.step(self.holdings.evict_device(device))
-        lost = [body for body, naive in self.model.items() if naive.copies == {device}]
-        assert sorted(effects) == sorted(BodyLost(body) for body in lost)
+        lost = [name for name, naive in self.model.items() if naive.copies == {device}]
+        assert sorted(effects) == sorted(BodyLost(name) for name in lost)
         for naive in self.model.values():
-            for devices in (naive.copies, naive.pending, naive.dropping):
-                devices.discard(device)
+            sets = (naive.copies, naive.pending, naive.dropping, naive.leaving)
+            if any(device in each for each in sets):
+                for each in sets:
+                    each.discard(device)
+                naive.keep_what_is_left()
         for name, (waiting, _) in list(self.tombstones.items()):
             waiting.discard(device)
             if not waiting:
                 del self.tombstones[name]
         assert self.holdings.evict_device(device) == NOTHING
 
-    @rule(body=bodies, to=st.integers(9, 12))
-    def relocate(self, body, to):
-        naive = self.model.pop(body, None)
-        if naive is None:
-            return
-        to = 3 << 32 | to
-        if to in self.model:
-            self.model[body] = naive
-            return
-        self.step(self.holdings.relocate(body, to))
-        self.model[to] = naive
-
     @rule(again_from=st.integers(0, 40))
     def restart(self, again_from):
         restarted = Holdings()
-        for fact in self.facts + self.facts[-again_from:]:
+        for fact in self.facts + self.facts[len(self.facts) - min(again_from, len(self.facts)) :]:
             restarted.restore(fact)
-        for body, naive in self.model.items():
-            restarted.share(body, naive.needs)
-            naive.pending.clear()
         for device in DEVICES:
             restarted.declare_device(device, durable=device in DURABLE)
-        for _, acked in self.tombstones.values():
-            acked.clear()
-        for name in self.tombstones:
+        for name, (waiting, _) in list(self.tombstones.items()):
             tombstone = restarted.tombstone(name)
+            assert tombstone.waiting >= waiting
             self.tombstones[name] = (set(tombstone.waiting), set())
         assert len(list(restarted.facts())) == len(list(self.holdings.facts()))
         self.holdings = restarted
 
     @invariant()
     def agrees(self):
-        for body, naive in self.model.items():
-            holding = self.holdings.of(body)
-            assert holding.needs == naive.needs
-            assert holding.pending == naive.pending
-            assert (
-                holding.copies,
-                holding.dropping,
-                holding.target,
-                holding.min_copies,
-                holding.durable,
-            ) == naive.lasting()
-            assert self.holdings.copies_acked(body) == len(naive.copies)
-            assert self.holdings.is_eligible(body) == (len(naive.copies) >= naive.min_copies)
+        for name, naive in self.model.items():
+            holding = self.holdings.of(name)
+            assert tuple(holding) == naive.told()
+            assert holding.leaving <= holding.copies
+            assert not holding.copies & holding.pending
+            assert self.holdings.copies_acked(name) == len(naive.copies)
+            assert self.holdings.is_eligible(name) == (len(naive.copies) >= naive.min_copies)
             wanted = max(naive.target, naive.min_copies)
-            assert self.holdings.shortage(body) == max(
-                0, wanted - len(naive.copies) - len(naive.pending)
-            )
-        normal = Naive()
-        unusual = [
-            naive
-            for naive in self.model.values()
-            if naive.needs > 1 or naive.pending or naive.lasting() != normal.lasting()
-        ]
+            staying = len(naive.copies - naive.leaving)
+            assert self.holdings.shortage(name) == max(0, wanted - staying - len(naive.pending))
+        unusual = [naive for naive in self.model.values() if naive.told() != Naive().told()]
         assert len(self.holdings) == len(unusual)
         for name, (waiting, acked) in self.tombstones.items():
             assert self.holdings.tombstone(name) == (waiting, acked)
         owed = {
             (name, device) for name, (waiting, _) in self.tombstones.items() for device in waiting
         }
-        owed |= {(body, device) for body, naive in self.model.items() for device in naive.dropping}
+        owed |= {
+            (name, device)
+            for name, naive in self.model.items()
+            for device in naive.dropping | naive.pending
+        }
         assert {tuple(effect) for effect in self.holdings.owed()} == owed
 
 
@@ -223,3 +239,6 @@ def test_located_is_a_dict_without_zeros(changes):
     expected = {location: number for location, number in expected.items() if number}
     assert list(located.items()) == sorted(expected.items())
     assert len(located) == len(expected)
+    for location in (0, 7, 1 << 32, (1 << 32) + 100, 3 << 32):
+        later = sorted(item for item in expected.items() if item[0] >= location)
+        assert located.after(location, 5) == later[:5]

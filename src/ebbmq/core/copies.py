@@ -8,20 +8,38 @@ from typing import Final, NamedTuple
 LOG: Final = "log"
 
 Devices = frozenset[str]
-Name = tuple[int, int]
 NO_DEVICES: Final[Devices] = frozenset()
+_SEQ_BITS: Final = 48
+_SEQ: Final = (1 << _SEQ_BITS) - 1
+
+#: A message's name: its partition and number in one integer, as devices and locations need it.
+Name = int
+
+
+def name_of(pid: int, seq: int) -> Name:
+    """The name of a message."""
+    return pid << _SEQ_BITS | seq
+
+
+def parts_of(name: Name) -> tuple[int, int]:
+    """(pid, seq) of a name."""
+    return name >> _SEQ_BITS, name & _SEQ
 
 
 class Holding(NamedTuple):
     """What is known of one body; equal ones are shared by all bodies they are true of."""
 
-    needs: int = 1
     copies: Devices = frozenset({LOG})
     pending: Devices = NO_DEVICES  # a copy was asked for and is not confirmed
     dropping: Devices = NO_DEVICES  # the removal of a copy was asked for and is not confirmed
+    leaving: Devices = NO_DEVICES  # among `copies`: goes once what is pending is there
     target: int = 1
     min_copies: int = 1
     durable: bool = True
+
+    def staying(self) -> Devices:
+        """The confirmed copies that are meant to stay."""
+        return self.copies - self.leaving
 
 
 NORMAL: Final = Holding()
@@ -30,14 +48,17 @@ NORMAL: Final = Holding()
 class PutCopy(NamedTuple):
     """Copy the body to the device, then tell `copy_acked` or `copy_failed`."""
 
-    body: int
+    name: Name
     device: str
 
 
 class DropCopy(NamedTuple):
-    """Delete the copy of a body that lives on elsewhere, then tell `drop_acked`."""
+    """Delete the copy of a body that lives on elsewhere, then tell `drop_acked`.
 
-    body: int
+    For the log nothing needs to be told: its bytes go when their segment goes.
+    """
+
+    name: Name
     device: str
 
 
@@ -49,20 +70,16 @@ class ForgetCopy(NamedTuple):
 
 
 class BodyLost(NamedTuple):
-    """No copy of this body is left; its messages cannot be delivered."""
+    """No copy of this body is left; its message cannot be delivered."""
 
-    body: int
+    name: Name
 
 
 class Held(NamedTuple):
-    """Fact: this is where the body is and how many copies it should have."""
+    """Fact: this is where the body is, where it is to be, and how many copies it should have."""
 
-    body: int
-    copies: Devices
-    dropping: Devices
-    target: int
-    min_copies: int
-    durable: bool
+    name: Name
+    holding: Holding
 
 
 class Gone(NamedTuple):
@@ -91,15 +108,3 @@ class Tombstone(NamedTuple):
 
     waiting: Devices
     acked: Devices = NO_DEVICES
-
-
-def held(body: int, holding: Holding) -> Held:
-    """The fact of a state."""
-    return Held(
-        body,
-        holding.copies,
-        holding.dropping,
-        holding.target,
-        holding.min_copies,
-        holding.durable,
-    )

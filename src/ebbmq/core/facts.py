@@ -11,6 +11,7 @@
               [headers + body]*count
     META      msgpack of what was declared, deleted, subscribed, paused, set
     CLOCK     [u64 queue time ms][u64 wall time ms]
+    HELD      where copies of bodies are and should be; GONE: who has yet to forget one (`held`)
     RULES     msgpack of the storage rules that were added, or of what changed in them
 
 Changing one: add a kind, keep reading the old one, add a data directory with it to the tests.
@@ -40,6 +41,8 @@ REMOVE: Final = 6
 GROUP: Final = 7
 RELOCATE: Final = 8
 CLOCK: Final = 9
+HELD: Final = 10
+GONE: Final = 11
 RULES: Final = 12
 
 ROWS_HEAD: Final = Struct("<II")

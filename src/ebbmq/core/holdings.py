@@ -1,23 +1,26 @@
-"""Where bodies are, how many copies they should have, and who still needs them.
+"""Where bodies are, how many copies they should have, and which devices still have to forget them.
 
-Theory of operation. A body is named by its location in the node's log. The normal case, one copy
-in that log needed by one message, is not stored at all. Anything else is a `Holding`, an immutable
-value; a transition makes the next one. Equal holdings are one object, and a body has only its
-number, so further copies cost a body some eight bytes however many they are.
+Theory of operation. A body is named by its message. The normal case, one copy in the node's log, is
+not stored at all. Anything else is a `Holding`, an immutable value; a transition makes the next
+one. Equal holdings are one object, and a body has only its number, so further copies cost a body
+some eight bytes however many they are.
 
 Verbs change the state at once and return a `Step`: effects to carry out (copy, delete) and facts
-to append before anybody relies on it. A fact states what is, so restoring it twice is harmless.
-How many messages need a body is no fact of its own: the rows that refer to it say so, and recovery
-counts them. Neither is a copy that was asked for and not confirmed: after a restart it is short of
-the target, and is asked for again.
+to append before anybody relies on it. A fact states what is, so restoring it twice is harmless. A
+copy that was asked for is part of it: it carries what the rules chose, and after a restart it is
+asked for again.
 
-A message that left is a *name*, (pid, seq), because devices know no locations. Its tombstone waits
-until every device that may have had a copy confirmed the removal.
+A move is a copy that is asked for and one that is *leaving*: it goes once everything pending has
+arrived, in the same step that makes the arrival known, or never, if the new copy cannot be made.
+
+A message that left has a tombstone until every device that may have had a copy confirmed the
+removal.
 
 Invariants:
-1. A device is in at most one of `copies`, `pending` and `dropping` of a holding.
+1. A device is in at most one of `copies`, `pending` and `dropping` of a holding; what is leaving is
+   among the copies.
 2. By its own verbs a body never loses its last copy, nor a durable body its last durable one; only
-   the loss of a device can do that, and it is reported.
+   the loss of a device or of a copy can do that, and it is reported.
 3. A holding equal to `NORMAL` has no entry.
 4. For one device the effects of a body come in the order in which they must be carried out.
 """
@@ -44,7 +47,6 @@ from ebbmq.core.copies import (
     PutCopy,
     Step,
     Tombstone,
-    held,
 )
 from ebbmq.core.located import SharedValues
 
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """The copies, targets, needs and removals of all bodies of a node."""
+    """The copies, targets and removals of all bodies of a node."""
 
     def __init__(self) -> None:
         self._durable = {LOG}
@@ -70,158 +72,135 @@ class Holdings:
         elif device != LOG:
             self._durable.discard(device)
 
-    def of(self, body: int) -> Holding:
+    def of(self, name: Name) -> Holding:
         """What is known of a body."""
-        return self._bodies.get(body)
+        return self._bodies.get(name)
 
-    # Who needs it
+    def items(self) -> Iterator[tuple[Name, Holding]]:
+        """Every body that is not normal, in the order of names."""
+        return self._bodies.items()
 
-    def share(self, body: int, count: int) -> None:
-        """Say that `count` messages need this body, whatever was said before."""
-        assert count >= 1
-        self._bodies.set(body, Holding(count, *self.of(body)[1:]))
-
-    def let_go(self, body: int) -> bool:
-        """One message less needs this body; True if it was the last, for which `remove` follows."""
-        holding = self.of(body)
-        if holding.needs == 1:
-            return True
-        self._bodies.set(body, Holding(holding.needs - 1, *holding[1:]))
-        return False
-
-    def relocate(self, body: int, to: int) -> Step:
-        """The log's copy of a body is at another place; everything known of it goes along."""
-        holding = self.of(body)
-        assert self.of(to) == NORMAL
-        self._bodies.set(body, NORMAL)
-        self._bodies.set(to, holding)
-        if held(body, holding) == held(body, NORMAL):
-            return NOTHING
-        return Step(facts=(held(body, NORMAL), held(to, holding)))
+    def after(self, name: Name, count: int) -> list[tuple[Name, Holding]]:
+        """At most `count` bodies that are not normal, from a name on; none: there are no more."""
+        return self._bodies.after(name, count)
 
     # Where it is
 
     def place(
         self,
-        body: int,
-        copies: Collection[str],
+        name: Name,
+        wanted: Collection[str],
         *,
         target: int = 1,
         min_copies: int = 1,
         durable: bool = True,
     ) -> Step:
-        """A body came in, with copies already confirmed on these devices."""
-        assert copies
+        """A body came into the log, and these devices should have it; the log stays if it is one.
+
+        What is to be done beside the log is asked for with `asked`, once the facts are appended.
+        """
+        assert wanted
         assert target >= 1
         assert min_copies >= 1
-        before = self.of(body)
-        assert not before.pending
-        assert not before.dropping
-        return self._change(
-            body,
-            Holding(
-                before.needs,
-                frozenset(copies),
-                target=target,
-                min_copies=min_copies,
-                durable=durable,
-            ),
-        )
+        return self._change(name, placed(frozenset(wanted), target, min_copies, durable=durable))
 
-    def copies(self, body: int) -> Devices:
-        """The devices that have confirmed a copy."""
-        return self.of(body).copies
+    def asked(self, name: Name) -> Step:
+        """The copies that are asked for and not confirmed, to be made now."""
+        return Step(tuple(PutCopy(name, device) for device in sorted(self.of(name).pending)))
 
-    def copies_acked(self, body: int) -> int:
+    def copies_acked(self, name: Name) -> int:
         """How many devices have confirmed a copy."""
-        return len(self.of(body).copies)
+        return len(self.of(name).copies)
 
-    def is_eligible(self, body: int) -> bool:
-        """Whether enough copies are confirmed for its messages to be leased."""
-        holding = self.of(body)
+    def is_eligible(self, name: Name) -> bool:
+        """Whether enough copies are confirmed for its message to be leased."""
+        holding = self.of(name)
         return len(holding.copies) >= holding.min_copies
 
-    def shortage(self, body: int) -> int:
+    def shortage(self, name: Name) -> int:
         """How many copies to ask for so that target and min_copies are reached."""
-        holding = self.of(body)
+        holding = self.of(name)
         wanted = max(holding.target, holding.min_copies)
-        return max(0, wanted - len(holding.copies) - len(holding.pending))
+        return max(0, wanted - len(holding.staying()) - len(holding.pending))
 
-    def set_target(self, body: int, target: int) -> Step:
+    def set_target(self, name: Name, target: int) -> Step:
         """Change how many copies a body should have; `shortage` says what that takes."""
         assert target >= 1
-        return self._change(body, self.of(body)._replace(target=target))
+        return self._change(name, self.of(name)._replace(target=target))
 
-    def add_copy(self, body: int, device: str) -> Step:
+    def add_copy(self, name: Name, device: str) -> Step:
         """Ask for a copy; nothing if there is one, or it is asked for, or still being deleted."""
-        holding = self.of(body)
+        holding = self.of(name)
+        if device in holding.leaving:
+            return self._change(name, holding._replace(leaving=holding.leaving - {device}))
         if device in holding.copies | holding.pending | holding.dropping:
             return NOTHING
-        self._bodies.set(body, holding._replace(pending=holding.pending | {device}))
-        return Step(effects=(PutCopy(body, device),))
+        step = self._change(name, holding._replace(pending=holding.pending | {device}))
+        return step._replace(effects=(PutCopy(name, device),))
 
-    def copy_acked(self, body: int, device: str) -> Step:
+    def copy_acked(self, name: Name, device: str) -> Step:
         """The device has the copy; nothing if it was not asked for (any more)."""
-        holding = self.of(body)
+        holding = self.of(name)
         if device not in holding.pending:
             return NOTHING
-        return self._change(
-            body,
+        return self._settle(
+            name,
             holding._replace(copies=holding.copies | {device}, pending=holding.pending - {device}),
         )
 
-    def copy_failed(self, body: int, device: str) -> Step:
+    def copy_failed(self, name: Name, device: str) -> Step:
         """The device did not take the copy, or not in time; what it may have is deleted."""
-        holding = self.of(body)
+        holding = self.of(name)
         if device not in holding.pending:
             return NOTHING
         step = self._change(
-            body,
+            name,
             holding._replace(
                 pending=holding.pending - {device}, dropping=holding.dropping | {device}
             ),
         )
-        return step._replace(effects=(DropCopy(body, device),))
+        return step._replace(effects=(DropCopy(name, device),))
 
-    def may_drop(self, body: int, device: str) -> bool:
-        """Whether a copy is there and not the last, or the last durable one of a durable body."""
-        holding = self.of(body)
-        rest = holding.copies - {device}
-        enough = rest & self._durable if holding.durable else rest
-        return device in holding.copies and bool(enough)
+    def may_drop(self, name: Name, device: str) -> bool:
+        """Whether a copy is there, and enough others, one of them durable for a durable body."""
+        holding = self.of(name)
+        return device in holding.copies and self._may_spare(holding, holding.leaving | {device})
 
-    def drop_copy(self, body: int, device: str) -> Step:
-        """Ask for the removal of a copy; nothing unless `may_drop`."""
-        if not self.may_drop(body, device):
+    def drop_copy(self, name: Name, device: str) -> Step:
+        """Let a copy go: now if `may_drop`, else once what is pending is there, else not."""
+        holding = self.of(name)
+        if device not in holding.copies or not (holding.pending or self.may_drop(name, device)):
             return NOTHING
-        holding = self.of(body)
-        step = self._change(
-            body,
-            holding._replace(
-                copies=holding.copies - {device}, dropping=holding.dropping | {device}
-            ),
-        )
-        return step._replace(effects=(DropCopy(body, device),))
+        return self._settle(name, holding._replace(leaving=holding.leaving | {device}))
 
-    def drop_acked(self, body: int, device: str) -> Step:
+    def drop_acked(self, name: Name, device: str) -> Step:
         """The device has deleted the copy."""
-        holding = self.of(body)
+        holding = self.of(name)
         if device not in holding.dropping:
             return NOTHING
-        return self._change(body, holding._replace(dropping=holding.dropping - {device}))
+        return self._change(name, holding._replace(dropping=holding.dropping - {device}))
+
+    def copy_lost(self, name: Name, device: str) -> Step:
+        """A device does not have the copy it confirmed, or not as it was; `shortage` follows."""
+        holding = self.of(name)
+        if device not in holding.copies:
+            return NOTHING
+        after = holding._replace(
+            copies=holding.copies - {device}, leaving=holding.leaving - {device}
+        )
+        return self._lost(name, self._change(name, self._keep_what_is_left(after)))
 
     # Removal
 
-    def remove(self, body: int, name: Name) -> Step:
-        """The last message that needed the body left; every device but the log must confirm."""
-        holding = self.of(body)
-        assert holding.needs == 1
-        step = self._change(body, NORMAL)
+    def remove(self, name: Name) -> Step:
+        """The message left; every device but the log must confirm that it forgot the body."""
+        holding = self.of(name)
+        if holding == NORMAL:
+            return NOTHING
+        self._bodies.set(name, NORMAL)
         waiting = (holding.copies | holding.pending | holding.dropping) - {LOG}
-        if not waiting:
-            return step
-        self._tombstones[name] = Tombstone(waiting)
-        return Step(_forget(name, waiting), (*step.facts, Gone(name, waiting)))
+        fact = self._await(name, Tombstone(waiting))
+        return Step(_forget(name, waiting), (fact,))
 
     def removal_acked(self, name: Name, device: str) -> Step:
         """A device has deleted its copy; with the last one the tombstone goes."""
@@ -238,10 +217,9 @@ class Holdings:
         """Who confirmed a removal and who did not; None once all have."""
         return self._tombstones.get(name)
 
-    def removals_acked(self, name: Name) -> int | None:
-        """How many devices have confirmed a removal; None once all have."""
-        tombstone = self._tombstones.get(name)
-        return None if tombstone is None else len(tombstone.acked)
+    def tombstones(self) -> int:
+        """How many removals are not confirmed by all devices."""
+        return len(self._tombstones)
 
     # Devices that go and come
 
@@ -250,12 +228,13 @@ class Holdings:
         assert device != LOG
         effects: list[Effect] = []
         facts: list[Fact] = []
-        for body, holding in list(self._bodies.items()):
+        for name, holding in list(self._bodies.items()):
             after = _without(holding, device)
             if after != holding:
-                facts += self._change(body, after).facts
+                step = self._change(name, self._keep_what_is_left(after))
+                facts += step.facts
                 if not after.copies and holding.copies:
-                    effects.append(BodyLost(body))
+                    effects.append(BodyLost(name))
         for name, tombstone in list(self._tombstones.items()):
             if device in tombstone.waiting:
                 facts.append(
@@ -263,14 +242,15 @@ class Holdings:
                 )
         return Step(tuple(effects), tuple(facts))
 
-    def strays(self, device: str, listed: Iterable[tuple[Name, int | None]]) -> Step:
+    def strays(self, device: str, listed: Iterable[Name]) -> Step:
         """What a device that returns must delete of what it lists: all that is not in a copy set.
 
-        Each listed name comes with the body of its message, or None if that has left.
+        A message that has left, or has its one copy in the log, is in none.
         """
         effects: list[Effect] = []
-        for name, body in listed:
-            if body is None or device not in self.of(body).copies | self.of(body).pending:
+        for name in listed:
+            holding = self.of(name)
+            if device not in holding.copies | holding.pending:
                 effects.append(ForgetCopy(name, device))
         return Step(tuple(effects))
 
@@ -278,31 +258,74 @@ class Holdings:
 
     def restore(self, fact: Fact) -> None:
         """Make a fact true; facts come in the order written, from any point, more than once."""
-        match fact:
-            case Held(body, copies, dropping, target, min_copies, durable):
-                needs = self.of(body).needs
-                self._bodies.set(
-                    body,
-                    Holding(needs, copies, NO_DEVICES, dropping, target, min_copies, durable),
-                )
-            case Gone(name, waiting):
-                self._await(name, Tombstone(waiting))
+        if isinstance(fact, Held):
+            self._bodies.set(fact.name, fact.holding)
+            self._tombstones.pop(fact.name, None)
+        else:
+            self._bodies.set(fact.name, NORMAL)
+            self._await(fact.name, Tombstone(fact.waiting))
 
     def facts(self) -> Iterator[Fact]:
-        """All that is true and not normal, for a checkpoint."""
-        for body, holding in self._bodies.items():
-            if held(body, holding) != held(body, NORMAL):
-                yield held(body, holding)
-        for name, tombstone in self._tombstones.items():
-            yield Gone(name, tombstone.waiting)
+        """All that is true and not normal."""
+        for name, holding in self._bodies.items():
+            yield Held(name, holding)
+        yield from self.removals()
+
+    def removals(self) -> list[Fact]:
+        """The messages that left and that not all devices have forgotten."""
+        return [Gone(name, tombstone.waiting) for name, tombstone in self._tombstones.items()]
+
+    def fact_of(self, name: Name) -> Fact:
+        """What is true of one body, to be said again."""
+        tombstone = self._tombstones.get(name)
+        if tombstone is not None:
+            return Gone(name, tombstone.waiting)
+        return Held(name, self.of(name))
 
     def owed(self) -> Iterator[Effect]:
-        """The deletions that are not confirmed, to be asked for again after a restart."""
-        for body, holding in self._bodies.items():
+        """What was asked for and not confirmed, to be asked for again after a restart."""
+        for name, holding in self._bodies.items():
             for device in sorted(holding.dropping):
-                yield DropCopy(body, device)
+                yield DropCopy(name, device)
+            for device in sorted(holding.pending):
+                yield PutCopy(name, device)
         for name, tombstone in self._tombstones.items():
             yield from _forget(name, tombstone.waiting)
+
+    # Steps
+
+    def _settle(self, name: Name, holding: Holding) -> Step:
+        """Let go of what is leaving, if all that was asked for is there."""
+        leaving = holding.leaving
+        if not leaving or holding.pending or not self._may_spare(holding, leaving):
+            return self._change(name, holding)
+        after = holding._replace(
+            copies=holding.copies - leaving,
+            leaving=NO_DEVICES,
+            dropping=holding.dropping | leaving - {LOG},
+        )
+        step = self._change(name, after)
+        return step._replace(effects=tuple(DropCopy(name, device) for device in sorted(leaving)))
+
+    def _may_spare(self, holding: Holding, devices: Collection[str]) -> bool:
+        rest = holding.copies.difference(devices)
+        enough = bool(rest & self._durable if holding.durable else rest)
+        return enough and len(rest) >= holding.target
+
+    def _keep_what_is_left(self, holding: Holding) -> Holding:
+        """A copy does not leave any more where the others are not enough and none is on its way."""
+        if (
+            holding.leaving
+            and not holding.pending
+            and not self._may_spare(holding, holding.leaving)
+        ):
+            return holding._replace(leaving=NO_DEVICES)
+        return holding
+
+    def _lost(self, name: Name, step: Step) -> Step:
+        if self.of(name).copies:
+            return step
+        return step._replace(effects=(*step.effects, BodyLost(name)))
 
     def _await(self, name: Name, tombstone: Tombstone) -> Gone:
         if tombstone.waiting:
@@ -311,11 +334,17 @@ class Holdings:
             self._tombstones.pop(name, None)
         return Gone(name, tombstone.waiting)
 
-    def _change(self, body: int, holding: Holding) -> Step:
-        before = self.of(body)
-        self._bodies.set(body, holding)
-        fact = held(body, holding)
-        return NOTHING if fact == held(body, before) else Step(facts=(fact,))
+    def _change(self, name: Name, holding: Holding) -> Step:
+        if self.of(name) == holding:
+            return NOTHING
+        self._bodies.set(name, holding)
+        return Step(facts=(Held(name, holding),))
+
+
+def placed(wanted: Devices, target: int, min_copies: int, *, durable: bool) -> Holding:
+    """The state of a body that is in the log, and that these devices should have."""
+    log = frozenset({LOG})
+    return Holding(log, wanted - log, NO_DEVICES, log - wanted, target, min_copies, durable=durable)
 
 
 def _without(holding: Holding, device: str) -> Holding:
@@ -323,6 +352,7 @@ def _without(holding: Holding, device: str) -> Holding:
         copies=holding.copies - {device},
         pending=holding.pending - {device},
         dropping=holding.dropping - {device},
+        leaving=holding.leaving - {device},
     )
 
 

@@ -30,7 +30,7 @@ from ebbmq.core.block import (
 )
 from ebbmq.core.grants import MANY
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
-from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, ROW, SHARED
+from ebbmq.core.row import ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,8 +121,10 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         partition.forget(seq, row)
     partition.by_importance[row[2]] -= 1
     partition.body_bytes -= row[11]
-    if not row[1] & SHARED:
+    if not row[1] & (SHARED | ELSEWHERE):
         partition.ledger[row[9]] -= row[11] + 64
+    elif row[1] & ELSEWHERE:
+        partition.ledger[row[9]] -= 64
     partition.depth[LEASED] -= 1
     partition.totals["acked"] += 1
     page.buffer[at] = FREE

@@ -16,7 +16,17 @@ from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.classes import NEVER
 from ebbmq.core.partition import Move
-from ebbmq.core.row import DYING, HIGH, LEASED, LOW48, READY, SCHEDULED, SHARED
+from ebbmq.core.row import (
+    DYING,
+    ELSEWHERE,
+    HELD,
+    HIGH,
+    LEASED,
+    LOW48,
+    READY,
+    SCHEDULED,
+    SHARED,
+)
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.policy import importance as policy
 
@@ -253,10 +263,13 @@ def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> 
     partition.body_bytes -= int(gone["length"].sum(dtype=np.int64))
     own = gone[(gone["flags"] & SHARED) == 0]
     for segment in np.unique(own["segment"]).tolist():
-        held = own["length"][own["segment"] == segment]
-        partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(held)
-    for at in np.flatnonzero(gone["flags"] & (SHARED | rows.FAILED_BEFORE)).tolist():
+        mine = own[own["segment"] == segment]
+        held = mine["length"][(mine["flags"] & ELSEWHERE) == 0]
+        partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(mine)
+    for at in np.flatnonzero(gone["flags"] & (SHARED | HELD | rows.FAILED_BEFORE)).tolist():
         row = gone[at]
+        if row["flags"] & HELD:
+            partition.gone.append(int(seqs[at]))
         if row["flags"] & SHARED:
             partition.let_go.append((int(row["segment"]), int(row["offset"]), int(row["length"])))
         partition.histories.forget(int(seqs[at]))

@@ -1,8 +1,9 @@
-"""What is known of bodies by their place in the log, packed: eight bytes an entry, no object each.
+"""What is known of bodies by their name or place, packed: six bytes an entry, no object each.
 
-A location is `segment << 32 | offset`. Per segment there are two arrays, offsets in ascending order
-and their numbers. Bodies come in the order of the log, so an entry is nearly always appended;
-removed entries become 0 and are squeezed out once they are the majority.
+A location is any whole number: a place in the log, or the name of a message. Locations are kept in
+chunks of 65,536, each with two arrays, the low bits in ascending order and their numbers. Bodies
+come in order, so an entry is nearly always appended; removed entries become 0 and are squeezed out
+once they are the majority.
 
 Values proper are immutable and few, so equal ones are kept once and an entry is their number.
 """
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-_OFFSET: Final = 0xFFFF_FFFF
+_CHUNK_BITS: Final = 16
+_OFFSET: Final = (1 << _CHUNK_BITS) - 1
 _SQUEEZE_ENTRIES_MIN: Final = 64
 _NORMAL: Final = 0
 
@@ -24,79 +26,93 @@ _NORMAL: Final = 0
 V = TypeVar("V", bound="Hashable")
 
 
-class _Segment:
+class _Chunk:
     __slots__ = ("live", "numbers", "offsets")
 
     def __init__(self) -> None:
-        self.offsets = array("I")
+        self.offsets = array("H")
         self.numbers = array("I")
         self.live = 0
 
     def squeeze(self) -> None:
         kept = [at for at, number in enumerate(self.numbers) if number]
-        self.offsets = array("I", [self.offsets[at] for at in kept])
+        self.offsets = array("H", [self.offsets[at] for at in kept])
         self.numbers = array("I", [self.numbers[at] for at in kept])
 
 
 class Located:
     """A map from location to a number from 1 to 2**32 - 1; 0 stands for no entry."""
 
-    __slots__ = ("_segments",)
+    __slots__ = ("_chunks",)
 
     def __init__(self) -> None:
-        self._segments: dict[int, _Segment] = {}
+        self._chunks: dict[int, _Chunk] = {}
 
     def __len__(self) -> int:
-        return sum(segment.live for segment in self._segments.values())
+        return sum(chunk.live for chunk in self._chunks.values())
 
     def get(self, location: int) -> int:
         """The number of a location."""
-        segment = self._segments.get(location >> 32)
-        if segment is None:
+        chunk = self._chunks.get(location >> _CHUNK_BITS)
+        if chunk is None:
             return 0
         offset = location & _OFFSET
-        at = bisect_left(segment.offsets, offset)
-        if at == len(segment.offsets) or segment.offsets[at] != offset:
+        at = bisect_left(chunk.offsets, offset)
+        if at == len(chunk.offsets) or chunk.offsets[at] != offset:
             return 0
-        return segment.numbers[at]
+        return chunk.numbers[at]
 
     def set(self, location: int, number: int) -> int:
         """Give a location a number, 0 removes it; return the number it had."""
-        segment = self._segments.get(location >> 32)
-        if segment is None:
-            segment = self._segments[location >> 32] = _Segment()
-        offsets, offset = segment.offsets, location & _OFFSET
+        chunk = self._chunks.get(location >> _CHUNK_BITS)
+        if chunk is None:
+            chunk = self._chunks[location >> _CHUNK_BITS] = _Chunk()
+        offsets, offset = chunk.offsets, location & _OFFSET
         before = 0
         if not offsets or offset > offsets[-1]:
             at = len(offsets)
         else:
             at = bisect_left(offsets, offset)
             if offsets[at] == offset:
-                before = segment.numbers[at]
-                segment.numbers[at] = number
-                segment.live -= before != 0
+                before = chunk.numbers[at]
+                chunk.numbers[at] = number
+                chunk.live -= before != 0
         if number:
             if at == len(offsets) or offsets[at] != offset:
                 offsets.insert(at, offset)
-                segment.numbers.insert(at, number)
-            segment.live += 1
+                chunk.numbers.insert(at, number)
+            chunk.live += 1
         else:
-            self._maybe_squeeze(location >> 32, segment)
+            self._maybe_squeeze(location >> _CHUNK_BITS, chunk)
         return before
 
-    def items(self) -> Iterator[tuple[int, int]]:
-        """Every (location, number), segment by segment in ascending order."""
-        for number, segment in sorted(self._segments.items()):
-            for offset, value in zip(segment.offsets, segment.numbers, strict=True):
-                if value:
-                    yield number << 32 | offset, value
+    def after(self, location: int, count: int) -> list[tuple[int, int]]:
+        """At most `count` entries from `location` on, ascending; none: there are no more."""
+        out: list[tuple[int, int]] = []
+        first = location >> _CHUNK_BITS
+        for number in sorted(number for number in self._chunks if number >= first):
+            chunk, base = self._chunks[number], number << _CHUNK_BITS
+            start = bisect_left(chunk.offsets, location - base) if location > base else 0
+            for at in range(start, len(chunk.offsets)):
+                if chunk.numbers[at]:
+                    out.append((base | chunk.offsets[at], chunk.numbers[at]))
+                    if len(out) == count:
+                        return out
+        return out
 
-    def _maybe_squeeze(self, number: int, segment: _Segment) -> None:
-        entries = len(segment.offsets)
-        if not segment.live:
-            del self._segments[number]
-        elif entries >= _SQUEEZE_ENTRIES_MIN and 2 * segment.live < entries:
-            segment.squeeze()
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Every (location, number), chunk by chunk in ascending order."""
+        for number, chunk in sorted(self._chunks.items()):
+            for offset, value in zip(chunk.offsets, chunk.numbers, strict=True):
+                if value:
+                    yield number << _CHUNK_BITS | offset, value
+
+    def _maybe_squeeze(self, number: int, chunk: _Chunk) -> None:
+        entries = len(chunk.offsets)
+        if not chunk.live:
+            del self._chunks[number]
+        elif entries >= _SQUEEZE_ENTRIES_MIN and 2 * chunk.live < entries:
+            chunk.squeeze()
 
 
 class SharedValues(Generic[V]):
@@ -130,6 +146,12 @@ class SharedValues(Generic[V]):
             # The stale value stays in its slot until the number is given out again.
             del self._numbers[self._values[before]]
             self._free.append(before)
+
+    def after(self, location: int, count: int) -> list[tuple[int, V]]:
+        """At most `count` (location, value) from `location` on; none: there are no more."""
+        return [
+            (place, self._values[number]) for place, number in self._rows.after(location, count)
+        ]
 
     def items(self) -> Iterator[tuple[int, V]]:
         """Every (location, value) that is not normal, in ascending order."""

@@ -40,8 +40,10 @@ from ebbmq.core.row import (
     DISPLACED,
     DURABLE,
     DYING,
+    ELSEWHERE,
     FAILED_BEFORE,
     FREE,
+    HELD,
     HIGH,
     LEASED,
     LOW48,
@@ -192,6 +194,8 @@ class Partition:
         self.left: list[tuple[int, int]] = []
         #: (segment, offset, length) of shared bodies one row of which is gone.
         self.let_go: list[tuple[int, int, int]] = []
+        #: Messages that left and have copies that must be forgotten.
+        self.gone: list[int] = []
         self.adopt(spec)
 
     def adopt(self, spec: QueueSpec) -> None:
@@ -423,6 +427,17 @@ class Partition:
             self.histories.forget(seq)
         if row[1] & SHARED:
             self.let_go.append((row[9], row[10], row[11]))
+        if row[1] & HELD:
+            self.gone.append(seq)
+
+    def leave_log(self, seq: int, row: Row) -> None:
+        """The log's copy of a body goes; what is left of it there is the row."""
+        if row[1] & SHARED:
+            self.let_go.append((row[9], row[10], row[11]))
+            self.ledger[row[9]] = self.ledger.get(row[9], 0) + 64
+        else:
+            self.ledger[row[9]] -= row[11]
+        self.write_row(seq, (row[0], row[1] & ~SHARED | ELSEWHERE | HELD, *row[2:]))
 
     def free(self, seq: int, row: Row) -> None:
         """Take a row out of the index and all counts except `depth` and `totals`."""
@@ -433,7 +448,7 @@ class Partition:
         self.by_importance[row[2]] -= 1
         self.body_bytes -= row[11]
         if not row[1] & SHARED:
-            self.ledger[row[9]] -= row[11] + 64
+            self.ledger[row[9]] -= rows.log_bytes(row[1], row[11])
         self.index.free(*found)
 
     def fail(self, seq: int, row: Row, outcome: str, delay_ms: int | None, now_ms: int) -> bool:

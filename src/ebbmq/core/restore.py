@@ -23,6 +23,7 @@ from ebbmq.core.row import (
     DISPLACED,
     DURABLE,
     DYING,
+    ELSEWHERE,
     FREE,
     HIGH,
     LEASED,
@@ -291,6 +292,9 @@ def _count_in(partition: Partition, view: npt.NDArray[np.void]) -> None:
         partition.by_importance[importance] += count
     lengths, segments = view["length"], view["segment"]
     partition.body_bytes += int(lengths.sum(dtype=np.int64))
+    away = (view["flags"] & ELSEWHERE) != 0
+    if away.any():
+        lengths = np.where(away, 0, lengths)
     own = (view["flags"] & SHARED) == 0
     if not own.all():
         lengths, segments = lengths[own], segments[own]

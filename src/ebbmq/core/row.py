@@ -2,6 +2,7 @@
 
     0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
     1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (by queues)
+                             HELD (more than one copy in the log is known of it) ELSEWHERE
     2  u8   importance       1..10, as published
     3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
     4  u32  rate             decay rate in billionths, the adaptive factor included
@@ -10,7 +11,8 @@
     24 u64  due_ms           48 bits: lease deadline (LEASED), due instant (SCHEDULED), else 0;
                              above them 16 bits: length of the headers block
     32 u64  place            48 bits: position in a band; above them 16 bits: epoch of the lease
-    40 u32  segment          where headers + body start: segment number of the node's log ..
+    40 u32  segment          where headers + body start: segment number of the node's log (that of
+                             the row itself where the body is ELSEWHERE) ..
     44 u32  offset           .. and byte offset in it
     48 u32  length           bytes of headers block + body
     52 u32  crc              CRC32C of headers block + body
@@ -40,6 +42,8 @@ DISPLACED: Final = 2
 RELOCATED: Final = 4
 FAILED_BEFORE: Final = 8
 SHARED: Final = 16
+HELD: Final = 32
+ELSEWHERE: Final = 64
 
 LOW48: Final = (1 << 48) - 1
 HIGH: Final = 48
@@ -77,3 +81,8 @@ AT_SEGMENT: Final = 40
 AT_GENERATION: Final = 56
 
 RATE_UNIT: Final = 1_000_000_000
+
+
+def log_bytes(flags: int, length: int) -> int:
+    """What a message that shares nothing takes in the log."""
+    return ROW.size if flags & ELSEWHERE else ROW.size + length

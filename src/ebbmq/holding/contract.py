@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,9 @@ from ebbmq import errors, model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+Kind = Literal["memory", "file", "sql", "grid", "object"]
 
 
 class Key(NamedTuple):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ebbmq.errors import InvalidSpec
-from ebbmq.holding.contract import Device, DeviceSpec, MissingPackage
+from ebbmq.holding.contract import Device, DeviceSpec, Kind, MissingPackage
 from ebbmq.holding.file import FileDevice
 from ebbmq.holding.memory import MemoryDevice
 from ebbmq.holding.sql import SqlDevice
@@ -24,7 +24,6 @@ from ebbmq.journal.disk import FileDisk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Kind = Literal["memory", "file", "sql", "grid", "object"]
 _FORMS: Final = {
     "file": "file:///directory",
     "sql": "sqlite:///directory/file.db or postgresql://user@host/database",

@@ -86,14 +86,19 @@ class _Intake:
             elif not asked[0].future.done():
                 asked[0].future.set_exception(error)
             return
-        if level != "synced":
-            self._confirm(asked, receipts, None)
-            return
+        keeping = self._engine.keeping
 
         def confirmed(error: Exception | None) -> None:
             self._loop.call_soon_threadsafe(self._confirm, asked, receipts, error)
 
-        self._engine.journal.when("synced", position, confirmed)
+        def stored(error: Exception | None) -> None:
+            if error is not None or not keeping.when_copied(position, partial(confirmed, None)):
+                confirmed(error)
+
+        if level == "synced":
+            self._engine.journal.when("synced", position, stored)
+        elif level == "memory" or not keeping.when_copied(position, partial(confirmed, None)):
+            self._confirm(asked, receipts, None)
 
     @staticmethod
     def _confirm(asked: list[_Asked], receipts: list[Receipt], error: Exception | None) -> None:

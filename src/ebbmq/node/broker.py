@@ -157,8 +157,7 @@ class Broker:
         if level == "synced" and timeout_ms is None:
             return self.engine.gathering.publish(queue, batch)
         receipts, position = publishing.store(self.engine, queue, batch, level)
-        if level == "synced":
-            self._wait(position, timeout_ms)
+        self._confirm(level, position, timeout_ms)
         return receipts
 
     def publish_topic(
@@ -170,9 +169,15 @@ class Broker:
     ) -> dict[str, list[Receipt]]:
         """Publish messages to every queue subscribed to a topic: all of them or none."""
         receipts, level, position = publishing.publish_topic(self.engine, topic, messages, confirm)
+        self._confirm(level, position, timeout_ms)
+        return receipts
+
+    def _confirm(self, level: Level, position: int, timeout_ms: int | None) -> None:
+        """Wait for the level of a publish, and for the copies its queue needs."""
         if level == "synced":
             self._wait(position, timeout_ms)
-        return receipts
+        if level != "memory":
+            self.engine.keeping.wait(position, timeout_ms)
 
     def _wait(self, position: int, timeout_ms: int | None) -> None:
         if timeout_ms is None:

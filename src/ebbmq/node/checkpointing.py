@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.core import held
+from ebbmq.core.copies import Held
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
-from ebbmq.node.recovery import DEDUP, HISTORIES, PAGE
+from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, PAGE
 
 if TYPE_CHECKING:
+    from ebbmq.core.copies import Fact
     from ebbmq.core.index import Page
     from ebbmq.journal.disk import Disk
     from ebbmq.node.engine import Engine
 
 #: Copying this many pages takes well under five milliseconds.
 _PAGES_AT_ONCE: Final = 8
+_BODIES_AT_ONCE: Final = 4_096
 
 
 class Checkpointer:
@@ -49,6 +53,7 @@ class Checkpointer:
         try:
             self._store.begin(self._generation + 1)
             self._put_pages(wanted, written)
+            self._put_copies(start[0])
             self._finish(start, closing=closing)
         except BaseException:
             with engine.lock:
@@ -73,6 +78,22 @@ class Checkpointer:
                     written.append(page)
             for pid, number, position, image in images:
                 self._store.put(PAGE, pid, number, position, image)
+
+    def _put_copies(self, position: int) -> None:
+        """Where bodies are, a few at a time: what changes meanwhile is in the journal after it."""
+        engine, name, number = self._engine, 0, 0
+        while True:
+            with engine.lock:
+                some = engine.holdings.after(name, _BODIES_AT_ONCE)
+                told: list[Fact] = [Held(each, holding) for each, holding in some]
+                if not some:
+                    told = engine.holdings.removals()
+            for kind, pid, _, _, parts in held.pack(told):
+                number += 1
+                self._store.put(COPIES, pid, number, position, bytes([kind]) + b"".join(parts))
+            if not some:
+                return
+            name = some[-1][0] + 1
 
     def _finish(self, start: tuple[int, int], *, closing: bool) -> None:
         engine = self._engine

@@ -18,7 +18,9 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
-from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, FREE, RELOCATED, SHARED
+from ebbmq.core import held
+from ebbmq.core.copies import name_of
+from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, ELSEWHERE, FREE, RELOCATED, SHARED, log_bytes
 from ebbmq.journal import scan
 from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
@@ -44,6 +46,8 @@ class _Told:
     def __init__(self) -> None:
         self.gone: list[tuple[int, int]] = []
         self.changed: set[int] = set()
+        #: Messages whose copies were told of.
+        self.held: set[int] = set()
 
     def note(self, kind: int, count: int, payload: memoryview) -> None:
         """Take in one fact."""
@@ -57,6 +61,8 @@ class _Told:
         elif kind == fact.GRANT:
             for first, rows, _ in fact.granted(payload).runs:
                 self.changed.update(range(first, first + rows))
+        elif kind in (fact.HELD, fact.GONE):
+            self.held.update(held.seqs_of(kind, payload))
 
 
 class Compactor:
@@ -184,9 +190,10 @@ class Compactor:
         """
         engine, partition = self._engine, shard.partition
         rows = [row for seq in seqs if (row := partition.index.read(seq))]
-        bodies = engine.journal.read_many([(row[9], row[10], row[11]) for row in rows])
+        places = [(row[9], row[10], 0 if row[1] & ELSEWHERE else row[11]) for row in rows]
+        bodies = engine.journal.read_many(places)
         for seq, row, body in zip(seqs, rows, bodies, strict=True):
-            if not is_intact(body, row):
+            if not row[1] & ELSEWHERE and not is_intact(body, row):
                 log.error("damaged_body", message=f"{partition.pid:x}-{seq:x}")
         as_of = engine.note_clock()
         images = [bytearray(partition.index.row_bytes(seq)) for seq in seqs]
@@ -209,7 +216,7 @@ class Compactor:
     def _switch(self, shard: Shard, seq: int, row: Row, image: bytes, segment: int) -> None:
         engine, partition = self._engine, shard.partition
         partition.index.write(seq, image)
-        size = row[11] + 64
+        size = log_bytes(row[1], row[11])
         if row[1] & SHARED:
             engine.let_go([(row[9], row[10], row[11])])
         else:
@@ -284,7 +291,19 @@ class Compactor:
                     for seq in living[at : at + limits.RECORD_ROWS_MAX]
                 ]
                 out.append(fact.state(pid, entries))
+            out += self._copies(pid, told.held, shard)
         return out
+
+    def _copies(self, pid: int, seqs: set[int], shard: Shard) -> list[fact.Fact]:
+        """What is true now of the copies of messages that are there, or not yet forgotten."""
+        holdings = self._engine.holdings
+        return held.pack(
+            holdings.fact_of(name)
+            for seq in sorted(seqs)
+            if shard.partition.index.state_of(seq) != FREE
+            or holdings.tombstone(name_of(pid, seq)) is not None
+            for name in (name_of(pid, seq),)
+        )
 
 
 def _rows_in(page: Page, segment: int) -> list[int]:

@@ -1,8 +1,8 @@
 """Settings of a broker and its server: defaults that are safe, a TOML file that is read strictly.
 
-What stands at the top of the file, `[placement]` and `[[rules]]` are about the store and count
-wherever it is opened; `[http]` and `[log]` are about the server. Every default is durable, bounded,
-authenticated and on this machine only.
+What stands at the top of the file, its devices, `[placement]` and `[[rules]]` are about the store
+and count wherever it is opened; `[http]` and `[log]` are about the server. Every default is
+durable, bounded, authenticated and on this machine only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import msgspec
 
 from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
+from ebbmq.node.devices import settings as device_settings
+from ebbmq.node.devices.settings import HIDDEN, DeviceConfig
 from ebbmq.policy.rules.choose import Combine, Kind, Strategy
 from ebbmq.policy.rules.spec import RuleSpec
 
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 _SECRET: Final = "secret"  # noqa: S105  # the mark of a setting, not one
 #: A setting that is never shown, not in the log and not in an error.
 Secret = Annotated[str, msgspec.Meta(extra={_SECRET: True})]
-_HIDDEN: Final = "(hidden)"
 
 
 class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,6 +113,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upkeep_every_ms: int = 250
     http: HttpConfig = msgspec.field(default_factory=HttpConfig)
     log: LogConfig = msgspec.field(default_factory=LogConfig)
+    #: `[devices.NAME]`: where copies of bodies are kept beside the node's own log.
+    devices: dict[str, DeviceConfig] = {}
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
     rules: tuple[RuleSpec, ...] = ()
 
@@ -156,6 +159,8 @@ def load(config: Config | dict[str, Any] | str | Path | None) -> Config:
     if isinstance(config, str | Path):
         config = _read(Path(config))
     _check_keys(config, Config, "")
+    if "devices" in config:
+        config = {**config, "devices": device_settings.read(config["devices"])}
     try:
         return msgspec.convert(config, Config)
     except msgspec.ValidationError as error:
@@ -222,13 +227,15 @@ def _settings(section: msgspec.Struct, where: str, *, hide: bool) -> list[tuple[
     found: list[tuple[str, Any]] = []
     for name in section.__struct_fields__:
         value = getattr(section, name)
-        if isinstance(value, msgspec.Struct):
+        if name == "devices" and hide:
+            found += device_settings.shown(value).items()
+        elif isinstance(value, msgspec.Struct):
             found += _settings(value, f"{where}{name}.", hide=hide)
         else:
             hidden = hide and value is not None and _is_secret(kinds[name])
             if hide and name == "rules" and not where:
                 value = len(value)  # there may be thousands
-            found.append((where + name, _HIDDEN if hidden else value))
+            found.append((where + name, HIDDEN if hidden else value))
     return found
 
 
@@ -241,7 +248,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     whole = msgspec.to_builtins(config)
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
-        (whole[section] if section else whole)[key] = value
+        (whole[section] if section else whole)[key] = msgspec.to_builtins(value)
     return load(whole)
 
 

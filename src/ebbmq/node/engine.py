@@ -24,11 +24,13 @@ from ebbmq.core import facts as fact
 from ebbmq.core import lifecycle
 from ebbmq.core.holdings import Holdings
 from ebbmq.core.row import READY
+from ebbmq.core.sharing import Sharing
 from ebbmq.errors import ClosedBroker, EbbError, Overloaded
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
 from ebbmq.node.catalog import Catalog, Queue, Shard
 from ebbmq.node.gathering import Gathering
+from ebbmq.node.keeping.keeper import Keeper
 from ebbmq.node.levels import MEMORY
 from ebbmq.node.log import log
 from ebbmq.node.ruling import Rules
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ebbmq.model import Level
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
+    from ebbmq.node.devices.registry import Devices
     from ebbmq.node.directory import Directory
     from ebbmq.node.removals import NoRemovals, Removals
 
@@ -77,7 +80,9 @@ class Engine:
         self.rules = Rules(config)
         self.residency = Residency(config.cache_bytes)
         self.holdings = Holdings()
+        self.sharing = Sharing()
         self.gathering = Gathering(self)
+        self.keeping = Keeper(self)
         self.journal: Log
         self.live = 0
         self.facts_since_checkpoint = 0
@@ -107,6 +112,8 @@ class Engine:
         self.checkpoint: Callable[..., None] = lambda **_: None
         #: Held while segments are deleted, so that a backup can keep them.
         self.compacting = threading.Lock()
+        #: None while no device is configured beside the node's own log.
+        self.devices: Devices | None = None
         _engines.add(self)
 
     # Time
@@ -210,7 +217,7 @@ class Engine:
         if partition.facts:
             self.append(partition.facts)
             partition.facts.clear()
-        if partition.left or partition.let_go or partition.moves:
+        if partition.left or partition.let_go or partition.moves or partition.gone:
             self._settle_others(shard)
 
     def _settle_others(self, shard: Shard) -> None:
@@ -223,6 +230,10 @@ class Engine:
         if partition.let_go:
             self.let_go(partition.let_go)
             partition.let_go.clear()
+        if partition.gone:
+            gone = list(partition.gone)
+            partition.gone.clear()
+            self.keeping.gone(partition.pid, gone)
         if partition.moves:
             moves = list(partition.moves)
             partition.moves.clear()
@@ -266,6 +277,7 @@ class Engine:
             or partition.left
             or partition.let_go
             or partition.moves
+            or partition.gone
         ):
             self.settle(shard)
             self.write_now()
@@ -333,7 +345,7 @@ class Engine:
     def let_go(self, bodies: Iterable[tuple[int, int, int]]) -> None:
         """One row less needs each of these shared (segment, offset, length) bodies."""
         for segment, offset, length in bodies:
-            if length and self.holdings.let_go(segment << 32 | offset):
+            if length and self.sharing.let_go(segment << 32 | offset):
                 self.shared_bytes[segment] = self.shared_bytes.get(segment, 0) - length
 
     # Levels
@@ -359,9 +371,9 @@ class Engine:
         """Let in every batch whose level holds."""
         if not self._holding:
             return
-        reached = (_EVERYTHING, self.written, self.synced)
         for shard in list(self._holding):
-            opened = shard.partition.open_held(reached)
+            copied = self.keeping.reached(shard, self.synced)
+            opened = shard.partition.open_held((_EVERYTHING, self.written, self.synced, copied))
             if not shard.partition.held:
                 self._holding.discard(shard)
             if opened:
@@ -455,6 +467,8 @@ class Engine:
             try:
                 self.journal.close()
             finally:
+                if self.devices is not None:
+                    self.devices.close()
                 self.removals.close(self.journal.synced_position)
                 self.directory.close()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
+    from ebbmq.node.devices.registry import Devices
 
 _CLOCK_EVERY_MS: Final = 10_000
 _RETRY_FAULTY_MS: Final = 30_000
@@ -48,10 +49,11 @@ def open_engine(
     """
     settings = load(config)
     directory = Directory(path)
-    removals = None
+    removals = devices = None
     try:
         removals = Removals(directory.path / "removals")
         engine = Engine(settings, clock or SystemClock(), directory, removals)
+        devices = engine.devices = _open_devices(engine)
         journal_disk, checkpoint_disk = disks(engine, disk)
         recovery = Recovery(engine, journal_disk, checkpoint_disk)
         engine.journal = recovery.run(threaded=threaded)
@@ -66,6 +68,8 @@ def open_engine(
         engine.journal.before_commit = engine.gathering.take_in
         _note_start(engine)
     except BaseException:
+        if devices is not None:
+            devices.close()
         if removals is not None:
             removals.close()
         directory.close()
@@ -75,6 +79,15 @@ def open_engine(
     engine.checkpoint = upkeep.checkpoint
     engine.start()
     return engine
+
+
+def _open_devices(engine: Engine) -> Devices | None:
+    if not engine.config.devices:
+        return None
+    # Who has no devices does not load what they need.
+    from ebbmq.node.devices.registry import Devices  # noqa: PLC0415
+
+    return Devices.open(engine.config, engine.directory, engine.clock)
 
 
 def _note_start(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
 from ebbmq.node import intake
-from ebbmq.node.levels import RANK
+from ebbmq.node.levels import COPIED, RANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +40,11 @@ def store(engine: Engine, name: str, batch: Batch, level: Level) -> tuple[list[R
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
+        engine.keeping.check(queue.spec)
         receipts = _into_queue(engine, queue, batch, RANK[level])
         if level == "written":
             engine.write_now()
+        engine.keeping.note_call(engine.journal.position)
         return receipts, engine.journal.position
 
 
@@ -222,6 +224,8 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     position = engine.append(partition.facts)
     partition.facts.clear()
     admit_bodies(shard, first, batch.payloads, runs)
+    if engine.devices is not None and engine.keeping.place(shard, first, batch, position):
+        level = COPIED
     engine.open_or_hold(shard, level, position, runs)
     return first
 
@@ -252,6 +256,7 @@ def publish_topic(
         shards = [_one_shard(queue) for queue in queues]
         receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}
         for shard in shards:
+            engine.keeping.check(shard.queue.spec)
             check_room(shard, len(batch.messages), batch.body_bytes)
         engine.admit(_stored_bytes(batch) * max(1, len(shards)))
         for part in intake.records(batch) if shards else ():
@@ -265,6 +270,7 @@ def publish_topic(
             engine.trim(shard)
         if level == "written":
             engine.write_now()
+        engine.keeping.note_call(engine.journal.position)
         return receipts, level, engine.journal.position
 
 
@@ -314,13 +320,18 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
         _share(engine, segment, bodies_at, batch, len(shards))
     for shard, first, runs in zip(shards, firsts, all_runs, strict=True):
         admit_bodies(shard, first, batch.payloads, runs)
-        engine.open_or_hold(shard, level, position, runs)
+        held_for = level
+        if engine.devices is not None and engine.keeping.place(
+            shard, first, batch, position, topic=True
+        ):
+            held_for = COPIED
+        engine.open_or_hold(shard, held_for, position, runs)
     return firsts
 
 
 def _share(engine: Engine, segment: int, offset: int, batch: Batch, count: int) -> None:
     for payload in batch.payloads:
         if payload:
-            engine.holdings.share(segment << 32 | offset, count)
+            engine.sharing.share(segment << 32 | offset, count)
         offset += len(payload)
     engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + batch.body_bytes

@@ -14,7 +14,7 @@ import crc32c
 import numpy as np
 
 from ebbmq import limits
-from ebbmq.core import envelope, restore
+from ebbmq.core import envelope, held, restore
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 PAGE: Final = 1
 DEDUP: Final = 2
 HISTORIES: Final = 4
+COPIES: Final = 5
 _PAGE: Final = 4_096
 _FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
@@ -167,6 +168,8 @@ class Recovery:
             shard.partition.dedup.restore(payload)
         elif blob.kind == HISTORIES:
             shard.partition.histories.restore(payload)
+        elif blob.kind == COPIES:
+            self._copies(payload[0], blob.pid, payload[1:])
         return True
 
     def _forget(self) -> None:
@@ -368,11 +371,17 @@ class Recovery:
         elif kind == fact.CLOCK:
             self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
             self.queue_ms = max(self.queue_ms, self.clock_ms)
+        elif kind in (fact.HELD, fact.GONE):
+            self._copies(kind, pid, payload)
         else:
             if kind == fact.REMOVE:
                 self._engine.removals.note(bytes(payload), self._item_end)
             if pid in self._engine.catalog.shards:
                 self._about_messages(kind, pid, count, first, payload, position)
+
+    def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
+        for told in held.unpack(kind, pid, payload):
+            self._engine.holdings.restore(told)
 
     def _about_messages(
         self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
@@ -533,6 +542,7 @@ class Recovery:
         for pid in self.faulty():
             engine.catalog.shards[pid].faulty = _FAULTY
         self._drop_without_segment()
+        engine.keeping.mark_rows()
         for shard in engine.catalog.shards.values():
             partition = shard.partition
             partition.epoch = engine.catalog.epoch
@@ -564,7 +574,7 @@ class Recovery:
                         key = int(row["segment"]) << 32 | int(row["offset"])
                         shared[key] = (shared.get(key, (0, 0))[0] + 1, int(row["length"]))
         for key, (count, length) in shared.items():
-            engine.holdings.share(key, count)
+            engine.sharing.share(key, count)
             segment = key >> 32
             engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
 

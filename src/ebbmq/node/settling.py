@@ -102,9 +102,9 @@ def ack_one(engine: Engine, name: str, token: str) -> bool:
         if not leases.ack_one(partition, fields, engine.now_ms()):
             return False
         seq = fields[1]
-        if partition.let_go:
-            engine.settle(shard)
         engine.append_written(fact.ACK, fields[0], 1, seq, fact.ACK_RUN.pack(seq, 1, 0))
+        if partition.let_go or partition.gone:
+            engine.settle(shard)
     return True
 
 

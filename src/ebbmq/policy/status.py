@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     latency_ms: float
     error_share: float = 0.0  # failed calls of all calls, 0 to 1
     depth: int = 0  # calls that wait
-    busy_share: float = 0.0  # throughput of the highest ever measured, 0 to 1
+    busy_share: float = 0.0  # of the time, how much it worked on calls, 0 to 1
 
 
 class StatusSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,14 +76,21 @@ class StatusSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def composite(reading: Reading, spec: StatusSpec) -> float:
     """Return the status a reading asks for; never better where a measure is worse."""
-    left = (
-        (1 - _strain(reading.used_bytes / reading.capacity_bytes, spec.space))
-        * (1 - _strain(reading.latency_ms, spec.latency_ms))
-        * (1 - _strain(reading.error_share, spec.errors))
-        * (1 - _strain(reading.depth, spec.depth))
-        * (1 - _strain(reading.busy_share, spec.busy))
-    )
+    left = 1.0
+    for strain in strains(reading, spec).values():
+        left *= 1 - strain
     return STATUS_WORST * (1 - left) + STATUS_BEST
+
+
+def strains(reading: Reading, spec: StatusSpec) -> dict[str, float]:
+    """How much each measure takes of a good status, from 0 to 1."""
+    return {
+        "space": _strain(reading.used_bytes / reading.capacity_bytes, spec.space),
+        "latency": _strain(reading.latency_ms, spec.latency_ms),
+        "errors": _strain(reading.error_share, spec.errors),
+        "depth": _strain(reading.depth, spec.depth),
+        "busy": _strain(reading.busy_share, spec.busy),
+    }
 
 
 def _strain(measure: float, bounds: tuple[float, float]) -> float:

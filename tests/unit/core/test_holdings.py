@@ -13,13 +13,15 @@ from ebbmq.core.copies import (
     ForgetCopy,
     Gone,
     Held,
+    Holding,
     PutCopy,
+    name_of,
+    parts_of,
 )
 from ebbmq.core.holdings import Holdings
 
-BODY = 3 << 32 | 4_096
-OTHER = 3 << 32 | 8_192
-NAME = (1, 77)
+BODY = name_of(3, 4_096)
+OTHER = name_of(3, 8_192)
 
 
 @pytest.fixture
@@ -31,8 +33,11 @@ def holdings():
     return holdings
 
 
-def held(body, copies, *, dropping=(), target=1, min_copies=1, durable=True):
-    return Held(body, frozenset(copies), frozenset(dropping), target, min_copies, durable)
+def held(  # noqa: PLR0913  # all that is known of a body
+    name, copies, *, pending=(), dropping=(), leaving=(), target=1, min_copies=1, durable=True
+):
+    sets = map(frozenset, (copies, pending, dropping, leaving))
+    return Held(name, Holding(*sets, target, min_copies, durable))
 
 
 def copy_to(holdings, device, body=BODY):
@@ -40,37 +45,26 @@ def copy_to(holdings, device, body=BODY):
     return holdings.copy_acked(body, device)
 
 
-def test_one_copy_in_the_log_needed_by_one_message_takes_no_row(holdings):
+def test_a_name_is_a_partition_and_a_number():
+    assert parts_of(name_of(7, 1 << 47)) == (7, 1 << 47)
+
+
+def test_one_copy_in_the_log_takes_no_row(holdings):
     assert holdings.of(BODY) == NORMAL
-    assert holdings.copies(BODY) == {LOG}
+    assert holdings.copies_acked(BODY) == 1
     assert holdings.is_eligible(BODY)
     assert holdings.shortage(BODY) == 0
     assert holdings.place(BODY, [LOG]) == NOTHING
     assert len(holdings) == 0
 
 
-def test_the_body_of_a_topic_goes_when_the_last_subscription_lets_go(holdings):
-    holdings.share(BODY, 3)
-    assert [holdings.let_go(BODY) for _ in range(3)] == [False, False, True]
-    assert holdings.remove(BODY, NAME) == NOTHING
-    assert len(holdings) == 0
-
-
-def test_a_body_nobody_shares_is_let_go_at_once(holdings):
-    assert holdings.let_go(BODY)
-
-
-def test_counting_the_rows_again_after_a_restart_changes_nothing(holdings):
-    holdings.share(BODY, 3)
-    holdings.share(BODY, 3)
-    assert holdings.of(BODY).needs == 3
-
-
 def test_a_copy_counts_once_its_device_confirmed_it(holdings):
-    assert holdings.add_copy(BODY, "ssd").effects == (PutCopy(BODY, "ssd"),)
+    step = holdings.add_copy(BODY, "ssd")
+    assert step.effects == (PutCopy(BODY, "ssd"),)
+    assert step.facts == (held(BODY, [LOG], pending=["ssd"]),)
     assert holdings.copies_acked(BODY) == 1
     assert holdings.copy_acked(BODY, "ssd").facts == (held(BODY, [LOG, "ssd"]),)
-    assert holdings.copies(BODY) == {LOG, "ssd"}
+    assert holdings.copies_acked(BODY) == 2
 
 
 def test_asking_or_confirming_twice_is_once(holdings):
@@ -82,27 +76,59 @@ def test_asking_or_confirming_twice_is_once(holdings):
     assert holdings.copies_acked(BODY) == 2
 
 
-def test_a_message_is_leased_once_min_copies_are_confirmed(holdings):
-    holdings.place(BODY, [LOG], min_copies=2)
-    assert not holdings.is_eligible(BODY)
+def test_what_the_rules_chose_beside_the_log_is_asked_for(holdings):
+    step = holdings.place(BODY, [LOG, "ssd"], target=2)
+    assert step.facts == (held(BODY, [LOG], pending=["ssd"], target=2),)
+    assert holdings.asked(BODY).effects == (PutCopy(BODY, "ssd"),)
+
+
+def test_the_log_lets_go_once_the_device_the_rules_chose_has_the_body(holdings):
+    holdings.place(BODY, ["ssd"])
+    assert holdings.of(BODY).leaving == {LOG}
+    step = holdings.copy_acked(BODY, "ssd")
+    assert step.facts == (held(BODY, ["ssd"]),)
+    assert step.effects == (DropCopy(BODY, LOG),)
+
+
+def test_the_log_keeps_what_the_device_the_rules_chose_did_not_take(holdings):
+    holdings.place(BODY, ["ssd"])
+    holdings.copy_failed(BODY, "ssd")
+    assert holdings.of(BODY).copies == {LOG}
     assert holdings.shortage(BODY) == 1
-    holdings.add_copy(BODY, "ssd")
-    assert holdings.shortage(BODY) == 0
+    holdings.add_copy(BODY, "hdd")
+    assert holdings.copy_acked(BODY, "hdd").effects == (DropCopy(BODY, LOG),)
+
+
+def test_a_durable_body_stays_in_the_log_if_the_rules_chose_ram_alone(holdings):
+    holdings.place(BODY, ["ram"])
+    assert holdings.copy_acked(BODY, "ram").effects == ()
+    assert holdings.of(BODY).copies == {LOG, "ram"}
+
+
+def test_a_copy_that_is_wanted_again_before_it_left_stays(holdings):
+    holdings.place(BODY, ["ssd"])
+    holdings.add_copy(BODY, LOG)
+    assert holdings.copy_acked(BODY, "ssd").effects == ()
+    assert holdings.of(BODY).copies == {LOG, "ssd"}
+
+
+def test_a_message_is_leased_once_min_copies_are_confirmed(holdings):
+    holdings.place(BODY, [LOG, "ssd"], target=2, min_copies=2)
     assert not holdings.is_eligible(BODY)
+    assert holdings.shortage(BODY) == 0
     holdings.copy_acked(BODY, "ssd")
     assert holdings.is_eligible(BODY)
 
 
 def test_a_device_that_is_too_slow_is_replaced_and_its_late_copy_deleted(holdings):
-    holdings.place(BODY, [LOG], min_copies=2)
-    holdings.add_copy(BODY, "ssd")
+    holdings.place(BODY, [LOG, "ssd"], target=2, min_copies=2)
     assert holdings.copy_failed(BODY, "ssd").effects == (DropCopy(BODY, "ssd"),)
     assert holdings.shortage(BODY) == 1
     assert holdings.copy_acked(BODY, "ssd") == NOTHING
     assert holdings.add_copy(BODY, "ssd") == NOTHING
     holdings.add_copy(BODY, "hdd")
     holdings.copy_acked(BODY, "hdd")
-    assert holdings.copies(BODY) == {LOG, "hdd"}
+    assert holdings.of(BODY).copies == {LOG, "hdd"}
 
 
 def test_fewer_copies_than_the_target_are_a_shortage(holdings):
@@ -115,6 +141,14 @@ def test_fewer_copies_than_the_target_are_a_shortage(holdings):
     assert holdings.shortage(BODY) == 1
 
 
+def test_a_copy_the_target_needs_is_not_dropped(holdings):
+    copy_to(holdings, "ssd")
+    holdings.set_target(BODY, 2)
+    assert not holdings.may_drop(BODY, "ssd")
+    holdings.set_target(BODY, 1)
+    assert holdings.may_drop(BODY, "ssd")
+
+
 def test_the_last_durable_copy_of_a_durable_body_is_not_dropped(holdings):
     copy_to(holdings, "ram")
     assert not holdings.may_drop(BODY, LOG)
@@ -125,14 +159,16 @@ def test_the_last_durable_copy_of_a_durable_body_is_not_dropped(holdings):
 
 def test_the_archive_holds_the_body_before_the_first_copy_goes(holdings):
     holdings.add_copy(BODY, "hdd")
-    assert holdings.drop_copy(BODY, LOG) == NOTHING
-    holdings.copy_acked(BODY, "hdd")
-    assert holdings.drop_copy(BODY, LOG).facts == (held(BODY, ["hdd"], dropping=[LOG]),)
-    assert holdings.copies(BODY) == {"hdd"}
+    assert holdings.drop_copy(BODY, LOG).effects == ()
+    assert holdings.of(BODY).copies == {LOG}
+    step = holdings.copy_acked(BODY, "hdd")
+    assert step.facts == (held(BODY, ["hdd"]),)
+    assert step.effects == (DropCopy(BODY, LOG),)
 
 
 def test_a_body_that_is_not_durable_keeps_one_copy_of_any_kind(holdings):
     holdings.place(BODY, [LOG, "ram"], durable=False)
+    holdings.copy_acked(BODY, "ram")
     assert holdings.drop_copy(BODY, LOG) != NOTHING
     assert holdings.drop_copy(BODY, "ram") == NOTHING
 
@@ -151,55 +187,68 @@ def test_a_dropped_copy_may_be_made_again_once_its_deletion_is_confirmed(holding
     assert holdings.add_copy(BODY, "ssd").effects == (PutCopy(BODY, "ssd"),)
 
 
+def test_a_copy_a_device_has_lost_counts_no_more_and_the_last_one_is_reported(holdings):
+    holdings.place(BODY, [LOG, "ssd"], target=2)
+    holdings.copy_acked(BODY, "ssd")
+    assert holdings.copy_lost(BODY, "ssd").effects == ()
+    assert holdings.shortage(BODY) == 1
+    assert holdings.copy_lost(BODY, "ssd") == NOTHING
+    assert holdings.copy_lost(BODY, LOG).effects == (BodyLost(BODY),)
+
+
+def test_a_copy_does_not_leave_when_the_one_it_made_room_for_is_lost(holdings):
+    holdings.place(BODY, ["ssd", "hdd"], target=2)
+    holdings.copy_acked(BODY, "ssd")
+    holdings.copy_lost(BODY, "ssd")
+    holdings.copy_failed(BODY, "hdd")
+    assert holdings.of(BODY).copies == {LOG}
+    assert holdings.copy_lost(BODY, "ssd") == NOTHING
+
+
 def test_a_removal_waits_for_every_device_that_may_have_a_copy(holdings):
     copy_to(holdings, "ssd")
     copy_to(holdings, "hdd")
     holdings.drop_copy(BODY, "hdd")
     holdings.add_copy(BODY, "ram")
-    step = holdings.remove(BODY, NAME)
+    step = holdings.remove(BODY)
     waiting = frozenset({"ssd", "hdd", "ram"})
-    assert set(step.effects) == {ForgetCopy(NAME, device) for device in waiting}
-    assert step.facts == (held(BODY, [LOG]), Gone(NAME, waiting))
-    assert holdings.removals_acked(NAME) == 0
-    assert holdings.removal_acked(NAME, "ssd") == NOTHING
-    assert holdings.removal_acked(NAME, "ssd") == NOTHING
-    assert holdings.removals_acked(NAME) == 1
-    assert holdings.tombstone(NAME).waiting == {"hdd", "ram"}
-    holdings.removal_acked(NAME, "ram")
-    assert holdings.removal_acked(NAME, "hdd").facts == (Gone(NAME, frozenset()),)
-    assert holdings.tombstone(NAME) is holdings.removals_acked(NAME) is None
+    assert set(step.effects) == {ForgetCopy(BODY, device) for device in waiting}
+    assert step.facts == (Gone(BODY, waiting),)
+    assert len(holdings) == 0
+    assert holdings.removal_acked(BODY, "ssd") == NOTHING
+    assert holdings.removal_acked(BODY, "ssd") == NOTHING
+    assert holdings.tombstone(BODY) == ({"hdd", "ram"}, {"ssd"})
+    holdings.removal_acked(BODY, "ram")
+    assert holdings.removal_acked(BODY, "hdd").facts == (Gone(BODY, frozenset()),)
+    assert holdings.tombstone(BODY) is None
+    assert holdings.tombstones() == 0
 
 
 def test_a_confirmation_nobody_waits_for_changes_nothing(holdings):
-    assert holdings.removal_acked(NAME, "ssd") == NOTHING
+    assert holdings.removal_acked(BODY, "ssd") == NOTHING
     assert holdings.copy_failed(BODY, "ssd") == NOTHING
-
-
-def test_a_body_still_needed_cannot_be_removed(holdings):
-    holdings.share(BODY, 2)
-    with pytest.raises(AssertionError):
-        holdings.remove(BODY, NAME)
+    assert holdings.remove(BODY) == NOTHING
 
 
 def test_a_lost_device_counts_no_more_and_what_it_alone_had_is_reported(holdings):
     copy_to(holdings, "ssd")
-    holdings.place(OTHER, ["ssd"], durable=False)
+    holdings.place(OTHER, ["ssd"])
+    holdings.copy_acked(OTHER, "ssd")
     copy_to(holdings, "ssd", body=1)
-    holdings.remove(1, NAME)
+    holdings.remove(1)
     copy_to(holdings, "ssd", body=2)
     copy_to(holdings, "hdd", body=2)
-    holdings.remove(2, (2, 2))
+    holdings.remove(2)
     step = holdings.evict_device("ssd")
     assert step.effects == (BodyLost(OTHER),)
     assert set(step.facts) == {
         held(BODY, [LOG]),
-        held(OTHER, [], durable=False),
-        Gone(NAME, frozenset()),
-        Gone((2, 2), frozenset({"hdd"})),
+        held(OTHER, []),
+        Gone(1, frozenset()),
+        Gone(2, frozenset({"hdd"})),
     }
     assert not holdings.is_eligible(OTHER)
-    assert holdings.tombstone(NAME) is None
-    assert holdings.removals_acked((2, 2)) == 0
+    assert holdings.tombstone(1) is None
     assert holdings.evict_device("ssd") == NOTHING
 
 
@@ -207,37 +256,43 @@ def test_a_device_that_returns_deletes_what_left_meanwhile(holdings):
     copy_to(holdings, "ssd")
     copy_to(holdings, "ssd", body=OTHER)
     holdings.evict_device("ssd")
-    holdings.remove(OTHER, NAME)
-    listed = [((1, 1), BODY), (NAME, None)]
-    assert holdings.strays("ssd", listed).effects == (
-        ForgetCopy((1, 1), "ssd"),
-        ForgetCopy(NAME, "ssd"),
+    holdings.remove(OTHER)
+    assert holdings.strays("ssd", [BODY, OTHER]).effects == (
+        ForgetCopy(BODY, "ssd"),
+        ForgetCopy(OTHER, "ssd"),
     )
     copy_to(holdings, "ssd")
-    assert holdings.strays("ssd", listed).effects == (ForgetCopy(NAME, "ssd"),)
+    assert holdings.strays("ssd", [BODY, OTHER]).effects == (ForgetCopy(OTHER, "ssd"),)
 
 
-def test_a_relocated_body_keeps_its_copies_and_needs(holdings):
-    holdings.share(BODY, 2)
-    assert holdings.relocate(BODY, OTHER) == NOTHING
-    copy_to(holdings, "ssd", body=OTHER)
-    step = holdings.relocate(OTHER, BODY)
-    assert step.facts == (held(OTHER, [LOG]), held(BODY, [LOG, "ssd"]))
-    assert holdings.of(BODY).needs == 2
-    assert holdings.of(OTHER) == NORMAL
-
-
-def test_after_a_restart_unconfirmed_deletions_are_asked_for_again(holdings):
+def test_after_a_restart_what_is_not_confirmed_is_asked_for_again(holdings):
     facts = []
     facts += copy_to(holdings, "ssd").facts
     facts += holdings.drop_copy(BODY, "ssd").facts
     facts += copy_to(holdings, "hdd", body=OTHER).facts
-    facts += holdings.remove(OTHER, NAME).facts
+    facts += holdings.remove(OTHER).facts
+    facts += holdings.place(5, ["hdd"]).facts
     restarted = Holdings()
     for fact in facts:
         restarted.restore(fact)
-    assert list(restarted.owed()) == [DropCopy(BODY, "ssd"), ForgetCopy(NAME, "hdd")]
+    assert set(restarted.owed()) == {
+        DropCopy(BODY, "ssd"),
+        ForgetCopy(OTHER, "hdd"),
+        PutCopy(5, "hdd"),
+    }
     assert list(restarted.facts()) == list(holdings.facts())
+    assert restarted.fact_of(OTHER) == Gone(OTHER, frozenset({"hdd"}))
+    assert restarted.fact_of(BODY) == held(BODY, [LOG], dropping=["ssd"])
+
+
+def test_what_is_not_normal_can_be_read_in_parts(holdings):
+    for name in range(10):
+        copy_to(holdings, "ssd", body=name)
+    some = holdings.after(0, 4)
+    assert [name for name, _ in some] == [0, 1, 2, 3]
+    assert [name for name, _ in holdings.after(4, 100)] == [4, 5, 6, 7, 8, 9]
+    assert holdings.after(10, 4) == []
+    assert dict(holdings.items())[9].copies == {LOG, "ssd"}
 
 
 def test_a_volatile_device_declared_durable_later_counts_as_durable(holdings):

@@ -1,0 +1,103 @@
+"""The node's own log as a device among the others: what it takes, how fast its disk is.
+
+Copies come into it and leave it by the journal, never through this: it can only be probed.
+"""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from ebbmq.errors import StorageFailed
+from ebbmq.holding.contract import Probe
+from ebbmq.journal import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ebbmq.holding.contract import Copy, DeviceSpec, Key, Lack, Stored
+
+_PROBE: Final = bytes(512)
+
+
+class LogDevice:
+    """Tells of the directory of the journal and its disk."""
+
+    def __init__(self, spec: DeviceSpec, data: Path) -> None:
+        self.spec: Final = spec
+        self._journal = data / "journal"
+        self._probe_file = data / "probe"
+
+    def probe(self) -> Probe:
+        """Write and sync a sector beside the journal, and tell the space."""
+        started = perf_counter()
+        failure, used, free = "", 0, 0
+        try:
+            self._write()
+            latency_ms = (perf_counter() - started) * 1_000
+            used = sum(entry.stat().st_blocks * 512 for entry in os.scandir(self._journal))
+            stats = os.statvfs(self._journal)
+            free = stats.f_bavail * stats.f_frsize
+        except OSError as error:
+            latency_ms = (perf_counter() - started) * 1_000
+            failure = f"the disk of {self._journal} fails: {faults.reason(error)}"
+        return Probe(
+            ok=not failure,
+            used_bytes=used,
+            capacity_bytes=min(self.spec.capacity_bytes, used + free),
+            latency_ms=latency_ms,
+            detail=failure,
+        )
+
+    def _write(self) -> None:
+        file = os.open(self._probe_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(file, _PROBE, 0)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+
+    def put_many(self, copies: Sequence[Copy]) -> None:
+        """Not here."""
+        self._not_here()
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
+        """Not here."""
+        self._not_here()
+
+    def delete_many(self, keys: Sequence[Key]) -> None:
+        """Not here."""
+        self._not_here()
+
+    def scan(self, store: bytes) -> Iterator[Stored]:
+        """Not here."""
+        self._not_here()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _not_here(self) -> NoReturn:
+        raise StorageFailed(
+            f"{self.spec.name!r} is the node's own log", "publish and ack go through the journal"
+        )
+
+
+class LogPlace:
+    """Where the node's own log is."""
+
+    kind = "log"
+    reopens = False
+
+    def __init__(self, spec: DeviceSpec, data: Path) -> None:
+        self.spec = spec
+        self.shown = str(data / "journal")
+        self._data = data
+
+    def open(self) -> LogDevice:
+        """Nothing is opened but what a probe needs."""
+        return LogDevice(self.spec, self._data)
+
+    def release(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,451 @@
+"""A device and the one thread that talks to it.
+
+Theory of operation. Whoever wants something of the device leaves a call and gets a future; the
+thread makes the calls, as `calls` orders them, measures them, and answers. While the circuit is
+open calls are refused at once and nothing but probes is sent; one that was under way too long is
+given up, with all that wait behind it, so that nobody is frozen with a frozen device. What a call
+that was given up has done is unknown, as that of any call that fails.
+
+Futures are answered, and `returned` is called, by the thread of the port, or by whoever found that
+the device stalled: what they do must be short, and must not wait for this device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from concurrent.futures import Future
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+
+from ebbmq import limits
+from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
+from ebbmq.holding.contract import DeviceFull, MissingPackage, Probe
+from ebbmq.node.devices.calls import PENDING_BYTES_MAX, Call, Verb, Waiting
+from ebbmq.node.devices.health import Health
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.holding.contract import Copy, Device, DeviceSpec, Key, Lack, Stored
+    from ebbmq.node.clock import Clock
+    from ebbmq.policy.rules.properties import DeviceState
+    from ebbmq.policy.status import StatusSpec
+
+_logger: Final = logging.getLogger("ebbmq")
+#: What a key takes in a request, about.
+_KEY_BYTES: Final = 64
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Openable(Protocol):
+    """Where the device is; only the thread of the port opens it."""
+
+    spec: DeviceSpec
+    kind: str
+    shown: str
+    #: Whether a failure stops the device until it is opened again.
+    reopens: bool
+
+    def open(self) -> Device:
+        """The device, as of now."""
+        ...
+
+    def release(self) -> None:
+        """Let others have the place."""
+        ...
+
+
+class Judging(NamedTuple):
+    """How a device is judged."""
+
+    status: StatusSpec
+    stall_ms: int
+    #: The node's own log is used whatever is thought of it.
+    trusted: bool = False
+
+
+class Listener(Protocol):
+    """Who is told about the device."""
+
+    def changed(self, name: str, state: DeviceState) -> None:
+        """Its state is another one; called with the port's lock held."""
+        ...
+
+    def returned(self, name: str) -> None:
+        """It can be used again."""
+        ...
+
+
+class _UnderWay:
+    """The calls the thread is making; whoever sets `is_answered` first answers them."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        self.calls = calls
+        self.nbytes = sum(call.nbytes for call in calls)
+        self.is_answered = False
+        #: None while the device is being opened, which may take as long as it has to read.
+        self.started: float | None = None if self.verb == "probe" else perf_counter()
+
+    @property
+    def verb(self) -> Verb:
+        return self.calls[0].verb
+
+    def took_ms(self) -> float:
+        return 0.0 if self.started is None else (perf_counter() - self.started) * 1_000
+
+    def waited_ms(self) -> float:
+        """Since when it has not come back, for each MiB of it."""
+        return self.took_ms() / max(1.0, self.nbytes / limits.MIB)
+
+
+class _Standing(NamedTuple):
+    is_usable: bool
+    circuit: Literal["closed", "open"]
+
+
+class Port:
+    """One device, called by one thread; `state` is replaced and never changed."""
+
+    def __init__(self, place: Openable, judging: Judging, clock: Clock, listener: Listener) -> None:
+        self.name: Final = place.spec.name
+        self.spec: Final = place.spec
+        self.kind: Final = place.kind
+        self.shown: Final = place.shown
+        #: Why the device can never be opened as it is declared.
+        self.refusal: InvalidSpec | MissingPackage | None = None
+        #: Set once the device was tried for the first time.
+        self.tried: Final = threading.Event()
+        self._place = place
+        self._stall_ms = judging.stall_ms
+        self._clock = clock
+        self._listener = listener
+        self._device: Device | None = None
+        #: Guards everything below; the thread waits on it for calls.
+        self._lock = threading.Condition()
+        self.health: Final = Health(place.spec, judging.status, trusted=judging.trusted)
+        self.state = self.health.state()
+        self.since_ms = clock.wall_ms()
+        self.last_error_at_ms: int | None = None
+        self._waiting = Waiting()
+        self._under_way: _UnderWay | None = None
+        self._probe_at_ms = clock.elapsed_ms()
+        self._is_probing = False
+        self._is_closed = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"ebbmq-device-{self.name}", daemon=True
+        )
+
+    # For those who keep copies
+
+    def put(self, copies: Sequence[Copy]) -> Future[None]:
+        """Keep the copies; the future may have DeviceFull or StorageFailed."""
+        nbytes = sum(len(copy.payload) + _KEY_BYTES for copy in copies)
+        return self._submit("put", copies, nbytes)
+
+    def get(self, keys: Sequence[Key]) -> Future[list[bytes | Lack]]:
+        """The bodies, in the order of the keys; before all puts and deletes that wait."""
+        return self._submit("get", keys, 0)
+
+    def delete(self, keys: Sequence[Key]) -> Future[None]:
+        """Forget the copies."""
+        return self._submit("delete", keys, len(keys) * _KEY_BYTES)
+
+    def scan(self, store: bytes) -> Future[list[Stored]]:
+        """Every copy of that store."""
+        return self._submit("scan", (store,), 0)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What puts and deletes that wait have in them."""
+        return self._waiting.pending_bytes
+
+    def _submit(self, verb: Verb, given: Sequence[Any], nbytes: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            refusal = self._refusal(nbytes)
+            if refusal is None:
+                self._waiting.add(Call(verb, given, nbytes, future))
+                self._lock.notify()
+                return future
+        future.set_running_or_notify_cancel()
+        future.set_exception(refusal)
+        return future
+
+    def _refusal(self, nbytes: int) -> EbbError | None:
+        if self._is_closed:
+            return StorageFailed(f"device {self.name!r} is closed", "open the broker again")
+        if not self.health.is_usable:
+            return self._unreachable(self.health.last_error or "it was not opened yet")
+        if not self._waiting.has_room(nbytes):
+            return DeviceFull(
+                f"{self.pending_bytes} of {PENDING_BYTES_MAX} bytes wait for device {self.name!r}",
+                "choose another device, or wait until it has taken them",
+                code="device_busy",
+            )
+        return None
+
+    def _unreachable(self, why: str) -> StorageFailed:
+        return StorageFailed(
+            f"device {self.name!r} cannot be used: {why}",
+            "use another copy; the device is tried again by itself",
+            code="device_unreachable",
+        )
+
+    # For the monitor and the operator
+
+    def start(self) -> None:
+        """Try the device for the first time."""
+        self._thread.start()
+        self.tick()
+
+    def probe(self) -> Future[Probe]:
+        """Try the device now; a success counts, also while its circuit is open."""
+        with self._lock:
+            self.health.try_now(self._clock.elapsed_ms())
+            future = self._add_probe()
+            calls = self._waiting.take_all(probes=True) if self._is_closed else []
+        self._refuse(calls)
+        return future
+
+    def tick(self) -> Future[Probe] | None:
+        """Do what is due: give up what stalled, probe, take a reading; the probe, if one began."""
+        given_up = self._give_up_if_stalled()
+        with self._lock:
+            now_ms = self._clock.elapsed_ms()
+            begun = None
+            if now_ms >= self._probe_at_ms and not self._is_closed:
+                self._probe_at_ms = self.health.probe_at_ms(now_ms)
+                if not self._is_probing:
+                    begun = self._add_probe()
+                elif self.tried.is_set():
+                    self._read(now_ms)
+        self._refuse(given_up)
+        return begun
+
+    def due_ms(self) -> int:
+        """When to tick next, at the latest."""
+        return min(self._probe_at_ms, self._clock.elapsed_ms() + self._stall_ms // 4)
+
+    def _add_probe(self) -> Future[Probe]:
+        future: Future[Probe] = Future()
+        self._is_probing = True
+        self._waiting.add(Call("probe", (), 0, future))
+        self._lock.notify()
+        return future
+
+    def _give_up_if_stalled(self) -> list[Call]:
+        with self._lock:
+            under = self._under_way
+            if under is None or under.is_answered or under.verb == "scan":
+                return []
+            waited_ms = under.waited_ms()
+            if waited_ms < self._stall_ms:
+                return []
+            under.is_answered = True
+            if under.verb == "probe":
+                self._is_probing = False
+                self.tried.set()
+            now_ms = self._clock.elapsed_ms()
+            detail = f"a {under.verb} did not come back within {under.took_ms():.0f} ms"
+            self.last_error_at_ms = self._clock.wall_ms()
+            before = self._standing()
+            self.health.stalled(detail, now_ms)
+            return under.calls + self._changed(before, now_ms)
+
+    # The thread
+
+    def _run(self) -> None:
+        while under := self._next():
+            error: EbbError | None = None
+            answers: list[Any] = []
+            try:
+                answers = self._ask(under)
+            except EbbError as failure:
+                error = failure
+            except Exception as failure:  # a client library may raise anything
+                _logger.exception("device_failed device=%r", self.name)
+                error = StorageFailed(
+                    f"device {self.name!r} failed: {type(failure).__name__}", "see the log"
+                )
+            self._settle(under, answers, error)
+        self._let_go()
+
+    def _next(self) -> _UnderWay | None:
+        with self._lock:
+            while not self._is_closed:
+                calls = self._waiting.take()
+                if calls:
+                    self._under_way = _UnderWay(calls)
+                    return self._under_way
+                self._lock.wait()
+            return None
+
+    def _ask(self, under: _UnderWay) -> list[Any]:
+        """An answer for each call; one that has no room is answered by an error."""
+        calls, verb = under.calls, under.verb
+        if verb == "probe":
+            return [self._probe(under)]
+        device = self._device
+        assert device is not None
+        match verb:
+            case "put":
+                return self._put(device, calls)
+            case "delete":
+                device.delete_many([key for call in calls for key in call.given])
+                return [None] * len(calls)
+            case "scan":
+                return [list(device.scan(calls[0].given[0]))]
+            case "get":
+                bodies = iter(device.get_many([key for call in calls for key in call.given]))
+                return [[next(bodies) for _ in call.given] for call in calls]
+
+    def _put(self, device: Device, calls: list[Call]) -> list[Any]:
+        try:
+            device.put_many([copy for call in calls for copy in call.given])
+        except DeviceFull as full:
+            if len(calls) == 1:
+                return [full]
+            return [answer for call in calls for answer in self._put(device, [call])]
+        return [None] * len(calls)
+
+    def _probe(self, under: _UnderWay) -> Probe:
+        device = self._device or self._open()
+        under.started = perf_counter()
+        probe = device.probe()
+        if not probe.ok and self._place.reopens:
+            under.started = None
+            self._let_go()
+            device = self._open()
+            under.started = perf_counter()
+            probe = device.probe()
+        return probe
+
+    def _open(self) -> Device:
+        try:
+            self._device = self._place.open()
+        except (InvalidSpec, MissingPackage) as refusal:
+            self.refusal = refusal
+            raise
+        return self._device
+
+    def _let_go(self) -> None:
+        device, self._device = self._device, None
+        if device is not None:
+            with contextlib.suppress(EbbError):
+                device.close()
+        self._place.release()
+
+    # What follows from an answer
+
+    def _settle(self, under: _UnderWay, answers: list[Any], error: EbbError | None) -> None:
+        with self._lock:
+            self._under_way = None
+            if under.is_answered:
+                return
+            under.is_answered = True
+            before = self._standing()
+            now_ms = self._clock.elapsed_ms()
+            self._judge(under, answers, error, now_ms)
+            if under.verb == "probe":
+                self._is_probing = False
+                self._probe_at_ms = self.health.probe_at_ms(now_ms)
+                self._read(now_ms)
+            refused = self._changed(before, now_ms)
+            returned = self.health.is_usable and not before.is_usable and self.tried.is_set()
+        if error is not None:
+            answers = [error] * len(under.calls)
+        for call, answer in zip(under.calls, answers, strict=True):
+            if isinstance(answer, EbbError):
+                call.future.set_exception(answer)
+            else:
+                call.future.set_result(answer)
+        self._refuse(refused)
+        self.tried.set()
+        if returned:
+            self._listener.returned(self.name)
+
+    def _judge(
+        self, under: _UnderWay, answers: list[Any], error: EbbError | None, now_ms: int
+    ) -> None:
+        health = self.health
+        found = [error, *(answer for answer in answers if isinstance(answer, EbbError))]
+        failures = [each for each in found if each is not None]
+        if under.verb == "probe" and not failures:
+            probe: Probe = answers[0]
+            if not probe.ok:
+                failures.append(self._unreachable(probe.detail))
+            else:
+                health.measured(probe)
+        for failure in failures:
+            self.last_error_at_ms = self._clock.wall_ms()
+            if isinstance(failure, DeviceFull) and under.verb != "probe":
+                health.refused(failure.detail)
+            else:
+                health.failed(failure.detail, now_ms)
+        if not failures:
+            nbytes = under.nbytes
+            if under.verb == "get":
+                nbytes += sum(
+                    len(body) for bodies in answers for body in bodies if isinstance(body, bytes)
+                )
+            if under.verb != "scan":
+                health.worked(under.took_ms(), nbytes, probe=under.verb == "probe")
+            health.succeeded(now_ms)
+
+    def _read(self, now_ms: int) -> None:
+        under = self._under_way
+        waited_ms = under.waited_ms() if under is not None and under.verb != "scan" else 0.0
+        self._show(self.health.read(now_ms, len(self._waiting), waited_ms))
+
+    def _show(self, state: DeviceState) -> None:
+        if state != self.state:
+            self.state = state
+            self._listener.changed(self.name, state)
+
+    def _standing(self) -> _Standing:
+        return _Standing(self.health.is_usable, self.health.circuit.state)
+
+    def _changed(self, before: _Standing, now_ms: int) -> list[Call]:
+        """Tell that the device can or cannot be used any more; the calls nobody will make now."""
+        health, after = self.health, self._standing()
+        if after == before:
+            return []
+        self.since_ms = self._clock.wall_ms()
+        self._read(now_ms)
+        if after.circuit == before.circuit:
+            return []
+        if after.circuit == "closed":
+            log.info("device_circuit_closed", device=self.name)
+            return []
+        log.warning("device_circuit_open", device=self.name, detail=health.last_error)
+        self._probe_at_ms = health.probe_at_ms(now_ms)
+        return [] if health.is_usable else self._waiting.take_all()
+
+    def _refuse(self, calls: list[Call]) -> None:
+        for call in calls:
+            call.future.set_exception(self._unreachable(self.health.last_error))
+
+    def stop(self) -> None:
+        """Take no more calls, and answer all that wait with an error."""
+        with self._lock:
+            self._is_closed = True
+            calls = self._waiting.take_all(probes=True)
+            self._lock.notify_all()
+        for call in calls:
+            call.future.set_exception(
+                StorageFailed(f"device {self.name!r} is closed", "open the broker again")
+            )
+
+    def close(self) -> None:
+        """Stop, and wait until the device is let go.
+
+        A thread that does not come back is left behind; it lets go when it does.
+        """
+        self.stop()
+        under = self._under_way
+        is_stuck = under is not None and under.is_answered
+        if self._thread.is_alive() and not is_stuck:
+            self._thread.join(_CLOSE_TIMEOUT_S)

@@ -1,0 +1,173 @@
+"""All devices of a node: opened together, watched, and told of as rules and people need it."""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import msgspec
+
+from ebbmq.node.devices.monitor import Monitor
+from ebbmq.node.devices.own_log import LogPlace
+from ebbmq.node.devices.places import Identities, places
+from ebbmq.node.devices.port import Judging, Port
+from ebbmq.node.devices.settings import LOG, DeviceConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ebbmq.node.clock import Clock
+    from ebbmq.node.config import Config
+    from ebbmq.node.devices.port import Openable
+    from ebbmq.node.directory import Directory
+    from ebbmq.policy.rules.properties import DeviceState
+
+#: How long a start waits for the first answers; who is later is not used until then.
+_START_TIMEOUT_S: Final = 3.0
+
+
+class Counts(NamedTuple):
+    """What the node has on a device, and what is on its way there or from there."""
+
+    copies: int = 0
+    moves: int = 0
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as people see it."""
+
+    name: str
+    kind: str
+    where: str
+    tier: str
+    durable: bool
+    failure_domain: str
+    cost_per_gib_month: float
+    used_bytes: int
+    capacity_bytes: int
+    free_percent: float
+    latency_ms: float
+    #: 0 (good) to -100, as rules see it, and what each measure takes of it.
+    status: float
+    parts: dict[str, float]
+    usable: bool
+    circuit: Literal["closed", "open", "half_open"]
+    #: Since when it can, or cannot, be used.
+    since_ms: int
+    calls: int
+    errors: int
+    last_error: str
+    last_error_at_ms: int | None
+    pending_bytes: int
+    copies: int
+    moves: int
+
+
+class Devices:
+    """The devices of a node.
+
+    `states` has every device, the node's own log too, and is another mapping after each change.
+    """
+
+    def __init__(self, config: Config, directory: Directory, clock: Clock) -> None:
+        self._clock = clock
+        self._identities = Identities(directory.path)
+        #: Guards `states` while one is replaced; taken with the lock of a port held.
+        self._lock = threading.Lock()
+        self.states: Mapping[str, DeviceState] = {}
+        #: Called, by a device's own thread, when a device that could not be used can be again.
+        self.on_return: Callable[[str], None] = lambda name: None
+        #: What the node knows of a device that the device itself does not.
+        self.counts: Callable[[str], Counts] = lambda name: Counts()
+        self._log = self._port(
+            LogPlace(config.devices.get(LOG, DeviceConfig()).spec(LOG), directory.path),
+            config.devices.get(LOG, DeviceConfig()),
+        )
+        others = {name: given for name, given in config.devices.items() if name != LOG}
+        self.ports: dict[str, Port] = {
+            place.spec.name: self._port(place, others[place.spec.name])
+            for place in places(others, directory.path)
+        }
+        self._all = [self._log, *self.ports.values()]
+        self.states = {port.name: port.state for port in self._all}
+        self._monitor = Monitor(self._all, clock)
+
+    def _port(self, place: Openable, config: DeviceConfig) -> Port:
+        judging = Judging(config.status, config.stall_ms, trusted=place.kind == LOG)
+        return Port(place, judging, self._clock, self)
+
+    @classmethod
+    def open(cls, config: Config, directory: Directory, clock: Clock) -> Devices:
+        """Open all devices of a configuration; one that does not answer is tried again later.
+
+        Raises:
+            InvalidSpec: a device cannot be as it is declared.
+            MissingPackage: a kind needs a package that is not installed.
+        """
+        devices = cls(config, directory, clock)
+        for port in devices._all:
+            port.start()
+        deadline = monotonic() + _START_TIMEOUT_S
+        for port in devices._all:
+            port.tried.wait(max(0.0, deadline - monotonic()))
+        refusals = [port.refusal for port in devices._all if port.refusal is not None]
+        if refusals:
+            devices.close()
+            raise refusals[0]
+        devices._monitor.start()
+        return devices
+
+    def changed(self, name: str, state: DeviceState) -> None:
+        """A device is in another state."""
+        with self._lock:
+            self.states = {**self.states, name: state}
+
+    def returned(self, name: str) -> None:
+        """A device can be used again."""
+        self.on_return(name)
+
+    def forget(self, name: str) -> None:
+        """Let a new device take the place of one that is lost."""
+        self._identities.forget(name)
+
+    def describe(self) -> list[DeviceStatus]:
+        """Every device for people, the node's own log first."""
+        return [self._describe(port) for port in self._all]
+
+    def _describe(self, port: Port) -> DeviceStatus:
+        spec, state, health = port.spec, port.state, port.health
+        reading, counts = health.reading, self.counts(port.name)
+        return DeviceStatus(
+            name=port.name,
+            kind=port.kind,
+            where=port.shown,
+            tier=spec.tier,
+            durable=spec.durable,
+            failure_domain=spec.failure_domain,
+            cost_per_gib_month=spec.cost_per_gib_month,
+            used_bytes=reading.used_bytes,
+            capacity_bytes=reading.capacity_bytes,
+            free_percent=state.free_percent,
+            latency_ms=state.latency_ms,
+            status=state.status,
+            parts=health.parts(),
+            usable=state.usable,
+            circuit=health.circuit.at(self._clock.elapsed_ms()),
+            since_ms=port.since_ms,
+            calls=health.calls,
+            errors=health.errors,
+            last_error=health.last_error,
+            last_error_at_ms=port.last_error_at_ms,
+            pending_bytes=port.pending_bytes,
+            copies=counts.copies,
+            moves=counts.moves,
+        )
+
+    def close(self) -> None:
+        """Look no more, and let go of every device."""
+        self._monitor.close()
+        for port in self._all:
+            port.stop()
+        for port in self._all:
+            port.close()

@@ -1,0 +1,408 @@
+"""The holdings of a node at work: facts to the journal, effects to the mover, results back.
+
+Theory of operation. Intake appends a message with its body to the node's log, as ever, and says in
+the same commit where else it should be (`place`). The mover makes the copies; each result is a step
+of the holdings, and its facts are appended before what follows from it is carried out. A copy is
+deleted only once the fact that it may go is on the device: a power cut must not bring a message
+back whose body is gone.
+
+A queue that needs more than one copy (`min_copies`) holds its messages back, and their confirms,
+until enough devices have confirmed. A batch that waits is one `Batch`: messages that lack copies.
+
+Everything here is called with the engine's lock held, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from ebbmq.core import held
+from ebbmq.core.copies import (
+    LOG,
+    NORMAL,
+    BodyLost,
+    DropCopy,
+    Effect,
+    ForgetCopy,
+    Held,
+    PutCopy,
+    Step,
+    name_of,
+    parts_of,
+)
+from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
+from ebbmq.errors import Overloaded
+from ebbmq.model import Reason
+from ebbmq.node.keeping.placing import Placing, Stored
+from ebbmq.node.log import log
+from ebbmq.policy.decay import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ebbmq.core.copies import Fact, Name
+    from ebbmq.core.partition import Batch as Published
+    from ebbmq.core.partition import Row
+    from ebbmq.model import QueueSpec
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.mover import Mover
+    from ebbmq.policy.rules.choose import View
+    from ebbmq.policy.rules.properties import States
+
+_REFUSED_MS: Final = 1_000
+_NO_ACCESS: Final = Access()
+
+
+class Batch:
+    """Messages of one publish that lack copies, and who waits for them."""
+
+    __slots__ = ("position", "told", "waiting")
+
+    def __init__(self, position: int, waiting: int) -> None:
+        self.position = position
+        self.waiting = waiting
+        self.told: list[Callable[[], None]] = []
+
+
+class Keeper:
+    """Everything the engine does about copies."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._holdings = engine.holdings
+        self.placing = Placing()
+        self.mover: Mover | None = None
+        #: By message: the batches that wait for its copies.
+        self._lacking: dict[Name, list[Batch]] = {}
+        #: By partition, in the order they came; those of one publish call by its position.
+        self._held: dict[Shard, deque[Batch]] = {}
+        self._calls: dict[int, Batch] = {}
+        #: Of the call that is being stored.
+        self._called: list[Name] = []
+        #: Devices that have just refused a copy, and until when nothing new is asked of them.
+        self._refused: dict[str, int] = {}
+        self._states: tuple[States, States] | None = None
+        #: Some message has fewer copies than it should.
+        self.is_short = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing but the log, so that no message needs to be asked about."""
+        return self._engine.devices is None
+
+    def view(self) -> View:
+        """The rules and the devices as they are now."""
+        devices = self._engine.devices
+        assert devices is not None
+        states = devices.states
+        if not self._refused:
+            return self._engine.rules.view(states)
+        if self._states is None or self._states[0] is not states:
+            now_ms = self._engine.clock.elapsed_ms()
+            self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
+            asked = {
+                name: replace(state, usable=state.usable and name not in self._refused)
+                for name, state in states.items()
+            }
+            self._states = states, asked
+        return self._engine.rules.view(self._states[1])
+
+    # Intake
+
+    def check(self, spec: QueueSpec) -> None:
+        """Refuse a publish to a queue whose `min_copies` cannot be had now.
+
+        Raises:
+            Overloaded: code `too_few_devices`.
+        """
+        if spec.min_copies <= 1:
+            return
+        domains = {LOG}
+        if self._engine.devices is not None:
+            states = self.view().states
+            domains = {
+                states[name].failure_domain or name for name in states if states[name].usable
+            }
+        if len(domains) < spec.min_copies:
+            raise Overloaded(
+                f"queue {spec.name!r} needs {spec.min_copies} copies, and devices of only "
+                f"{len(domains)} failure domain{'s' if len(domains) > 1 else ''} can be used",
+                "see `ebbmq devices`, add a device, or lower min_copies",
+                code="too_few_devices",
+            )
+
+    def place(
+        self, shard: Shard, first: int, batch: Published, position: int, *, topic: bool = False
+    ) -> bool:
+        """Say where messages should be whose record ends at a position.
+
+        True if some of them lack copies that must be there before they are leased.
+        """
+        holdings = self.placing.holdings(shard, batch, self.view(), topic=topic)
+        pid, index = shard.partition.pid, shard.partition.index
+        facts: list[Fact] = []
+        lacking: list[Name] = []
+        mover = self.mover
+        assert mover is not None
+        for seq, holding in enumerate(holdings, first):
+            if holding == NORMAL:
+                continue
+            name = name_of(pid, seq)
+            self._holdings.restore(Held(name, holding))
+            facts.append(Held(name, holding))
+            found = index.locate(seq)
+            assert found is not None
+            found[0].buffer[found[1] + AT_FLAGS] |= HELD
+            for device in holding.pending:
+                mover.put(name, device)
+            if holding.min_copies > 1:
+                lacking.append(name)
+        if facts:
+            self._append(facts)
+            mover.wake()
+        if not lacking:
+            return False
+        self._held.setdefault(shard, deque()).append(self._await(position, lacking))
+        self._called += lacking
+        return True
+
+    def _await(self, position: int, names: Sequence[Name]) -> Batch:
+        batch = Batch(position, len(names))
+        for name in names:
+            self._lacking.setdefault(name, []).append(batch)
+        return batch
+
+    def reached(self, shard: Shard, synced: int) -> int:
+        """The position up to which batches of a partition are on the device and have copies."""
+        batches = self._held.get(shard)
+        while batches and not batches[0].waiting:
+            batches.popleft()
+        if batches:
+            return min(synced, batches[0].position - 1)
+        self._held.pop(shard, None)
+        return synced
+
+    def note_call(self, position: int) -> None:
+        """A publish call ends, to be confirmed at a position once its messages have copies."""
+        if self._called:
+            self._calls[position] = self._await(position, self._called)
+            self._called = []
+
+    def when_copied(self, position: int, tell: Callable[[], None]) -> bool:
+        """Have a call told when it has its copies; False: it has them, nothing is told."""
+        with self._engine.lock:
+            batch = self._calls.get(position)
+            if batch is None:
+                return False
+            batch.told.append(tell)
+            return True
+
+    def wait(self, position: int, timeout_ms: int | None = None) -> None:
+        """Return once the call at a position has its copies; the lock must be free.
+
+        Raises:
+            Overloaded: code `confirm_timeout`.
+        """
+        if not self._calls:
+            return
+        done = threading.Event()
+        timeout_s = None if timeout_ms is None else timeout_ms / 1_000
+        if self.when_copied(position, done.set) and not done.wait(timeout_s):
+            raise Overloaded(
+                "the publish has not all its copies yet",
+                "it is stored in the log, and may still get them: see `ebbmq devices`",
+                code="confirm_timeout",
+            )
+
+    def _copied(self, name: Name) -> None:
+        """A message has the copies it needs, or needs them no more."""
+        for batch in self._lacking.pop(name, ()):
+            batch.waiting -= 1
+            if batch.waiting:
+                continue
+            if self._calls.get(batch.position) is batch:
+                del self._calls[batch.position]
+            for tell in batch.told:
+                tell()
+
+    # Steps
+
+    def apply(self, steps: Iterable[Step]) -> None:
+        """Append the facts of steps, then carry out what follows."""
+        facts: list[Fact] = []
+        effects: list[Effect] = []
+        for step in steps:
+            facts += step.facts
+            effects += step.effects
+        position = self._append(facts)
+        for effect in effects:
+            self._carry_out(effect, position)
+        if self._lacking:
+            for fact in facts:
+                if fact.name in self._lacking and self._holdings.is_eligible(fact.name):
+                    self._copied(fact.name)
+            self._engine.open_held()
+
+    def _carry_out(self, effect: Effect, position: int) -> None:
+        mover = self.mover
+        if isinstance(effect, BodyLost):
+            self._lost(effect.name)
+        elif isinstance(effect, DropCopy) and effect.device == LOG:
+            self._leave_log(effect.name)
+        elif mover is None:
+            return  # asked for again when there are devices
+        elif isinstance(effect, PutCopy):
+            mover.put(effect.name, effect.device)
+        else:
+            forget = isinstance(effect, ForgetCopy)
+            mover.delete(effect.name, effect.device, position, forget=forget)
+
+    def _leave_log(self, name: Name) -> None:
+        pid, seq = parts_of(name)
+        shard = self._engine.catalog.shards.get(pid)
+        row = None if shard is None else shard.partition.index.read(seq)
+        if shard is not None and row is not None and not row[1] & ELSEWHERE:
+            shard.partition.leave_log(seq, row)
+            self._engine.settle(shard)
+
+    def _lost(self, name: Name) -> None:
+        """Put a message without any copy on the record as damaged."""
+        pid, seq = parts_of(name)
+        shard = self._engine.catalog.shards.get(pid)
+        row = None if shard is None else shard.partition.index.read(seq)
+        if shard is None or row is None:
+            return
+        identity = f"{pid:x}-{seq:x}"
+        self._engine.damage.append(f"every copy of message {identity} is lost")
+        log.error("body_lost", message=identity, queue=shard.queue.spec.name)
+        shard.partition.remove([(seq, row)], Reason.DAMAGED, self._engine.now_ms())
+        self._engine.settle(shard)
+
+    # Results
+
+    def copies_made(self, device: str, names: Sequence[Name]) -> None:
+        """A device has these copies."""
+        self.apply([self._holdings.copy_acked(name, device) for name in names])
+
+    def copies_failed(self, device: str, names: Sequence[Name]) -> None:
+        """A device did not take these copies; others are asked."""
+        self.apply([self._holdings.copy_failed(name, device) for name in names])
+        self.mend(names)
+
+    def copies_deleted(
+        self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]
+    ) -> None:
+        """A device has deleted these copies."""
+        self.apply([self._holdings.drop_acked(name, device) for name in dropped])
+        self.apply([self._holdings.removal_acked(name, device) for name in forgotten])
+
+    def copies_lost(self, device: str, names: Sequence[Name]) -> None:
+        """A device answers, and has not what it confirmed; others are asked."""
+        self.apply([self._holdings.copy_lost(name, device) for name in names])
+        self.mend(names)
+
+    def refuse_for_now(self, device: str) -> None:
+        """Ask nothing new of a device for a while: it has just refused a copy."""
+        self._refused[device] = self._engine.clock.elapsed_ms() + _REFUSED_MS
+        self._states = None
+
+    def mend(self, names: Iterable[Name]) -> None:
+        """Ask for the copies that messages lack; what no device can take now is tried later."""
+        devices = self._engine.devices
+        if devices is None:
+            return
+        view = self.view()
+        steps: list[Step] = []
+        for name in names:
+            if not self._holdings.shortage(name):
+                continue
+            known = self.row_of(name)
+            if known is None:
+                continue
+            holding = self._holdings.of(name)
+            busy = holding.copies | holding.pending | holding.dropping
+            shard, seq, row = known
+            wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
+            for device in wanted.add[: self._holdings.shortage(name)]:
+                if device not in busy:
+                    steps.append(self._holdings.add_copy(name, device))
+            if self._holdings.shortage(name):
+                self.is_short = True
+        self.apply(steps)
+        if self.mover is not None:
+            self.mover.wake()
+
+    def stored(self, shard: Shard, seq: int, row: Row, name: Name) -> Stored:
+        """A message as placement is asked about it; without headers where they are not at hand."""
+        size = row[7] >> HIGH
+        headers: bytes | None = b""
+        if size:
+            payload = shard.resident.get(seq, row[2])
+            if payload is not None:
+                headers = payload[:size]
+            elif row[1] & ELSEWHERE:
+                headers = None
+            else:
+                headers = self._engine.journal.read(row[9], row[10], size)
+        return Stored(row, headers, self._holdings.of(name), _NO_ACCESS, None)
+
+    def gone(self, pid: int, seqs: Sequence[int]) -> None:
+        """Messages left: their copies are to be forgotten."""
+        steps = [self._holdings.remove(name_of(pid, seq)) for seq in seqs]
+        if self._lacking:
+            for seq in seqs:
+                self._copied(name_of(pid, seq))
+        self.apply(steps)
+
+    def _append(self, facts: Sequence[Fact]) -> int:
+        if facts:
+            self._engine.append(held.pack(facts))
+        return self._engine.journal.position
+
+    # Recovery
+
+    def mark_rows(self) -> None:
+        """Mark the rows whose copies are told of; forget the copies of rows that are gone."""
+        shards = self._engine.catalog.shards
+        for name, holding in self._holdings.items():
+            pid, seq = parts_of(name)
+            shard = shards.get(pid)
+            found = None if shard is None else shard.partition.index.locate(seq)
+            if found is None or found[0].buffer[found[1]] == FREE:
+                continue
+            page, at = found
+            flags = page.buffer[at + AT_FLAGS] & ~ELSEWHERE | HELD
+            page.buffer[at + AT_FLAGS] = flags if LOG in holding.copies else flags | ELSEWHERE
+            page.dirty = True
+
+    def resume(self) -> None:
+        """After a start: forget copies of what is gone, ask again for what was asked for."""
+        shards = self._engine.catalog.shards
+        steps: list[Step] = []
+        for name, _ in list(self._holdings.items()):
+            pid, seq = parts_of(name)
+            shard = shards.get(pid)
+            if shard is None or shard.partition.index.state_of(seq) == FREE:
+                steps.append(self._holdings.remove(name))
+        self.apply(steps)
+        if self.mover is not None:
+            position = self._engine.journal.position
+            for effect in self._holdings.owed():
+                self._carry_out(effect, position)
+            self.mover.wake()
+
+    def row_of(self, name: Name) -> tuple[Shard, int, tuple[int, ...]] | None:
+        """The partition, number and row of a message; None if it is gone."""
+        pid, seq = parts_of(name)
+        shard = self._engine.catalog.shards.get(pid)
+        if shard is None or shard.faulty is not None:
+            return None
+        found = shard.partition.index.locate(seq)
+        if found is None or found[0].buffer[found[1]] == FREE:
+            return None
+        return shard, seq, ROW.unpack_from(found[0].buffer, found[1])

@@ -1,0 +1,171 @@
+"""Which devices should have a message: the rules and the queue's terms, asked once for many alike.
+
+Messages that no rule can tell apart get the same answer, so the answer is kept while the rules, the
+devices' states and the queue's terms stay what they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq import limits
+from ebbmq.core import envelope
+from ebbmq.core.copies import LOG, NORMAL, Holding
+from ebbmq.core.holdings import placed
+from ebbmq.core.row import DURABLE, LOW48
+from ebbmq.policy.decay import Access
+from ebbmq.policy.placement import Placed, Terms, place
+from ebbmq.policy.rules.properties import Properties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.partition import Batch, Row
+    from ebbmq.model import Message, QueueSpec
+    from ebbmq.node.catalog import Shard
+    from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.rules.choose import View
+
+_ANSWERS_MAX: Final = 4_096
+_NO_ACCESS: Final = Access()
+
+
+class Stored(NamedTuple):
+    """A message that is stored, with what placement asks about it."""
+
+    row: Row
+    #: The headers block; None where it is not at hand.
+    headers: bytes | None
+    holding: Holding
+    access: Access
+    review_at_ms: int | None
+
+
+class Placing:
+    """Asks the rules for messages of one node."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._answers: dict[object, Holding] = {}
+        self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
+
+    def terms(self, spec: QueueSpec) -> Terms:
+        """What a queue asks of placement."""
+        known = self._terms.get(spec.name)
+        if known is None or known[0] is not spec:
+            known = self._terms[spec.name] = spec, Terms.of(spec)
+        return known[1]
+
+    def holdings(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Holding]:
+        """Where each message of a batch should be."""
+        if view is not self._view or len(self._answers) > _ANSWERS_MAX:
+            self._view = view
+            self._answers.clear()
+        spec = shard.queue.spec
+        out: list[Holding] = []
+        answers, plain = self._answers, not view.chooser.devices
+        for message, payload in zip(batch.messages, batch.payloads, strict=True):
+            key = _key(message, payload, spec, topic=topic, plain=plain)
+            found = answers.get(key)
+            if found is None:
+                found = answers[key] = self._ask(shard, message, payload, view, topic=topic)
+            out.append(found)
+        return out
+
+    def _ask(
+        self, shard: Shard, message: Message, payload: bytes, view: View, *, topic: bool
+    ) -> Holding:
+        spec = shard.queue.spec
+        terms = self.terms(spec)
+        asked = Placed(
+            properties=_properties(message, len(payload), spec, topic=topic),
+            terms=terms,
+            durable=message.durable,
+            replicas=message.replicas or 1,
+        )
+        wanted = place(asked, 0, view)
+        if not wanted.copies:
+            return NORMAL
+        return placed(
+            frozenset(wanted.copies), wanted.target, terms.min_copies, durable=message.durable
+        )
+
+    def again(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
+        """Where a stored message should be now."""
+        row, holding = stored.row, stored.holding
+        spec = shard.queue.spec
+        read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
+        replicas = holding.target if stored.headers is None else read.replicas or 1
+        return place(
+            Placed(
+                properties=Properties(
+                    size=row[11] / limits.KIB,
+                    type=read.type,
+                    headers=envelope.headers_of(read),
+                    importance=float(row[2]),
+                    queue=spec.name,
+                    routing_key=read.key,
+                    store=read.store,
+                ),
+                terms=self.terms(spec),
+                durable=bool(row[1] & DURABLE),
+                replicas=replicas,
+                copies=best_first(holding, view),
+                target=holding.target,
+                enqueued_at_ms=row[5] & LOW48,
+                access=stored.access,
+                review_at_ms=stored.review_at_ms,
+                generation=row[13],
+            ),
+            now_ms,
+            view,
+        )
+
+
+def best_first(holding: Holding, view: View) -> tuple[str, ...]:
+    """The reachable copies that are meant to stay, or are on their way; the volatile ones first."""
+    states = view.states
+    present = [
+        device
+        for device in holding.staying() | holding.pending
+        if device in states and states[device].usable
+    ]
+    if not present and LOG in holding.leaving:
+        present = [LOG]
+    return tuple(sorted(present, key=lambda device: (states[device].durable, device)))
+
+
+def _key(
+    message: Message, payload: Sequence[int], spec: QueueSpec, *, topic: bool, plain: bool
+) -> object:
+    """What decides where a message goes; without rules that is not much."""
+    if plain:
+        return spec.name, spec.min_copies, message.replicas, message.durable
+    headers = message.headers
+    return (
+        spec.name,
+        spec.min_copies,
+        message.replicas,
+        message.durable,
+        topic,
+        len(payload),
+        message.type,
+        message.importance,
+        message.key,
+        message.store,
+        tuple(headers.items()) if headers else None,
+    )
+
+
+def _properties(message: Message, size: int, spec: QueueSpec, *, topic: bool) -> Properties:
+    importance = message.importance
+    return Properties(
+        size=size / limits.KIB,
+        type=message.type,
+        headers=message.headers or {},
+        destination="TOPIC" if topic else "QUEUE",
+        importance=float(spec.default_importance if importance is None else importance),
+        queue=spec.name,
+        routing_key=message.key,
+        store=message.store,
+    )

@@ -1,0 +1,119 @@
+"""Reading bodies that are not in the log from the devices that have them.
+
+The fastest device that can be used is asked first, with all that it has in one call; what it does
+not give is asked of the next. Bytes are compared with the checksum of intake, so wrong ones are as
+good as none. A device that answers and has not what it confirmed has lost a copy, which is put on
+record and mended; one that does not answer is only away, and its bodies with it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.errors import EbbError
+from ebbmq.holding.contract import Key
+from ebbmq.node.log import log
+from ebbmq.node.outflow import is_intact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from ebbmq.core.partition import Row
+    from ebbmq.holding.contract import Lack
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.keeper import Keeper
+
+
+class Away(enum.Enum):
+    """No device that has the body can be reached now."""
+
+    AWAY = "away"
+
+
+AWAY: Final = Away.AWAY
+Body = bytes | Away | None
+
+
+class _Sought(NamedTuple):
+    seq: int
+    row: Row
+    #: Devices that have it, the best one first.
+    devices: list[str]
+
+
+def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
+    """Bodies of messages that the log does not have; None for one that is gone (lock is free)."""
+    found: dict[int, Body] = dict.fromkeys(seqs)
+    with engine.lock:
+        sought = [each for seq in seqs if (each := _seek(engine, shard, seq)) is not None]
+    for each in sought:
+        found[each.seq] = AWAY
+    while sought:
+        sought = _ask(engine, shard, sought, found)
+    return [found[seq] for seq in seqs]
+
+
+def _seek(engine: Engine, shard: Shard, seq: int) -> _Sought | None:
+    row = shard.partition.index.read(seq)
+    if row is None:
+        return None
+    copies = engine.holdings.of(name_of(shard.partition.pid, seq)).copies - {LOG}
+    states = engine.devices.states if engine.devices is not None else {}
+    usable = [device for device in copies if device in states and states[device].usable]
+    return _Sought(seq, row, sorted(usable, key=lambda device: (states[device].latency_ms, device)))
+
+
+def _ask(
+    engine: Engine, shard: Shard, sought: list[_Sought], found: dict[int, Body]
+) -> list[_Sought]:
+    """Ask each message's best device; returns those to ask of their next one."""
+    by_device: dict[str, list[_Sought]] = {}
+    for each in sought:
+        if each.devices:
+            by_device.setdefault(each.devices[0], []).append(each)
+    devices = engine.devices
+    assert devices is not None or not by_device
+    asked: list[tuple[str, list[_Sought], Future[list[bytes | Lack]]]] = []
+    for device, several in by_device.items():
+        assert devices is not None
+        keys = [key_of(engine, shard, each.seq) for each in several]
+        asked.append((device, several, devices.ports[device].get(keys)))
+    left: list[_Sought] = []
+    for device, several, future in asked:
+        try:
+            bodies = future.result()
+        except EbbError as error:
+            log.warning("copy_not_read", device=device, code=error.code, count=len(several))
+            left += [each._replace(devices=each.devices[1:]) for each in several]
+            continue
+        lost: list[int] = []
+        for each, body in zip(several, bodies, strict=True):
+            if isinstance(body, bytes) and is_intact(body, each.row):
+                found[each.seq] = body
+            else:
+                lost.append(each.seq)
+                left.append(each._replace(devices=each.devices[1:]))
+        if lost:
+            with engine.lock:
+                _mark_lost(engine.keeping, shard, device, lost, found)
+    return left
+
+
+def _mark_lost(
+    keeper: Keeper, shard: Shard, device: str, seqs: Sequence[int], found: dict[int, Body]
+) -> None:
+    for seq in seqs:
+        log.error("copy_lost", device=device, message=f"{shard.partition.pid:x}-{seq:x}")
+    keeper.copies_lost(device, [name_of(shard.partition.pid, seq) for seq in seqs])
+    for seq in seqs:
+        if shard.partition.index.read(seq) is None:
+            found[seq] = None
+
+
+def key_of(engine: Engine, shard: Shard, seq: int) -> Key:
+    """The name of a message's copies on every device."""
+    return Key(engine.directory.identity.uuid, shard.partition.pid, seq)

@@ -12,25 +12,25 @@ the device stalled: what they do must be short, and must not wait for this devic
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
-from ebbmq import limits
-from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
-from ebbmq.holding.contract import DeviceFull, MissingPackage, Probe
+from ebbmq.errors import EbbError, StorageFailed
+from ebbmq.holding.contract import DeviceFull
 from ebbmq.node.devices.calls import PENDING_BYTES_MAX, Call, Verb, Waiting
 from ebbmq.node.devices.health import Health
+from ebbmq.node.devices.talking import Talking, UnderWay
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbmq.holding.contract import Copy, Device, DeviceSpec, Key, Lack, Stored
+    from ebbmq.errors import InvalidSpec
+    from ebbmq.holding.contract import Copy, Key, Lack, MissingPackage, Probe, Stored
     from ebbmq.node.clock import Clock
+    from ebbmq.node.devices.talking import Openable
     from ebbmq.policy.rules.properties import DeviceState
     from ebbmq.policy.status import StatusSpec
 
@@ -38,24 +38,6 @@ _logger: Final = logging.getLogger("ebbmq")
 #: What a key takes in a request, about.
 _KEY_BYTES: Final = 64
 _CLOSE_TIMEOUT_S: Final = 5.0
-
-
-class Openable(Protocol):
-    """Where the device is; only the thread of the port opens it."""
-
-    spec: DeviceSpec
-    kind: str
-    shown: str
-    #: Whether a failure stops the device until it is opened again.
-    reopens: bool
-
-    def open(self) -> Device:
-        """The device, as of now."""
-        ...
-
-    def release(self) -> None:
-        """Let others have the place."""
-        ...
 
 
 class Judging(NamedTuple):
@@ -79,28 +61,6 @@ class Listener(Protocol):
         ...
 
 
-class _UnderWay:
-    """The calls the thread is making; whoever sets `is_answered` first answers them."""
-
-    def __init__(self, calls: list[Call]) -> None:
-        self.calls = calls
-        self.nbytes = sum(call.nbytes for call in calls)
-        self.is_answered = False
-        #: None while the device is being opened, which may take as long as it has to read.
-        self.started: float | None = None if self.verb == "probe" else perf_counter()
-
-    @property
-    def verb(self) -> Verb:
-        return self.calls[0].verb
-
-    def took_ms(self) -> float:
-        return 0.0 if self.started is None else (perf_counter() - self.started) * 1_000
-
-    def waited_ms(self) -> float:
-        """Since when it has not come back, for each MiB of it."""
-        return self.took_ms() / max(1.0, self.nbytes / limits.MIB)
-
-
 class _Standing(NamedTuple):
     is_usable: bool
     circuit: Literal["closed", "open"]
@@ -114,15 +74,12 @@ class Port:
         self.spec: Final = place.spec
         self.kind: Final = place.kind
         self.shown: Final = place.shown
-        #: Why the device can never be opened as it is declared.
-        self.refusal: InvalidSpec | MissingPackage | None = None
         #: Set once the device was tried for the first time.
         self.tried: Final = threading.Event()
-        self._place = place
+        self._talking = Talking(place)
         self._stall_ms = judging.stall_ms
         self._clock = clock
         self._listener = listener
-        self._device: Device | None = None
         #: Guards everything below; the thread waits on it for calls.
         self._lock = threading.Condition()
         self.health: Final = Health(place.spec, judging.status, trusted=judging.trusted)
@@ -130,7 +87,7 @@ class Port:
         self.since_ms = clock.wall_ms()
         self.last_error_at_ms: int | None = None
         self._waiting = Waiting()
-        self._under_way: _UnderWay | None = None
+        self._under_way: UnderWay | None = None
         self._probe_at_ms = clock.elapsed_ms()
         self._is_probing = False
         self._is_closed = False
@@ -195,6 +152,11 @@ class Port:
         )
 
     # For the monitor and the operator
+
+    @property
+    def refusal(self) -> InvalidSpec | MissingPackage | None:
+        """Why the device can never be opened as it is declared."""
+        return self._talking.refusal
 
     def start(self) -> None:
         """Try the device for the first time."""
@@ -262,7 +224,7 @@ class Port:
             error: EbbError | None = None
             answers: list[Any] = []
             try:
-                answers = self._ask(under)
+                answers = self._talking.ask(under)
             except EbbError as failure:
                 error = failure
             except Exception as failure:  # a client library may raise anything
@@ -271,76 +233,21 @@ class Port:
                     f"device {self.name!r} failed: {type(failure).__name__}", "see the log"
                 )
             self._settle(under, answers, error)
-        self._let_go()
+        self._talking.let_go()
 
-    def _next(self) -> _UnderWay | None:
+    def _next(self) -> UnderWay | None:
         with self._lock:
             while not self._is_closed:
                 calls = self._waiting.take()
                 if calls:
-                    self._under_way = _UnderWay(calls)
+                    self._under_way = UnderWay(calls)
                     return self._under_way
                 self._lock.wait()
             return None
 
-    def _ask(self, under: _UnderWay) -> list[Any]:
-        """An answer for each call; one that has no room is answered by an error."""
-        calls, verb = under.calls, under.verb
-        if verb == "probe":
-            return [self._probe(under)]
-        device = self._device
-        assert device is not None
-        match verb:
-            case "put":
-                return self._put(device, calls)
-            case "delete":
-                device.delete_many([key for call in calls for key in call.given])
-                return [None] * len(calls)
-            case "scan":
-                return [list(device.scan(calls[0].given[0]))]
-            case "get":
-                bodies = iter(device.get_many([key for call in calls for key in call.given]))
-                return [[next(bodies) for _ in call.given] for call in calls]
-
-    def _put(self, device: Device, calls: list[Call]) -> list[Any]:
-        try:
-            device.put_many([copy for call in calls for copy in call.given])
-        except DeviceFull as full:
-            if len(calls) == 1:
-                return [full]
-            return [answer for call in calls for answer in self._put(device, [call])]
-        return [None] * len(calls)
-
-    def _probe(self, under: _UnderWay) -> Probe:
-        device = self._device or self._open()
-        under.started = perf_counter()
-        probe = device.probe()
-        if not probe.ok and self._place.reopens:
-            under.started = None
-            self._let_go()
-            device = self._open()
-            under.started = perf_counter()
-            probe = device.probe()
-        return probe
-
-    def _open(self) -> Device:
-        try:
-            self._device = self._place.open()
-        except (InvalidSpec, MissingPackage) as refusal:
-            self.refusal = refusal
-            raise
-        return self._device
-
-    def _let_go(self) -> None:
-        device, self._device = self._device, None
-        if device is not None:
-            with contextlib.suppress(EbbError):
-                device.close()
-        self._place.release()
-
     # What follows from an answer
 
-    def _settle(self, under: _UnderWay, answers: list[Any], error: EbbError | None) -> None:
+    def _settle(self, under: UnderWay, answers: list[Any], error: EbbError | None) -> None:
         with self._lock:
             self._under_way = None
             if under.is_answered:
@@ -368,7 +275,7 @@ class Port:
             self._listener.returned(self.name)
 
     def _judge(
-        self, under: _UnderWay, answers: list[Any], error: EbbError | None, now_ms: int
+        self, under: UnderWay, answers: list[Any], error: EbbError | None, now_ms: int
     ) -> None:
         health = self.health
         found = [error, *(answer for answer in answers if isinstance(answer, EbbError))]

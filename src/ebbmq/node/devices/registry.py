@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
-    from ebbmq.node.devices.port import Openable
+    from ebbmq.node.devices.talking import Openable
     from ebbmq.node.directory import Directory
     from ebbmq.policy.rules.properties import DeviceState
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
+    from ebbmq.node.outflow import Delivery
 
 T = TypeVar("T")
 
@@ -244,6 +245,19 @@ class AsyncBroker:
             name: see Broker.lease.
             bytes_max: most bytes of bodies to return together, but always one message.
         """
+        taken = await self.take(queue, count, wait_ms, lease_timeout_ms, name, bytes_max)
+        return [lease for one in taken for lease in one.leases()]
+
+    async def take(
+        self,
+        queue: str,
+        count: int,
+        wait_ms: int,
+        lease_timeout_ms: int | None,
+        name: str | None,
+        bytes_max: int | None,
+    ) -> list[Delivery]:
+        """`lease` for who makes something else of the leases than objects."""
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         until = self._loop.time() + wait_ms / 1_000
         while True:
@@ -283,12 +297,12 @@ class AsyncBroker:
 
     async def _deliver(
         self, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
-    ) -> list[Lease]:
+    ) -> list[Delivery]:
         """Leases with their bodies, read by another thread where they are not in RAM."""
         if not any(None in payloads for payloads in taken):
-            return leasing.deliver(self._engine, granted, taken)
+            return leasing.fetch(self._engine, granted, taken)
         try:
-            return await self._call(leasing.deliver, self._engine, granted, taken)
+            return await self._call(leasing.fetch, self._engine, granted, taken)
         except asyncio.CancelledError:
             with self._engine.lock:
                 for shard, grants in granted:

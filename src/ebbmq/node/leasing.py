@@ -15,6 +15,7 @@ from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import outflow
 from ebbmq.node.log import log
+from ebbmq.node.outflow import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -266,12 +267,20 @@ def deliver(
     engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
 ) -> list[Lease]:
     """Read what is missing, then make leases (the lock is free)."""
-    out: list[Lease] = []
+    return [lease for one in fetch(engine, granted, taken) for lease in one.leases()]
+
+
+def fetch(
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+) -> list[Delivery]:
+    """Read what is missing (the lock is free)."""
+    out: list[Delivery] = []
     now_ms = engine.now_ms()
     for (shard, grants), payloads in zip(granted, taken, strict=True):
         if None in payloads:
             grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
-        out += outflow.leases(shard.partition, grants, payloads, now_ms)  # type: ignore[arg-type]
+        if grants.seqs:
+            out.append(Delivery(shard.partition, grants, payloads, now_ms))  # type: ignore[arg-type]
     return out
 
 

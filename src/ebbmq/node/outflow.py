@@ -106,6 +106,27 @@ class Alike(NamedTuple):
             yield repeat(self.shared[name]) if own is None else own
 
 
+class Delivery(NamedTuple):
+    """Leases of one partition with their bodies, on their way to who asked for them."""
+
+    partition: Partition
+    grants: Grants
+    payloads: Sequence[bytes]
+    at_ms: int
+
+    def tokens(self) -> list[str]:
+        """What settles them."""
+        return tokens_of(self.partition, self.grants)
+
+    def leases(self) -> list[Lease]:
+        """Them as a caller in this process gets them."""
+        return leases(self.partition, self.grants, self.payloads, self.at_ms)
+
+    def alike(self) -> Alike | None:
+        """Them by field, without their bodies; None if there is more to each than its row."""
+        return alike(self.partition, self.grants, self.at_ms)
+
+
 def leases(
     partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
 ) -> list[Lease]:

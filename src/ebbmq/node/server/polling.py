@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.errors import EbbError
 from ebbmq.node.server.messages import check_intake, check_memory
-from ebbmq.wire.http import codec, forms
+from ebbmq.wire.http import codec, forms, leased
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbmq.model import Lease
+    from ebbmq.node.outflow import Delivery
     from ebbmq.node.server.answers import Peer, Receive
     from ebbmq.node.server.context import Context
     from ebbmq.node.server.messages import Request
@@ -53,14 +53,14 @@ class Polling:
             if has_waited:
                 # The caller's token may have been removed meanwhile.
                 context.access.check(request.caller, "consume", queue)
-            await peer.answer(codec.encode(forms.LeasesForm(list(map(codec.lease_form, leases)))))
+            await peer.answer(answer_of(leases))
             taken = await peer.has_taken_all()
         finally:
             if not taken and asked.name is None:
                 await self._give_back(queue, leases)
 
-    async def _lease(self, queue: str, asked: forms.LeaseRequest, wait_ms: int) -> list[Lease]:
-        return await self._broker.lease(
+    async def _lease(self, queue: str, asked: forms.LeaseRequest, wait_ms: int) -> list[Delivery]:
+        return await self._broker.take(
             queue,
             asked.count,
             wait_ms,
@@ -69,7 +69,9 @@ class Polling:
             limits.ANSWER_BYTES_MAX,
         )
 
-    async def _poll(self, queue: str, asked: forms.LeaseRequest, receive: Receive) -> list[Lease]:
+    async def _poll(
+        self, queue: str, asked: forms.LeaseRequest, receive: Receive
+    ) -> list[Delivery]:
         """Wait for messages as long as the caller is there and the server is not stopping."""
         lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms))
         gone = asyncio.ensure_future(_gone(receive))
@@ -88,9 +90,21 @@ class Polling:
             await asyncio.wait([lease])
         return [] if lease.cancelled() else lease.result()
 
-    async def _give_back(self, queue: str, leases: Sequence[Lease]) -> None:
+    async def _give_back(self, queue: str, leases: Sequence[Delivery]) -> None:
         with suppress(EbbError):
-            await self._broker.release(queue, [lease.token for lease in leases])
+            await self._broker.release(queue, [t for each in leases for t in each.tokens()])
+
+
+def answer_of(leases: Sequence[Delivery]) -> bytes:
+    """The answer: where leases are much alike, without an object for each."""
+    parts: list[bytes] = []
+    for each in leases:
+        alike = each.alike()
+        if alike is None:
+            parts += leased.encode_all(map(codec.lease_form, each.leases()))
+        else:
+            parts += leased.encode_alike(alike.shared, alike.own, each.payloads)
+    return leased.joined(parts)
 
 
 async def _gone(receive: Receive) -> None:

@@ -29,7 +29,7 @@ from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -62,11 +62,6 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     pid, epoch, nonce = partition.pid, partition.epoch & 0xFFFF, grants.nonce
     if len(grants.seqs) == 1:
         return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
-    block = grants.block
-    if block is not None and block.is_same(LEASE, LOW32):
-        head = f"{pid:08x}"
-        tail = f"{(block.some[LEASE] & LOW32) + 1:08x}{epoch:08x}{nonce:08x}"
-        return [f"{head}{seq:016x}{tail}" for seq in grants.seqs]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
     tokens["pid"] = pid
     tokens["seq"] = grants.seqs
@@ -94,16 +89,14 @@ def is_intact(payload: bytes, row: Row) -> bool:
 
 
 class Alike(NamedTuple):
-    """Leases of a batch by field: what is the same for all of them, and a list where it is not."""
+    """Leases of a batch by field, without their bodies."""
 
+    #: What is the same for all of them.
     shared: dict[str, Any]
+    #: What each of them has for itself.
     own: dict[str, list[Any]]
-
-    def columns(self) -> Iterator[Iterable[Any]]:
-        """One iterable per field of a lease, in their order."""
-        for name in Lease.__struct_fields__:
-            own = self.own.get(name)
-            yield repeat(self.shared[name]) if own is None else own
+    #: What is a text with the number of the row in it: how that is formatted.
+    spelled: dict[str, str]
 
 
 class Delivery(NamedTuple):
@@ -133,16 +126,24 @@ def leases(
     """What a lease call returns."""
     if not grants.seqs:
         return []
+    tokens = tokens_of(partition, grants)
     found = alike(partition, grants, now_ms)
     if found is None:
         return [
             _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
             for seq, row, payload, token in zip(
-                grants.seqs, grants.rows, payloads, tokens_of(partition, grants), strict=True
+                grants.seqs, grants.rows, payloads, tokens, strict=True
             )
         ]
-    found.own["body"] = payloads  # type: ignore[assignment]  # only looked through
-    return list(map(Lease, *found.columns()))
+    prefix = f"{partition.pid:x}-"
+    own: dict[str, Sequence[Any]] = {
+        **found.own,
+        "id": [f"{prefix}{seq:x}" for seq in grants.seqs],
+        "token": tokens,
+        "body": payloads,
+    }
+    columns = [own.get(name) or repeat(found.shared[name]) for name in Lease.__struct_fields__]
+    return list(map(Lease, *columns))
 
 
 def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
@@ -151,7 +152,7 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if block is None or block.some[DUE] or block.some[ENQUEUED] > LOW48:
         return None
-    prefix = f"{partition.pid:x}-"
+    pid, tail = partition.pid, f"{partition.epoch & 0xFFFF:08x}{grants.nonce:08x}"
     shared: dict[str, Any] = {
         "headers": NO_HEADERS,
         "failures": 0,
@@ -159,33 +160,31 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         "latency_history": (),
         "type": "BYTE",
     }
-    own: dict[str, list[Any]] = {
-        "id": [f"{prefix}{seq:x}" for seq in grants.seqs],
-        "token": tokens_of(partition, grants),
-    }
+    own: dict[str, list[Any]] = {}
+    spelled = {"id": f"{pid:x}-%x"}
     if block.is_same(LEASE, LOW32):
-        shared["attempt"] = (block.some[LEASE] & LOW32) + 1
+        shared["attempt"] = attempt = (block.some[LEASE] & LOW32) + 1
+        spelled["token"] = f"{pid:08x}%016x{attempt:08x}{tail}"
     else:
         own["attempt"] = (block.column(LEASE, LOW32) + _ONE).tolist()
+        own["token"] = tokens_of(partition, grants)
     if block.is_same(ENQUEUED):
         shared["enqueued_at_ms"] = block.some[ENQUEUED]
     else:
         own["enqueued_at_ms"] = block.words[:, ENQUEUED].tolist()
-    spans = _spans(block, shared, own)
-    _worth(partition, grants, spans, now_ms, Alike(shared, own))
-    return Alike(shared, own)
+    found = Alike(shared, own, spelled)
+    _worth(partition, grants, _spans(block, found), now_ms, found)
+    return found
 
 
-def _spans(
-    block: Block, shared: dict[str, Any], own: dict[str, list[Any]]
-) -> npt.NDArray[np.int64] | None:
+def _spans(block: Block, into: Alike) -> npt.NDArray[np.int64] | None:
     """Fill in the TTLs; returns them, below 0 where there is none, or None if there are none."""
     if not block.some[DEAD] & LOW48:
-        shared["ttl_ms"] = None
+        into.shared["ttl_ms"] = None
         return None
     enqueued = block.words[:, ENQUEUED].astype(np.int64)
     spans: npt.NDArray[np.int64] = block.column(DEAD, LOW48).astype(np.int64) - enqueued
-    own["ttl_ms"] = [span if span > 0 else None for span in spans.tolist()]
+    into.own["ttl_ms"] = [span if span > 0 else None for span in spans.tolist()]
     return spans
 
 
@@ -199,7 +198,7 @@ def _worth(
     """Fill in importance, rate, current importance and band of rows that never failed."""
     block, spec = grants.block, partition.spec
     assert block is not None
-    shared, own = into
+    shared, own, _ = into
     importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
     fading = block.some[KIND] >> RATE_BIT
     if not fading:

@@ -103,7 +103,7 @@ def answer_of(leases: Sequence[Delivery]) -> bytes:
         if alike is None:
             parts += leased.encode_all(map(codec.lease_form, each.leases()))
         else:
-            parts += leased.encode_alike(alike.shared, alike.own, each.payloads)
+            parts += leased.encode_alike(*alike, each.grants.seqs, each.payloads)
     return leased.joined(parts)
 
 

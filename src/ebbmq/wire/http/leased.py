@@ -6,6 +6,7 @@ bytes are those that `forms.LeasesForm` would give.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.wire.http.codec import encode
@@ -17,28 +18,44 @@ if TYPE_CHECKING:
 _BEGIN: Final = b'{"leases":['
 _END: Final = b"]}"
 _BODY: Final = "body_b64"
-#: Fields of text that needs no escape; their quotes are part of the pattern.
-_BARE: Final = ("id", "token")
+#: Fields that are whole numbers: they fill their place in a pattern as they are.
+_WHOLE: Final = ("attempt", "importance", "band", "enqueued_at_ms")
 _FIELDS: Final = tuple(name for name in LeaseForm.__struct_fields__ if name not in {_BODY, "text"})
 
 
 def encode_alike(
-    shared: Mapping[str, Any], own: Mapping[str, Sequence[Any]], bodies: Iterable[bytes]
+    shared: Mapping[str, Any],
+    own: Mapping[str, Sequence[Any]],
+    spelled: Mapping[str, str],
+    numbers: Sequence[int],
+    bodies: Iterable[bytes],
 ) -> list[bytes]:
     """The parts of leases whose bodies travel as base64, each followed by a comma.
 
     Args:
         shared: the fields that are the same for all, by name.
-        own: the others, one value per lease; `id` and `token` are among them.
-        bodies: one per lease.
+        own: those of which each has its own value.
+        spelled: those that are a text with the lease's number in it: how to format that.
+        numbers: the number of each lease.
+        bodies: the body of each.
     """
-    pattern = _pattern(shared, own)
-    names = [name for name in _FIELDS if name in own]
-    columns = [own[name] if name in _BARE else _texts(own[name]) for name in names]
-    parts: list[bytes] = []
-    for values, body in zip(zip(*columns, strict=True), bodies, strict=True):
-        parts += ((pattern % values).encode(), encode(body), b"},")
-    return parts
+    fields: list[str] = []
+    columns: list[Iterable[Any]] = []
+    for name in _FIELDS:
+        if name in spelled:
+            text = f'"{spelled[name]}"'
+            columns.append(numbers)
+        elif name in own:
+            is_whole = name in _WHOLE
+            text = "%d" if is_whole else "%b"
+            columns.append(own[name] if is_whole else _texts(own[name]))
+        else:
+            value = dict(shared[name]) if name == "headers" else shared[name]
+            text = encode(value).decode().replace("%", "%%")
+        fields.append(f'"{name}":{text}')
+    pattern = f'{{{",".join(fields)},"{_BODY}":'.encode()
+    heads = map(pattern.__mod__, zip(*columns, strict=True))
+    return [part for triple in zip(heads, map(encode, bodies), repeat(b"},")) for part in triple]
 
 
 def encode_all(forms: Iterable[LeaseForm]) -> list[bytes]:
@@ -53,19 +70,6 @@ def joined(parts: list[bytes]) -> bytes:
     return b"".join((_BEGIN, *parts, _END))
 
 
-def _pattern(shared: Mapping[str, Any], own: Mapping[str, Sequence[Any]]) -> str:
-    """A lease up to its body, with a place for each value of its own."""
-    fields = []
-    for name in _FIELDS:
-        if name not in own:
-            value = dict(shared[name]) if name == "headers" else shared[name]
-            text = encode(value).decode().replace("%", "%%")
-        else:
-            text = '"%s"' if name in _BARE else "%s"
-        fields.append(f'"{name}":{text}')
-    return f'{{{",".join(fields)},"{_BODY}":'
-
-
-def _texts(values: Sequence[Any]) -> list[str]:
-    """Numbers, or null, as JSON."""
-    return encode(values).decode()[1:-1].split(",")
+def _texts(values: Sequence[Any]) -> list[bytes]:
+    """Each of these values as JSON; none of them has a comma."""
+    return encode(values)[1:-1].split(b",")

@@ -255,6 +255,22 @@ def release(partition: Partition, tokens: Iterable[Token], now_ms: int) -> list[
     return refused
 
 
+def postpone(partition: Partition, tokens: Iterable[Token], delay_ms: int, now_ms: int) -> None:
+    """Give messages back unharmed, to be leased after a delay: their bodies are not at hand."""
+    changed: list[int] = []
+    for token in tokens:
+        row = held_row(partition, token, now_ms)
+        if row is None:
+            continue
+        seq = token[1]
+        partition.granted_at.pop(seq, None)
+        if not partition.end_if_due(seq, row, now_ms):
+            partition.schedule(seq, row, now_ms + delay_ms)
+        if partition.index.state_of(seq) != FREE:
+            changed.append(seq)
+    partition.note_states(changed)
+
+
 def extend(
     partition: Partition, tokens: Iterable[Token], timeout_ms: int, now_ms: int
 ) -> list[int]:

@@ -472,12 +472,13 @@ class Partition:
         if delay_ms is None:
             delay_ms = min(RETRY_DELAY_MS_MAX, self.spec.retry_delay_ms << min(failures - 1, 30))
         if delay_ms:
-            self._schedule(seq, row, now_ms + delay_ms)
+            self.schedule(seq, row, now_ms + delay_ms)
         else:
             self.make_ready(seq, row, now_ms)
         return True
 
-    def _schedule(self, seq: int, row: Row, due_ms: int) -> None:
+    def schedule(self, seq: int, row: Row, due_ms: int) -> None:
+        """Let a row into the order again at an instant."""
         due = due_ms | row[7] >> HIGH << HIGH
         self.change_state(row[0], SCHEDULED)
         self.write_row(seq, (SCHEDULED, *row[1:7], due, row[8] & LOW48, *row[9:]))

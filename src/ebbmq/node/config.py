@@ -80,7 +80,15 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[placement]`: how the weights of rules become a choice; see policy.rules.choose.Strategy."""
+    """`[placement]`: how the weights of rules become a choice, and how fast messages move.
+
+    See policy.rules.choose.Strategy.
+    """
+
+    #: What moving messages that nobody waits for may take of the devices.
+    move_bytes_per_s: int = 64 * limits.MIB
+    #: A device that cannot be used for so long has lost its copies: others are made.
+    repair_after_ms: int = 30_000
 
     strategy: Kind = "first_match"
     combine: Combine = "mean"
@@ -88,6 +96,7 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     softness: float = Strategy().softness
 
     def __post_init__(self) -> None:
+        _check_ranges(self, "placement.", _PLACEMENT_RANGES)
         self.choice()
 
     def choice(self) -> Strategy:
@@ -130,6 +139,10 @@ _HTTP_RANGES: Final = {
     "receive_timeout_ms": (1, limits.DAY_MS),
     "idle_timeout_ms": (1, limits.DAY_MS),
     "drain_timeout_ms": (0, limits.DAY_MS),
+}
+_PLACEMENT_RANGES: Final = {
+    "move_bytes_per_s": (limits.KIB, 1 << 40),
+    "repair_after_ms": (0, limits.DAY_MS),
 }
 _RANGES: Final = {
     "segment_bytes": (64 * limits.KIB, limits.GIB),
@@ -245,10 +258,11 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     Raises:
         InvalidSpec: a value is outside its limits, or does not fit the others.
     """
-    whole = msgspec.to_builtins(config)
+    # Devices are taken as they are: of the node's log not every field may be written down.
+    whole = {**msgspec.to_builtins(config), "devices": config.devices}
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
-        (whole[section] if section else whole)[key] = msgspec.to_builtins(value)
+        (whole[section] if section else whole)[key] = value
     return load(whole)
 
 

@@ -460,6 +460,7 @@ class Engine:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+        self.keeping.stop()
         try:
             if clean is not None:
                 clean()

@@ -10,10 +10,12 @@ from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
 from ebbmq.core.grants import Grants
-from ebbmq.core.row import LEASED, LOW48, READY
+from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import outflow
+from ebbmq.node.keeping import reading
+from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
 from ebbmq.node.outflow import Delivery
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from ebbmq.model import Lease, Peeked
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.reading import Body
 
+#: How long a message rests whose devices cannot be reached.
+_AWAY_MS: Final = 1_000
 STATES: Final = {"ready": READY, "leased": LEASED, "scheduled": 1, "replicating": 2, "dying": 5}
 
 
@@ -289,14 +294,23 @@ def _complete(
 ) -> tuple[Grants, list[bytes | None]]:
     """Fill in bodies from the device; a body that is not what was published is never delivered."""
     missing = [number for number, payload in enumerate(payloads) if payload is None]
-    read = read_bodies(engine, shard, [grants.seqs[i] for i in missing])
+    sought = [grants.seqs[i] for i in missing]
+    read = read_bodies(engine, shard, sought)
     for number, payload in zip(missing, read, strict=True):
-        payloads[number] = payload
+        payloads[number] = None if payload is AWAY else payload
     if None not in payloads:
         return grants, payloads
     good = [number for number, payload in enumerate(payloads) if payload is not None]
-    bad = [grants.seqs[i] for i, payload in enumerate(payloads) if payload is None]
-    _give_up(engine, shard, bad)
+    away = {seq for seq, found in zip(sought, read, strict=True) if found is AWAY}
+    if away:
+        _postpone(engine, shard, grants, away)
+    bad = [
+        grants.seqs[i]
+        for i, payload in enumerate(payloads)
+        if payload is None and grants.seqs[i] not in away
+    ]
+    if bad:
+        _give_up(engine, shard, bad)
     kept = Grants(
         [grants.seqs[i] for i in good],
         [grants.rows[i] for i in good],
@@ -306,16 +320,36 @@ def _complete(
     return kept, [payloads[i] for i in good]
 
 
-def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[bytes | None]:
-    """Bodies from the journal, checked; None for one that is gone or damaged (the lock is free).
+def _postpone(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
+    """Give back messages whose devices cannot be reached, to be leased a little later."""
+    partition = shard.partition
+    epoch = partition.epoch & 0xFFFF
+    tokens = [
+        (partition.pid, seq, row[13] + 1, epoch, grants.nonce)
+        for seq, row in zip(grants.seqs, grants.rows, strict=True)
+        if seq in away
+    ]
+    with engine.lock:
+        leases.postpone(partition, tokens, _AWAY_MS, engine.now_ms())
+        engine.settle(shard)
+
+
+def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
+    """Bodies from log or devices, checked; None for one gone or damaged (the lock is free).
 
     A body may be relocated while it is read; the row then tells the new place.
     """
-    out: list[bytes | None] = [None] * len(seqs)
+    out: list[Body] = [None] * len(seqs)
     todo = list(range(len(seqs)))
     for _ in range(3):
         with engine.lock:
             rows = {i: row for i in todo if (row := shard.partition.index.read(seqs[i]))}
+        elsewhere = [i for i, row in rows.items() if row[1] & ELSEWHERE]
+        if elsewhere:
+            found = reading.read(engine, shard, [seqs[i] for i in elsewhere])
+            for number, body in zip(elsewhere, found, strict=True):
+                out[number] = body
+                del rows[number]
         places = [(row[9], row[10], row[11]) for row in rows.values()]
         for number, payload in zip(rows, _read_many(engine, places), strict=True):
             if payload is not None and outflow.is_intact(payload, rows[number]):
@@ -398,18 +432,24 @@ def peek(
     return out
 
 
-def look(engine: Engine, shard: Shard, seq: int) -> Peeked | None:
-    """One message as it is now; None if it is gone or its body is damaged (the lock is free)."""
+def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Peeked | None:
+    """One message as it is now; None if it is gone or cannot be read (the lock is free).
+
+    With `moving`, a body that was fetched from a device is kept for the move that follows.
+    """
     with engine.lock:
         row = shard.partition.index.read(seq)
         payload = shard.resident.get(seq, row[2]) if row else None
     if row is None:
         return None
     if payload is None:
-        payload = read_bodies(engine, shard, [seq])[0]
+        read = read_bodies(engine, shard, [seq])[0]
+        payload = None if read is AWAY else read
     if payload is None:
         return None
     with engine.lock:
+        if moving and row[1] & ELSEWHERE and engine.keeping.fetcher is not None:
+            engine.keeping.fetcher.keep(shard, seq, payload)
         return outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
 
 
@@ -447,6 +487,8 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
             if importance
         ]
         missing = shard.resident.missing(wanted)
+        if missing and engine.keeping.fetcher is not None:
+            missing = engine.keeping.fetch_ahead(shard, missing)
     if not missing:
         return False
     for start in range(0, len(missing), 4_096):
@@ -454,7 +496,7 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
         payloads = read_bodies(engine, shard, [seq for seq, _ in part])
         with engine.lock:
             for (seq, importance), payload in zip(part, payloads, strict=True):
-                if payload is None or partition.index.state_of(seq) != READY:
+                if not isinstance(payload, bytes) or partition.index.state_of(seq) != READY:
                     continue
                 if not shard.resident.admit(seq, importance, payload):
                     return True

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core import envelope, lifecycle
 from ebbmq.core import facts as fact
-from ebbmq.core.row import DURABLE, DYING, HIGH, LOW48, RATE_UNIT, READY
+from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, HIGH, LOW48, RATE_UNIT, READY
 from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
 from ebbmq.node import intake, outflow, publishing
+from ebbmq.node.keeping.fetching import BodyElsewhere
 from ebbmq.node.levels import WRITTEN
 from ebbmq.node.log import log
 
@@ -48,6 +49,8 @@ def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
             continue
         try:
             _move(engine, shard, engine.catalog.queue(name), move.seq, row, move.reason)
+        except BodyElsewhere:
+            lifecycle.postpone_move(partition, move.seq, now_ms)
         except (ClientError, StorageFailed) as error:
             if isinstance(error, StorageFailed) and not isinstance(error, DamagedRecord):
                 raise
@@ -101,6 +104,8 @@ def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:
     payload = shard.resident.get(seq, row[2])
     if payload is not None:
         return payload
+    if row[1] & ELSEWHERE:
+        return engine.keeping.brought(shard, seq)
     try:
         payload = engine.journal.read(row[9], row[10], row[11])
     except DamagedRecord:

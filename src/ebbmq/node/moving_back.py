@@ -50,7 +50,7 @@ def redrive(
     for shard, seq in waiting:
         if stop.is_set():
             break
-        seen = leasing.look(engine, shard, seq)
+        seen = leasing.look(engine, shard, seq, moving=True)
         if seen is None or (where is not None and not where(seen)):
             continue
         name = to or seen.headers.get(moving.SOURCE)

@@ -77,6 +77,7 @@ def open_engine(
     upkeep = Upkeep(engine, journal_disk, checkpoint_disk, recovery.generation)
     engine.upkeep = upkeep.run
     engine.checkpoint = upkeep.checkpoint
+    engine.keeping.start()
     engine.start()
     return engine
 

@@ -154,6 +154,12 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
     target = _target(message, phase, floor, why) if pin is None else max(1, pin.target)
     tier = terms.tier(phase) if pin is None else pin.tier
     ranked = devices.ranked(asked, terms.default)
+    if message.durable:
+        # The first is chosen; further copies that no rule speaks of go where they last.
+        ranked[1:] = sorted(
+            ranked[1:],
+            key=lambda each: each.ground == "status" and not devices.states[each.device].durable,
+        )
     if why != "intake":
         ranked = _by_tier(ranked, message, now_ms, (phase, tier), devices)
     chosen, floor_added = _select(ranked, target, floor, message, devices)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ebbmq.core import held
 from ebbmq.core.copies import (
     LOG,
+    NO_DEVICES,
     NORMAL,
     BodyLost,
     DropCopy,
@@ -37,20 +38,23 @@ from ebbmq.core.copies import (
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import Overloaded
 from ebbmq.model import Reason
+from ebbmq.node.keeping.fetching import BodyElsewhere
 from ebbmq.node.keeping.placing import Placing, Stored
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from ebbmq.core.copies import Fact, Name
+    from ebbmq.core.copies import Devices, Fact, Holding, Name
     from ebbmq.core.partition import Batch as Published
     from ebbmq.core.partition import Row
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.fetching import Fetcher
     from ebbmq.node.keeping.mover import Mover
+    from ebbmq.node.keeping.reconciling import Reconciler
     from ebbmq.policy.rules.choose import View
     from ebbmq.policy.rules.properties import States
 
@@ -77,6 +81,8 @@ class Keeper:
         self._holdings = engine.holdings
         self.placing = Placing()
         self.mover: Mover | None = None
+        self.reconciler: Reconciler | None = None
+        self.fetcher: Fetcher | None = None
         #: By message: the batches that wait for its copies.
         self._lacking: dict[Name, list[Batch]] = {}
         #: By partition, in the order they came; those of one publish call by its position.
@@ -87,6 +93,8 @@ class Keeper:
         #: Devices that have just refused a copy, and until when nothing new is asked of them.
         self._refused: dict[str, int] = {}
         self._states: tuple[States, States] | None = None
+        #: By device that is being compared: copies it confirmed meanwhile.
+        self.confirmed_since: dict[str, set[Name]] = {}
         #: Some message has fewer copies than it should.
         self.is_short = False
 
@@ -230,6 +238,32 @@ class Keeper:
             for tell in batch.told:
                 tell()
 
+    # Bodies that are elsewhere
+
+    def fetch_ahead(self, shard: Shard, wanted: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Have those (seq, importance) fetched that the log does not have; returns the others."""
+        read = shard.partition.index.read
+        away = {seq for seq, _ in wanted if (row := read(seq)) and row[1] & ELSEWHERE}
+        if not away:
+            return wanted
+        assert self.fetcher is not None
+        self.fetcher.ahead(shard, [seq for seq, _ in wanted if seq in away])
+        return [each for each in wanted if each[0] not in away]
+
+    def brought(self, shard: Shard, seq: int) -> bytes | None:
+        """The body of a message that is to be moved to another queue.
+
+        Raises:
+            BodyElsewhere: it is being fetched.
+        """
+        if self.fetcher is None:
+            raise BodyElsewhere(
+                f"the body of message {shard.partition.pid:x}-{seq:x} is on a device that is not "
+                "configured",
+                "configure the device again under [devices]",
+            )
+        return self.fetcher.brought(shard, seq)
+
     # Steps
 
     def apply(self, steps: Iterable[Step]) -> None:
@@ -287,6 +321,8 @@ class Keeper:
 
     def copies_made(self, device: str, names: Sequence[Name]) -> None:
         """A device has these copies."""
+        if device in self.confirmed_since:
+            self.confirmed_since[device].update(names)
         self.apply([self._holdings.copy_acked(name, device) for name in names])
 
     def copies_failed(self, device: str, names: Sequence[Name]) -> None:
@@ -301,41 +337,61 @@ class Keeper:
         self.apply([self._holdings.drop_acked(name, device) for name in dropped])
         self.apply([self._holdings.removal_acked(name, device) for name in forgotten])
 
-    def copies_lost(self, device: str, names: Sequence[Name]) -> None:
-        """A device answers, and has not what it confirmed; others are asked."""
-        self.apply([self._holdings.copy_lost(name, device) for name in names])
-        self.mend(names)
+    def copies_lost(
+        self, device: str, names: Sequence[Name], *, damaged: Collection[Name] = ()
+    ) -> None:
+        """A device answers, and has not what it confirmed; others are asked.
+
+        A message's only copy is not given up because a device does not find it, which may be
+        another device than it was: that is for people to say (`evict`). Wrong bytes are.
+        """
+        lost = [
+            name for name in names if name in damaged or self._holdings.of(name).copies != {device}
+        ]
+        if len(lost) < len(names):
+            log.error("only_copy_missing", device=device, count=len(names) - len(lost))
+        self.apply([self._holdings.copy_lost(name, device) for name in lost])
+        self.mend(lost)
 
     def refuse_for_now(self, device: str) -> None:
         """Ask nothing new of a device for a while: it has just refused a copy."""
         self._refused[device] = self._engine.clock.elapsed_ms() + _REFUSED_MS
         self._states = None
 
-    def mend(self, names: Iterable[Name]) -> None:
+    def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> None:
         """Ask for the copies that messages lack; what no device can take now is tried later."""
-        devices = self._engine.devices
-        if devices is None:
+        if self._engine.devices is None:
             return
         view = self.view()
         steps: list[Step] = []
         for name in names:
-            if not self._holdings.shortage(name):
-                continue
-            known = self.row_of(name)
+            missing = lacks(self._holdings.of(name), lost)
+            known = self.row_of(name) if missing else None
             if known is None:
                 continue
-            holding = self._holdings.of(name)
-            busy = holding.copies | holding.pending | holding.dropping
             shard, seq, row = known
             wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
-            for device in wanted.add[: self._holdings.shortage(name)]:
-                if device not in busy:
-                    steps.append(self._holdings.add_copy(name, device))
-            if self._holdings.shortage(name):
+            for device in wanted.add[:missing]:
+                steps.append(self._holdings.add_copy(name, device))
+            if lacks(self._holdings.of(name), lost):
                 self.is_short = True
         self.apply(steps)
         if self.mover is not None:
             self.mover.wake()
+
+    def spare(self, names: Iterable[Name]) -> None:
+        """Drop copies beyond the target, which were made while a device was away."""
+        view = self.view()
+        steps: list[Step] = []
+        for name in names:
+            holding = self._holdings.of(name)
+            known = self.row_of(name) if len(holding.staying()) > holding.target else None
+            if known is None or holding.pending:
+                continue
+            shard, seq, row = known
+            wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
+            steps += [self._holdings.drop_copy(name, device) for device in wanted.drop]
+        self.apply(steps)
 
     def stored(self, shard: Shard, seq: int, row: Row, name: Name) -> Stored:
         """A message as placement is asked about it; without headers where they are not at hand."""
@@ -380,8 +436,36 @@ class Keeper:
             page.buffer[at + AT_FLAGS] = flags if LOG in holding.copies else flags | ELSEWHERE
             page.dirty = True
 
-    def resume(self) -> None:
-        """After a start: forget copies of what is gone, ask again for what was asked for."""
+    def start(self) -> None:
+        """Begin to make copies, with what is owed since the last start (the lock is free)."""
+        engine = self._engine
+        if engine.devices is not None:
+            # Who has no devices does not load what they need.
+            from ebbmq.node.keeping.fetching import Fetcher  # noqa: PLC0415
+            from ebbmq.node.keeping.mover import Mover  # noqa: PLC0415
+            from ebbmq.node.keeping.reconciling import Reconciler  # noqa: PLC0415
+
+            for name, port in engine.devices.ports.items():
+                self._holdings.declare_device(name, durable=port.spec.durable)
+            self.mover = Mover(engine, bytes_per_s=engine.config.placement.move_bytes_per_s)
+            self.reconciler = Reconciler(engine)
+            self.fetcher = Fetcher(engine)
+        with engine.lock:
+            self._resume()
+        for worker in self._workers():
+            worker.start()
+
+    def stop(self) -> None:
+        """Make no more copies; what is owed is asked for at the next start."""
+        for worker in self._workers():
+            worker.stop()
+
+    def _workers(self) -> list[Mover | Reconciler | Fetcher]:
+        every = (self.reconciler, self.fetcher, self.mover)
+        return [worker for worker in every if worker is not None]
+
+    def _resume(self) -> None:
+        """Forget copies of what is gone, ask again for what was asked for."""
         shards = self._engine.catalog.shards
         steps: list[Step] = []
         for name, _ in list(self._holdings.items()):
@@ -406,3 +490,9 @@ class Keeper:
         if found is None or found[0].buffer[found[1]] == FREE:
             return None
         return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
+
+
+def lacks(holding: Holding, lost: Devices) -> int:
+    """How many copies a body lacks while these devices are lost."""
+    there = (holding.staying() | holding.pending) - lost
+    return max(0, max(holding.target, holding.min_copies) - len(there))

@@ -53,7 +53,7 @@ class Placing:
         """What a queue asks of placement."""
         known = self._terms.get(spec.name)
         if known is None or known[0] is not spec:
-            known = self._terms[spec.name] = spec, Terms.of(spec)
+            known = self._terms[spec.name] = spec, Terms.of(spec, default=LOG)
         return known[1]
 
     def holdings(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Holding]:

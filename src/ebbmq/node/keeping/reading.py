@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import EbbError
-from ebbmq.holding.contract import Key
+from ebbmq.holding.contract import Key, Lack
 from ebbmq.node.log import log
 from ebbmq.node.outflow import is_intact
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ebbmq.core.partition import Row
-    from ebbmq.holding.contract import Lack
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.keeper import Keeper
@@ -90,12 +89,12 @@ def _ask(
             log.warning("copy_not_read", device=device, code=error.code, count=len(several))
             left += [each._replace(devices=each.devices[1:]) for each in several]
             continue
-        lost: list[int] = []
+        lost: dict[int, bool] = {}
         for each, body in zip(several, bodies, strict=True):
             if isinstance(body, bytes) and is_intact(body, each.row):
                 found[each.seq] = body
             else:
-                lost.append(each.seq)
+                lost[each.seq] = body is not Lack.MISSING
                 left.append(each._replace(devices=each.devices[1:]))
         if lost:
             with engine.lock:
@@ -104,12 +103,19 @@ def _ask(
 
 
 def _mark_lost(
-    keeper: Keeper, shard: Shard, device: str, seqs: Sequence[int], found: dict[int, Body]
+    keeper: Keeper, shard: Shard, device: str, lost: dict[int, bool], found: dict[int, Body]
 ) -> None:
-    for seq in seqs:
-        log.error("copy_lost", device=device, message=f"{shard.partition.pid:x}-{seq:x}")
-    keeper.copies_lost(device, [name_of(shard.partition.pid, seq) for seq in seqs])
-    for seq in seqs:
+    """Have copies made anew that a device has lost, or damaged."""
+    pid = shard.partition.pid
+    for seq, damaged in lost.items():
+        what = "copy_damaged" if damaged else "copy_missing"
+        log.error(what, device=device, message=f"{pid:x}-{seq:x}")
+    keeper.copies_lost(
+        device,
+        [name_of(pid, seq) for seq in lost],
+        damaged={name_of(pid, seq) for seq, damaged in lost.items() if damaged},
+    )
+    for seq in lost:
         if shard.partition.index.read(seq) is None:
             found[seq] = None
 

@@ -1,0 +1,124 @@
+"""Bringing bodies from devices before somebody needs them, by a thread of its own.
+
+Two wishes are served: bodies that are delivered next are brought into RAM, so that a consumer does
+not wait for a slow device (pre-fetch), and the body of a message that must be moved to another
+queue is kept until the move comes for it. Neither holds up anything else: the timer goes on, and an
+archived message at the head is waited for by the one call that leased it, not by those behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.core.copies import name_of
+from ebbmq.core.row import READY
+from ebbmq.errors import Overloaded
+from ebbmq.node.keeping import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.copies import Name
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+_AT_ONCE: Final = 1_024
+#: Bodies kept for moves; the oldest goes when there are more, and is fetched again.
+_BROUGHT_MAX: Final = 256
+_WISHES_MAX: Final = 1_024
+
+
+class BodyElsewhere(Overloaded):
+    """The body is on another device and is being fetched; try again."""
+
+    code = "body_elsewhere"
+
+
+class _Wish(NamedTuple):
+    shard: Shard
+    seqs: Sequence[int]
+    #: For RAM, else for a move.
+    ahead: bool
+
+
+class Fetcher:
+    """One thread that reads from devices; wishes are left with the engine's lock held."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._wishes: deque[_Wish] = deque()
+        self._wished: set[Name] = set()
+        self._brought: dict[Name, bytes] = {}
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ebbmq-fetcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ahead(self, shard: Shard, seqs: Sequence[int]) -> None:
+        """Have bodies brought into RAM, in this order, unless they are on their way."""
+        pid = shard.partition.pid
+        fresh = [seq for seq in seqs if name_of(pid, seq) not in self._wished]
+        if fresh and len(self._wishes) < _WISHES_MAX:
+            self._wished.update(name_of(pid, seq) for seq in fresh)
+            for at in range(0, len(fresh), _AT_ONCE):
+                self._wishes.append(_Wish(shard, fresh[at : at + _AT_ONCE], ahead=True))
+            self._wake.set()
+
+    def brought(self, shard: Shard, seq: int) -> bytes:
+        """The body of a message that is to be moved.
+
+        Raises:
+            BodyElsewhere: it is not here yet.
+        """
+        name = name_of(shard.partition.pid, seq)
+        payload = self._brought.pop(name, None)
+        if payload is not None:
+            return payload
+        if name not in self._wished and len(self._wishes) < _WISHES_MAX:
+            self._wished.add(name)
+            self._wishes.append(_Wish(shard, [seq], ahead=False))
+            self._wake.set()
+        raise BodyElsewhere(
+            f"the body of message {shard.partition.pid:x}-{seq:x} is being fetched from its device",
+            "try again in a moment; `ebbmq devices` shows how the devices are",
+        )
+
+    def keep(self, shard: Shard, seq: int, payload: bytes) -> None:
+        """Keep a body for a move that is about to come."""
+        if len(self._brought) >= _BROUGHT_MAX:
+            del self._brought[next(iter(self._brought))]
+        self._brought[name_of(shard.partition.pid, seq)] = payload
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            while self._wishes and not self._stop.is_set():
+                self._fetch(self._wishes.popleft())
+
+    def _fetch(self, wish: _Wish) -> None:
+        engine, shard = self._engine, wish.shard
+        partition = shard.partition
+        bodies = reading.read(engine, shard, wish.seqs)
+        with engine.lock:
+            for seq, body in zip(wish.seqs, bodies, strict=True):
+                self._wished.discard(name_of(partition.pid, seq))
+                row = partition.index.read(seq)
+                if row is None or not isinstance(body, bytes):
+                    continue
+                if not wish.ahead:
+                    self.keep(shard, seq, body)
+                elif row[0] == READY:
+                    shard.resident.admit(seq, row[2], body)

@@ -1,0 +1,175 @@
+"""Devices that go and come: what is lost is copied anew, what came back is compared.
+
+Theory of operation. A thread looks at the devices now and then. One that could not be used for
+`repair_after_ms` counts as lost until it answers: messages that had a copy there get another, the
+most important ones first. One that answers again is asked what it has: copies of messages that left
+meanwhile are deleted, and copies it should have and has not are made anew. Looking at all messages
+that have copies is done in slices, the lock free between them, and only when something changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.errors import EbbError
+from ebbmq.node.keeping.keeper import lacks
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ebbmq.core.copies import Holding, Name
+    from ebbmq.node.engine import Engine
+
+_PAUSE_S: Final = 0.25
+_AT_ONCE: Final = 2_048
+#: Messages that are mended in one pass; the rest follow in the next.
+_SHORT_MAX: Final = 50_000
+
+
+class Reconciler:
+    """One thread that mends what devices break."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        #: Devices to be asked what they have: all of them at the start.
+        assert engine.devices is not None
+        self._devices = engine.devices
+        self._to_compare = set(engine.devices.ports)
+        self._away_since: dict[str, int] = {}
+        self._lost: frozenset[str] = frozenset()
+        engine.devices.on_return = self.returned
+        self._thread = threading.Thread(target=self._run, name="ebbmq-reconciler", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def returned(self, device: str) -> None:
+        """A device answers again (called by its own thread)."""
+        self._to_compare.add(device)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(_PAUSE_S)
+            self._wake.clear()
+            if self._engine.closed is not None:
+                return
+            self.look()
+
+    def look(self) -> None:
+        """Do what is to be done (the lock is free)."""
+        for device in list(self._to_compare):
+            if device == LOG or device not in self._devices.ports:
+                self._to_compare.discard(device)
+            elif self._devices.states[device].usable:
+                self._to_compare.discard(device)
+                try:
+                    self._compare(device)
+                except EbbError as error:
+                    log.warning("not_compared", device=device, detail=error.detail)
+                    self._to_compare.add(device)
+        lost = self._lost_devices()
+        keeper = self._engine.keeping
+        if lost != self._lost or keeper.is_short:
+            self._lost = lost
+            keeper.is_short = False
+            self._mend()
+
+    def _lost_devices(self) -> frozenset[str]:
+        now_ms = self._engine.clock.elapsed_ms()
+        patience_ms = self._engine.config.placement.repair_after_ms
+        for device, state in self._devices.states.items():
+            if state.usable:
+                self._away_since.pop(device, None)
+            else:
+                self._away_since.setdefault(device, now_ms)
+        return frozenset(
+            device for device, since in self._away_since.items() if now_ms - since >= patience_ms
+        )
+
+    # A device that is back
+
+    def _compare(self, device: str) -> None:
+        """Make what a device has and what it should have the same."""
+        engine, keeper = self._engine, self._engine.keeping
+        # What is confirmed while the device is asked need not be in what it tells.
+        with engine.lock:
+            fresh: set[Name] = set()
+            keeper.confirmed_since[device] = fresh
+        try:
+            stored = self._devices.ports[device].scan(engine.directory.identity.uuid).result()
+            listed = {name_of(each.key.pid, each.key.seq) for each in stored}
+            missing = 0
+            for some in self._slices():
+                with engine.lock:
+                    gone = [
+                        name
+                        for name, _ in some
+                        if name not in listed
+                        and name not in fresh
+                        and device in engine.holdings.of(name).copies
+                    ]
+                    if gone:
+                        missing += len(gone)
+                        keeper.copies_lost(device, gone)
+                    keeper.spare([name for name, holding in some if device in holding.copies])
+        finally:
+            with engine.lock:
+                del keeper.confirmed_since[device]
+        if missing:
+            log.warning("copies_missing", device=device, count=missing)
+        self._forget_strays(device, sorted(listed))
+
+    def _forget_strays(self, device: str, listed: Sequence[Name]) -> None:
+        engine, strays = self._engine, 0
+        for at in range(0, len(listed), _AT_ONCE):
+            with engine.lock:
+                step = engine.holdings.strays(device, listed[at : at + _AT_ONCE])
+                strays += len(step.effects)
+                engine.keeping.apply([step])
+        if strays:
+            log.info("strays_deleted", device=device, count=strays)
+
+    # Copies that are lacking
+
+    def _mend(self) -> None:
+        """Ask for copies that are lacking, of the most important messages first."""
+        short: list[tuple[int, Name]] = []
+        keeper = self._engine.keeping
+        for some in self._slices():
+            with self._engine.lock:
+                for name, holding in some:
+                    known = keeper.row_of(name) if self._is_short(holding) else None
+                    if known is not None and len(short) < _SHORT_MAX:
+                        short.append((-known[2][2], name))
+        short.sort()
+        for at in range(0, len(short), _AT_ONCE):
+            with self._engine.lock:
+                keeper.mend([name for _, name in short[at : at + _AT_ONCE]], self._lost)
+
+    def _is_short(self, holding: Holding) -> bool:
+        return lacks(holding, self._lost) > 0
+
+    def _slices(self) -> Iterator[list[tuple[Name, Holding]]]:
+        """Every message that has copies, a few at a time."""
+        name = 0
+        while not self._stop.is_set():
+            with self._engine.lock:
+                some = self._engine.holdings.after(name, _AT_ONCE)
+            if not some:
+                return
+            yield some
+            name = some[-1][0] + 1

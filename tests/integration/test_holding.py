@@ -1,0 +1,269 @@
+"""Messages on several devices: rules choose them, copies are made, moved, read and forgotten."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.errors import Overloaded
+from ebbmq.holding.contract import Key
+from ebbmq.node.outflow import parse_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PATIENCE_S = 30.0
+ROOM = 64 << 20
+DEVICES = {
+    "ssd": {"kind": "file", "capacity_bytes": ROOM},
+    "hdd": {"kind": "file", "capacity_bytes": ROOM},
+    "ram": {"kind": "memory", "capacity_bytes": ROOM},
+}
+TEXT_TO_SSD = [{"id": "W-001", "weight": 90, "device": "ssd", "when": "TYPE == TEXT"}]
+
+
+def open_broker(path: Path, *, rules=(), devices=DEVICES, **settings) -> Broker:
+    return Broker.open(
+        path / "data",
+        {"devices": devices, "rules": list(rules), "upkeep_every_ms": 20, **settings},
+    )
+
+
+def until(is_so: Callable[[], bool], what: str = "") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def holding(broker: Broker, message_id: str):
+    with broker.engine.lock:
+        return broker.engine.holdings.of(name_of(*parse_id(message_id)))
+
+
+def is_on(broker: Broker, message_ids, *devices: str) -> Callable[[], bool]:
+    def ask() -> bool:
+        found = [holding(broker, each) for each in message_ids]
+        return all(each.copies == set(devices) and not each.dropping for each in found)
+
+    return ask
+
+
+def is_forgotten(broker: Broker) -> Callable[[], bool]:
+    def ask() -> bool:
+        with broker.engine.lock:
+            return not len(broker.engine.holdings) and not broker.engine.holdings.tombstones()
+
+    return ask
+
+
+def stored_on(broker: Broker, device: str) -> int:
+    port = broker.engine.devices.ports[device]
+    return len(port.scan(broker.engine.directory.identity.uuid).result())
+
+
+def text(count: int, **fields) -> list[Message]:
+    return [Message(b"text %d" % n, type="TEXT", **fields) for n in range(count)]
+
+
+def ids(receipts) -> list[str]:
+    return [receipt.id for receipt in receipts]
+
+
+def test_a_rule_chooses_the_device_and_the_log_lets_go(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        chosen = ids(broker.publish("q", text(50)))
+        others = ids(broker.publish("q", [Message(b"bytes")]))
+        until(is_on(broker, chosen, "ssd"))
+        assert holding(broker, others[0]).copies == {LOG}
+        assert stored_on(broker, "ssd") == 50
+
+
+def test_a_message_on_a_device_alone_is_delivered_and_acked_and_forgotten_there(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q", cache_enabled=False))
+        chosen = ids(broker.publish("q", text(50, headers={"a": "b"})))
+        until(is_on(broker, chosen, "ssd"))
+        leases = broker.lease("q", 50)
+        assert [lease.body for lease in leases] == [b"text %d" % n for n in range(50)]
+        assert {lease.headers["a"] for lease in leases} == {"b"}
+        broker.ack("q", [lease.token for lease in leases])
+        until(is_forgotten(broker))
+        assert stored_on(broker, "ssd") == 0
+
+
+def test_a_message_on_a_device_alone_outlives_a_restart(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", text(20))), "ssd"))
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        assert [lease.body for lease in broker.lease("q", 50)] == [
+            b"text %d" % n for n in range(20)
+        ]
+
+
+def test_without_its_device_a_message_waits_and_comes_when_the_device_is_back(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", text(3))), "ssd"))
+    with Broker.open(tmp_path / "data") as broker:
+        broker.publish("q", [Message(b"in the log")])
+        assert [lease.body for lease in broker.lease("q", 10)] == [b"in the log"]
+        assert broker.stats("q")["totals"]["damaged"] == 0
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        found: list[bytes] = []
+
+        def lease() -> bool:
+            found.extend(lease.body for lease in broker.lease("q", 10))
+            return len(found) == 3
+
+        until(lease)
+        assert sorted(found) == [b"text 0", b"text 1", b"text 2"]
+
+
+def test_the_confirm_of_a_queue_with_min_copies_waits_for_them(tmp_path: Path) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q", min_copies=2))
+        for message_id in ids(broker.publish("q", [Message(b"%d" % n) for n in range(20)])):
+            assert len(holding(broker, message_id).copies) == 2
+        assert len(broker.lease("q", 20)) == 20
+
+
+def test_min_copies_that_cannot_be_had_are_refused_by_name(tmp_path: Path) -> None:
+    with open_broker(tmp_path, devices={"ssd": DEVICES["ssd"]}) as broker:
+        broker.declare(QueueSpec("q", min_copies=3))
+        with pytest.raises(Overloaded, match="3 copies") as refusal:
+            broker.publish("q", [Message(b"x")])
+        assert refusal.value.code == "too_few_devices"
+        assert broker.stats("q")["totals"]["published"] == 0
+
+
+def test_as_many_copies_are_made_as_the_publisher_asked_for_on_distinct_devices(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        (receipt,) = broker.publish("q", [Message(b"x", replicas=3)])
+        until(is_on(broker, [receipt.id], LOG, "hdd", "ssd"))
+
+
+def test_a_durable_message_a_rule_sends_to_ram_also_stays_in_the_log(tmp_path: Path) -> None:
+    to_ram = [{"id": "R", "weight": 50, "device": "ram", "when": "TYPE == TEXT"}]
+    with open_broker(tmp_path, rules=to_ram) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", text(5))), "ram", LOG))
+    with open_broker(tmp_path, rules=to_ram) as broker:
+        assert len(broker.lease("q", 10)) == 5
+
+
+def test_a_device_that_cannot_be_reached_is_not_chosen(tmp_path: Path) -> None:
+    late = {"late": {"kind": "sql", "url": "postgresql://127.0.0.1:1/none"}}
+    rules = [{"id": "L", "weight": 90, "device": "late", "when": "TYPE == TEXT"}]
+    devices = {"late": {**late["late"], "capacity_bytes": ROOM}}
+    with open_broker(tmp_path, rules=rules, devices=devices) as broker:
+        broker.declare(QueueSpec("q"))
+        chosen = ids(broker.publish("q", text(5)))
+        assert {holding(broker, each).copies for each in chosen} == {frozenset({LOG})}
+        assert len(broker.lease("q", 5)) == 5
+
+
+def test_the_space_of_what_the_log_let_go_of_comes_back(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=256 << 10) as broker:
+        broker.declare(QueueSpec("q"))
+        bodies = [Message(bytes(4_000), type="TEXT") for _ in range(500)]
+        chosen = ids(broker.publish("q", bodies))
+        until(is_on(broker, chosen, "ssd"))
+
+        def log_bytes() -> int:
+            with broker.engine.lock:
+                return sum(segment.used_bytes for segment in broker.engine.journal.segments())
+
+        broker.publish("q", [Message(bytes(200_000)) for _ in range(3)])
+        until(lambda: log_bytes() < 1_500_000)
+        assert len(broker.lease("q", 600)) == 503
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=256 << 10) as broker:
+        depth = broker.stats("q")["depth"]
+        assert depth["ready"] + depth["leased"] == 503
+
+
+@pytest.mark.parametrize("keep_checkpoints", [True, False])
+def test_where_bodies_are_is_known_with_and_without_a_checkpoint(
+    tmp_path: Path, *, keep_checkpoints: bool
+) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=256 << 10) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=100))
+        bodies = [Message(b"%d " % n + bytes(2_000), type="TEXT") for n in range(600)]
+        until(is_on(broker, ids(broker.publish("q", bodies)), "ssd"))
+        half = broker.lease("q", 300)
+        broker.ack("q", [lease.token for lease in half], confirm="synced")
+        until(lambda: broker.engine.holdings.tombstones() == 0)
+    if not keep_checkpoints:
+        for file in (tmp_path / "data" / "checkpoints").iterdir():
+            file.unlink()
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=256 << 10) as broker:
+        left = broker.lease("q", 600)
+        assert [lease.body.split()[0] for lease in left] == [b"%d" % n for n in range(300, 600)]
+
+
+def test_a_dead_letter_is_fetched_from_its_device(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("dead"))
+        broker.declare(QueueSpec("q", max_attempts=1, dead_queue="dead", cache_enabled=False))
+        until(is_on(broker, ids(broker.publish("q", text(2))), "ssd"))
+        broker.retry("q", [lease.token for lease in broker.lease("q", 2)])
+        until(lambda: broker.stats("dead")["depth"]["ready"] == 2)
+        assert {seen.body for seen in broker.peek("dead")} == {b"text 0", b"text 1"}
+        assert broker.redrive("dead", to="q") == 2
+        assert {lease.body for lease in broker.lease("q", 2)} == {b"text 0", b"text 1"}
+
+
+def test_purging_or_deleting_a_queue_forgets_its_copies(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        for name in ("purged", "deleted"):
+            broker.declare(QueueSpec(name))
+            until(is_on(broker, ids(broker.publish(name, text(5))), "ssd"))
+        broker.purge("purged")
+        broker.delete("deleted")
+        until(is_forgotten(broker))
+        assert stored_on(broker, "ssd") == 0
+
+
+def test_a_copy_its_device_has_lost_is_found_out_at_the_start_and_made_anew(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        receipts = broker.publish("q", [Message(b"x", replicas=3)])
+        until(is_on(broker, ids(receipts), LOG, "hdd", "ssd"))
+        pid, seq = parse_id(receipts[0].id)
+        key = Key(broker.engine.directory.identity.uuid, pid, seq)
+        broker.engine.devices.ports["ssd"].delete([key]).result()
+    with open_broker(tmp_path) as broker:
+        until(lambda: stored_on(broker, "ssd") == 1)
+        until(is_on(broker, ids(receipts), LOG, "hdd", "ssd"))
+
+
+def test_a_copy_of_a_message_that_left_is_deleted_when_it_is_found(tmp_path: Path) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        store = broker.engine.directory.identity.uuid
+    from ebbmq.holding.contract import Copy  # noqa: PLC0415
+
+    with open_broker(tmp_path) as broker:
+        port = broker.engine.devices.ports["ssd"]
+        port.put([Copy(Key(store, 1, 999), b"stray", 0)]).result()
+        port.put([Copy(Key(bytes(16), 1, 999), b"of another store", 0)]).result()
+    with open_broker(tmp_path) as broker:
+        until(lambda: stored_on(broker, "ssd") == 0)
+        port = broker.engine.devices.ports["ssd"]
+        assert len(port.scan(bytes(16)).result()) == 1

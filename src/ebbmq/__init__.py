@@ -1,7 +1,7 @@
 """EbbMQ: a message queue whose messages lose importance as they age.
 
-Brokers and clients are imported when first used, so that code which needs only the nouns, the
-policies or the partition does not load an engine, and a client does not either.
+Brokers, clients and rules are imported when first used, so that code which needs only the nouns,
+the policies or the partition does not load an engine, and a client does not either.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from ebbmq.errors import (
     LeaseLost,
     Overloaded,
     QueueFull,
+    RuleConflict,
     StorageFailed,
     TooLarge,
     TooSlow,
     Unauthenticated,
     UnknownPath,
     UnknownQueue,
+    UnknownRule,
     Unreachable,
 )
 from ebbmq.model import (
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from ebbmq.client.client import Client
     from ebbmq.node.async_broker import AsyncBroker
     from ebbmq.node.broker import Broker
+    from ebbmq.policy.rules.properties import Properties
+    from ebbmq.policy.rules.spec import RuleSpec
 
 __version__ = "0.1.0"
 
@@ -70,10 +74,13 @@ __all__ = [
     "Message",
     "Overloaded",
     "Peeked",
+    "Properties",
     "QueueFull",
     "QueueSpec",
     "Receipt",
     "Removal",
+    "RuleConflict",
+    "RuleSpec",
     "StorageFailed",
     "Timing",
     "TooLarge",
@@ -82,6 +89,7 @@ __all__ = [
     "Unauthenticated",
     "UnknownPath",
     "UnknownQueue",
+    "UnknownRule",
     "Unreachable",
 ]
 
@@ -90,6 +98,8 @@ _LAZY = {
     "AsyncClient": "ebbmq.client.async_client",
     "Broker": "ebbmq.node.broker",
     "Client": "ebbmq.client.client",
+    "Properties": "ebbmq.policy.rules.properties",
+    "RuleSpec": "ebbmq.policy.rules.spec",
 }
 
 

@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import GenerationMode
 
-from ebbmq import QueueSpec, TopicSpec
+from ebbmq import QueueSpec, RuleSpec, TopicSpec
 from ebbmq.node.server.openapi import document
 from ebbmq.wire.http import codec
 from tests.served import Served
@@ -41,6 +41,7 @@ schema = schemathesis.openapi.from_dict(json.loads(codec.encode(document()))).ex
 def test_answers_are_as_described(case: schemathesis.Case, served: Served) -> None:
     served.broker.declare(QueueSpec("q"))
     served.broker.declare_topic(TopicSpec("t"))
+    served.broker.put_rule(RuleSpec("r", 1, "hdd"))
     assert case.meta is not None
     if case.meta.generation.mode == GenerationMode.POSITIVE:
         aim(case)
@@ -50,9 +51,14 @@ def test_answers_are_as_described(case: schemathesis.Case, served: Served) -> No
 def aim(case: schemathesis.Case) -> None:
     """Have a valid request be about what is there, and keep what no schema can say."""
     for name in case.path_parameters:
-        case.path_parameters[name] = {"queue": "q", "topic": "t", "id": "1-1"}.get(name, "some")
+        case.path_parameters[name] = {"queue": "q", "topic": "t", "rule": "r", "id": "1-1"}.get(
+            name, "some"
+        )
+    if isinstance(case.query, dict):
+        case.query.pop("version", None)  # one that nobody has seen is refused
     if isinstance(case.body, dict):
         body = whole(case.body)
+        aim_rules(body, in_path="rule" in case.path_parameters)
         # The path says it; fixed once a queue is made; bounds between fields; names are printable.
         for field in ("name", "partitions", "adapt", "dead_queue", "to"):
             body.pop(field, None)
@@ -64,6 +70,15 @@ def aim(case: schemathesis.Case) -> None:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids
         case.body = body
+
+
+def aim_rules(body: dict[str, Any], *, in_path: bool) -> None:
+    """A condition is a language of its own, names are printable, ids are given once."""
+    usable = {"id": "r{}", "device": "d", "when": "SIZE > 1"}
+    for number, rule in enumerate([body, *body.get("rules", ())]):
+        rule |= {name: text.format(number) for name, text in usable.items() if name in rule}
+    if in_path:
+        body.pop("id", None)
 
 
 def whole(value: Any) -> Any:

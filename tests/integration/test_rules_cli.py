@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ebbmq.cli.main import main
+from tests.served import Served
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     Run = Callable[..., tuple[int, str, str]]
@@ -163,3 +164,81 @@ def test_options_that_make_no_sense_are_refused(
     code, _, err = run("explain", patent, *arguments)
     assert code == 2
     assert "error:" in err
+
+
+# On a data directory and on a server
+
+
+@pytest.fixture(params=["--data", "--url"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    if request.param == "--data":
+        yield "--data", str(tmp_path / "data")
+    else:
+        with Served(tmp_path / "data") as served:
+            yield "--url", f"http://127.0.0.1:{served.port}"
+
+
+def listed(run: Run, place: tuple[str, str]) -> Any:
+    code, out, _ = run("list", *place, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def test_rules_are_added_listed_switched_and_removed(run: Run, place: tuple[str, str]) -> None:
+    code, out, _ = run("add", "W-001: WEIGHT 31 USE hdd WHEN SIZE > 100", *place)
+    assert code == 0
+    assert out.startswith("rule W-001 counts in ")
+    assert run("add", "WEIGHT 5 USE ssd", "--id", "W-002", "--disabled", *place)[0] == 0
+    code, _, err = run("add", "W-001: WEIGHT 1 USE hdd", *place)
+    assert code == 1
+    assert "there is a rule 'W-001' already" in err
+    assert run("add", "W-001: WEIGHT 1 USE hdd", "--replace", *place)[0] == 0
+    found = listed(run, place)
+    assert [(r["id"], r["weight"], r["enabled"]) for r in found["rules"]] == [
+        ("W-001", 1, True),
+        ("W-002", 5, False),
+    ]
+    assert found["version"] == 3
+    code, out, _ = run(*place)
+    assert code == 0
+    assert "version 3, first_match" in out
+    assert "off" in out
+    assert run("enable", "W-002", *place)[0] == 0
+    assert run("disable", "W-001", *place)[0] == 0
+    assert [r["enabled"] for r in listed(run, place)["rules"]] == [False, True]
+    assert run("remove", "W-001", "W-002", *place)[0] == 0
+    assert listed(run, place)["rules"] == []
+    code, out, _ = run("audit", *place)
+    assert code == 0
+    assert out.count("W-001") == 4
+    assert "local" in out
+    code, _, err = run("remove", "W-001", *place)
+    assert code == 1
+    assert "there is no rule 'W-001'" in err
+
+
+def test_a_file_is_applied_as_a_whole(
+    run: Run, place: tuple[str, str], patent: str, tmp_path: Path
+) -> None:
+    run("add", "old: WEIGHT 1 USE hdd", *place)
+    code, out, _ = run("apply", patent, *place)
+    assert code == 0
+    assert "8 added, 0 changed, 0 removed" in out
+    assert "0 added, 0 changed, 1 removed" in run("apply", patent, "--remove-others", *place)[1]
+    assert len(listed(run, place)["rules"]) == 8
+    broken = tmp_path / "broken.rules"
+    broken.write_text("good: WEIGHT 1 USE hdd\nbad: WEIGHT 1 USE hdd WHEN SZE > 1\n")
+    code, _, err = run("apply", str(broken), *place)
+    assert code == 1
+    assert "line 2" in err
+    assert len(listed(run, place)["rules"]) == 8
+
+
+def test_the_rules_in_force_are_explained(run: Run, place: tuple[str, str], patent: str) -> None:
+    run("apply", patent, *place)
+    told = explained(run, "--size", "35", "--type", "TEXT", "--status", "HDD=-10", *place)
+    assert told["chosen"] == ["HDD"]
+    assert {r["id"] for r in told["rules"] if r["matched"]} == {"W-001"}
+    code, _, err = run("explain", "--strategy", "fuzzy", *place)
+    assert code == 2
+    assert "--strategy is for rules in a file" in err

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from typing_extensions import override
+
 from ebbmq.client import arguments, calls, scripts
 from ebbmq.client.address import address
 from ebbmq.client.async_connection import AsyncPool
 from ebbmq.client.consuming import consume_async
 from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.rule_verbs import AsyncRuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
 from ebbmq.errors import ClosedBroker, EbbError
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncRuleVerbs):
     """Queues of a server, used from one event loop. Close it, or use `async with`."""
 
     def __init__(
@@ -89,6 +92,7 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    @override
     async def _play(self, script: Script[T]) -> T:
         try:
             call = next(script)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _UNAVAILABLE: Final = 503
-_MAY_BE_DONE: Final = "it may have been carried out: look before you do it again"
+MAY_BE_DONE: Final = "it may have been carried out: look before you do it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ class Reply(NamedTuple):
     in_doubt: bool
 
 
-def _reader(form: type[T]) -> Callable[[bytes], T]:
+def reader(form: type[T]) -> Callable[[bytes], T]:
+    """A function that reads an answer's body as a form, or raises InternalError."""
     decode = msgspec.json.Decoder(form).decode
 
     def read(body: bytes) -> T:
@@ -66,8 +67,9 @@ def _reader(form: type[T]) -> Callable[[bytes], T]:
     return read
 
 
-def _nothing(_: bytes) -> None:
-    return None
+def nothing(_: bytes) -> None:
+    """Read an answer that says no more than that it is done."""
+    return
 
 
 def _name(kind: str, name: object) -> str:
@@ -113,10 +115,10 @@ class _Peeks(msgspec.Struct):
     messages: list[_Peek]
 
 
-_receipts = _reader(forms.ReceiptsForm)
-_topic_receipts = _reader(forms.TopicReceiptsForm)
-_leases = _reader(_Leases)
-_peeks = _reader(_Peeks)
+_receipts = reader(forms.ReceiptsForm)
+_topic_receipts = reader(forms.TopicReceiptsForm)
+_leases = reader(_Leases)
+_peeks = reader(_Peeks)
 _PUBLISH_DOUBT: Final = (
     "it may be stored: give your messages ids of your own, then they can be published again safely"
 )
@@ -190,7 +192,7 @@ class _Settled(msgspec.Struct):
     refused: list[forms.RefusedForm]
 
 
-_settled = _reader(_Settled)
+_settled = reader(_Settled)
 
 
 def settle(queue: str, verb: str, form: msgspec.Struct) -> Call[list[str]]:
@@ -214,22 +216,22 @@ def peek(queue: str, count: int, state: str) -> Call[list[Peeked]]:
 
 # Queues
 
-_queue_view = _reader(managing.QueueView)
-_queue_views = _reader(managing.QueuesForm)
-_removals = _reader(managing.RemovalsForm)
-_purged = _reader(managing.PurgedForm)
-_redriven = _reader(managing.RedrivenForm)
+_queue_view = reader(managing.QueueView)
+_queue_views = reader(managing.QueuesForm)
+_removals = reader(managing.RemovalsForm)
+_purged = reader(managing.PurgedForm)
+_redriven = reader(managing.RedrivenForm)
 
 
 def declare(spec: QueueSpec) -> Call[None]:
     """Make or change a queue."""
     body = codec.encode(managing.form_of_spec(spec))
-    return Call(method="PUT", path=_queue(spec.name), body=body, read=_nothing)
+    return Call(method="PUT", path=_queue(spec.name), body=body, read=nothing)
 
 
 def delete(queue: str) -> Call[None]:
     """Remove a queue."""
-    return Call(method="DELETE", path=_queue(queue), read=_nothing, done_if=UnknownQueue)
+    return Call(method="DELETE", path=_queue(queue), read=nothing, done_if=UnknownQueue)
 
 
 def spec(queue: str) -> Call[QueueSpec]:
@@ -258,12 +260,12 @@ def queues() -> Call[list[QueueSpec]]:
 
 def pause(queue: str) -> Call[None]:
     """Grant no more leases."""
-    return Call(method="POST", path=_queue(queue, "pause"), read=_nothing, body=b"")
+    return Call(method="POST", path=_queue(queue, "pause"), read=nothing, body=b"")
 
 
 def resume(queue: str) -> Call[None]:
     """Grant leases again."""
-    return Call(method="POST", path=_queue(queue, "resume"), read=_nothing, body=b"")
+    return Call(method="POST", path=_queue(queue, "resume"), read=nothing, body=b"")
 
 
 def purge(queue: str) -> Call[int]:
@@ -274,7 +276,7 @@ def purge(queue: str) -> Call[int]:
         body=b"",
         read=lambda body: _purged(body).purged,
         repeatable=False,
-        doubt=_MAY_BE_DONE,
+        doubt=MAY_BE_DONE,
     )
 
 
@@ -289,14 +291,14 @@ def redrive(
         read=lambda body: _redriven(body).redriven,
         wait_ms=wait_ms,
         repeatable=False,
-        doubt=_MAY_BE_DONE,
+        doubt=MAY_BE_DONE,
     )
 
 
 def set_decay_factor(queue: str, factor: float, until_ms: int, run: str) -> Call[None]:
     """Multiply newly published rates."""
     body = codec.encode(managing.DecayFactorForm(factor=factor, until_ms=until_ms, run=run))
-    return Call(method="PUT", path=_queue(queue, "decay-factor"), body=body, read=_nothing)
+    return Call(method="PUT", path=_queue(queue, "decay-factor"), body=body, read=nothing)
 
 
 def removals(
@@ -320,21 +322,21 @@ def removals(
 
 # Topics
 
-_topics = _reader(managing.TopicsForm)
+_topics = reader(managing.TopicsForm)
 
 
 def declare_topic(spec: TopicSpec) -> Call[None]:
     """Make or change a topic."""
     body = codec.encode(managing.TopicForm(max_age_ms=spec.max_age_ms))
-    return Call(method="PUT", path=_topic(spec.name), body=body, read=_nothing)
+    return Call(method="PUT", path=_topic(spec.name), body=body, read=nothing)
 
 
 def subscribe(topic: str, queue: str, *, subscribed: bool) -> Call[None]:
     """Have a queue get what a topic gets, or no longer."""
     path = _topic(topic, "queues", _name("queue", queue))
     if subscribed:
-        return Call(method="PUT", path=path, body=b"", read=_nothing)
-    return Call(method="DELETE", path=path, read=_nothing)
+        return Call(method="PUT", path=path, body=b"", read=nothing)
+    return Call(method="DELETE", path=path, read=nothing)
 
 
 def topics() -> Call[list[dict[str, Any]]]:
@@ -348,9 +350,9 @@ def topics() -> Call[list[dict[str, Any]]]:
 
 # The server
 
-_health = _reader(managing.HealthForm)
-_backed_up = _reader(managing.BackedUpForm)
-_object = _reader(dict[str, Any])
+_health = reader(managing.HealthForm)
+_backed_up = reader(managing.BackedUpForm)
+_object = reader(dict[str, Any])
 
 
 def why(message_id: str) -> Call[dict[str, Any]]:

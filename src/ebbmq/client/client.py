@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from typing_extensions import override
+
 from ebbmq.client import arguments, calls, scripts
 from ebbmq.client.address import address
 from ebbmq.client.connection import Pool
 from ebbmq.client.consuming import consume
 from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.rule_verbs import RuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
 from ebbmq.errors import ClosedBroker, EbbError
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(RuleVerbs):
     """Queues of a server. Thread-safe; close it, or use `with`."""
 
     def __init__(
@@ -89,6 +92,7 @@ class Client:
     ) -> None:
         self.close()
 
+    @override
     def _play(self, script: Script[T]) -> T:
         try:
             call = next(script)

@@ -11,6 +11,7 @@ from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
 from ebbmq.node import intake, leasing, moving_back, publishing, settling
 from ebbmq.node.broker import Broker
+from ebbmq.node.rule_verbs import AsyncRuleVerbs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -115,7 +116,7 @@ class _Intake:
                 future.set_exception(error)
 
 
-class AsyncBroker:
+class AsyncBroker(AsyncRuleVerbs):
     """Queues in a data directory, used from one event loop. Close it, or use `async with`."""
 
     def __init__(self, broker: Broker) -> None:
@@ -133,6 +134,11 @@ class AsyncBroker:
     ) -> AsyncBroker:
         """Open a data directory; see Broker.open."""
         return cls(await asyncio.to_thread(Broker.open, data, config, clock))
+
+    @property
+    def engine(self) -> Engine:
+        """What is under it; its lock must not be held across an await."""
+        return self._engine
 
     async def close(self) -> None:
         """Make everything durable and let go of the directory."""

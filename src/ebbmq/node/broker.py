@@ -10,6 +10,7 @@ from ebbmq.node import declaring, intake, leasing, looking, moving_back, publish
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
 from ebbmq.node.opening import close_engine, open_engine
+from ebbmq.node.rule_verbs import RuleVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 
-class Broker:
+class Broker(RuleVerbs):
     """Queues in a data directory, used in this process. Thread-safe; close it, or use `with`."""
 
     def __init__(self, engine: Engine) -> None:

@@ -16,7 +16,7 @@ from ebbmq.node.ruling import (
     spec_of,
     view_of,
 )
-from ebbmq.policy.rules.faults import InvalidRule, meant
+from ebbmq.policy.rules.faults import InvalidRule
 from ebbmq.policy.rules.rule import RULES_MAX, Rule, check_devices, rule_of
 from ebbmq.policy.rules.spec import RuleChange, RuleSpec, What
 from ebbmq.policy.rules.text import value_text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
-    from ebbmq.node.ruling import Rules
+    from ebbmq.node.ruling import Configured, Rules
     from ebbmq.policy.rules.spec import RuleView
 
 Others = Literal["keep", "remove"]
@@ -114,15 +114,22 @@ def remove(engine: Engine, ids: Iterable[str], terms: Terms) -> int:
     return position
 
 
-def configure(engine: Engine, config: Config) -> int:
+def prepare(engine: Engine, config: Config) -> Configured:
+    """Read what a configuration says about rules, for `configure`.
+
+    Raises:
+        InvalidRule: one of them is not usable; the detail names it.
+    """
+    return read_configured(config, engine.rules.configured)
+
+
+def configure(engine: Engine, configured: Configured) -> int:
     """Take over what a configuration says about rules; returns what to wait for.
 
     Raises:
-        InvalidRule: one of them is not usable; nothing was changed.
         Overloaded: code `disk_full`; nothing was changed.
     """
     rules = engine.rules
-    configured = read_configured(config, rules.configured)
     with engine.lock:
         engine.check_open()
         engine.admit(rules.stored_bytes)
@@ -196,15 +203,9 @@ def _is_same(rules: Rules, rule: Rule) -> bool:
 
 
 def _require(rules: Rules, rule_id: str) -> RuleView:
-    found = rules.added.get(rule_id)
-    if rule_id in rules.configured.rules:
+    found = rules.require(rule_id)
+    if found.source == "configuration":
         raise _read_only(rule_id)
-    if found is None:
-        near = meant(str(rule_id), rules.added)
-        raise UnknownRule(
-            f"there is no rule {rule_id!r:.80}",
-            f"did you mean {near!r}?" if near else "list the rules to see their ids",
-        )
     return found
 
 

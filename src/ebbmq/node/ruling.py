@@ -21,9 +21,11 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
+from ebbmq.errors import UnknownRule
+from ebbmq.node.devices.settings import LOG
 from ebbmq.node.log import log
 from ebbmq.policy.rules.choose import Chooser, Strategy
-from ebbmq.policy.rules.faults import InvalidRule
+from ebbmq.policy.rules.faults import InvalidRule, meant
 from ebbmq.policy.rules.properties import DeviceState, States
 from ebbmq.policy.rules.rule import Rule, RuleSet, check_devices, rule_of
 from ebbmq.policy.rules.spec import RuleChange, RuleSpec, RulesView, RuleView
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.choose import View
     from ebbmq.policy.rules.spec import Source
 
-#: The node's own log as a device; all there is where none is configured.
-LOG: Final = "log"
+#: The node's own log, which is all there is where no device is configured.
 ALONE: Final[States] = {LOG: DeviceState(failure_domain=LOG)}
 _SHOWN_MAX: Final = 10
 
@@ -120,6 +121,10 @@ class Rules:
                 self._chooser = Chooser(*wanted)
                 self._ready = wanted
 
+    def what_if(self, states: States) -> View:
+        """What would be chosen in other states; the view in force stays as it is."""
+        return self._chooser.view(states)
+
     def is_empty(self) -> bool:
         """Whether no rule is in force."""
         return not self._chooser.devices
@@ -128,11 +133,27 @@ class Rules:
 
     def listed(self) -> RulesView:
         """Every rule, by id; one of the configuration hides an added one of its id."""
-        found = dict(self.added)
-        for rule in self.configured.rules.values():
-            found[rule.id] = view_of(rule, "configuration", self.configured_version)
-        rules = [found[name] for name in sorted(found)]
+        names = sorted(self.added.keys() | self.configured.rules.keys())
+        rules = [self.require(name) for name in names]
         return RulesView(self.version, strategy_name(self.configured.strategy), rules)
+
+    def require(self, rule_id: str) -> RuleView:
+        """The rule of an id.
+
+        Raises:
+            UnknownRule: there is none; the nearest is named.
+        """
+        configured = self.configured.rules.get(rule_id)
+        if configured is not None:
+            return view_of(configured, "configuration", self.configured_version)
+        found = self.added.get(rule_id)
+        if found is None:
+            near = meant(str(rule_id), (*self.added, *self.configured.rules))
+            raise UnknownRule(
+                f"there is no rule {rule_id!r:.80}",
+                f"did you mean {near!r}?" if near else "list the rules to see their ids",
+            )
+        return found
 
     def set_added(self, put: Iterable[tuple[RuleView, Rule]], removed: Iterable[str]) -> None:
         """Have these rules from the next `make_ready` on, and no longer those."""
@@ -231,7 +252,10 @@ class Rules:
 
 
 def read_configured(config: Config, before: Configured | None = None) -> Configured:
-    """What a configuration says about rules; those that stand in it as before are not read again.
+    """What a configuration says about rules.
+
+    With what it said before, rules that stand in it as they did are not read again, and devices
+    are those there were: they are opened at the start.
 
     Raises:
         InvalidRule: a rule is not usable; the detail names it.
@@ -245,8 +269,9 @@ def read_configured(config: Config, before: Configured | None = None) -> Configu
         if rule.id in found:
             raise InvalidRule(f"there are two rules {rule.id!r}", "give one of them another id")
         found[rule.id] = rule
-    names = getattr(config, "devices", ())
-    devices = frozenset((LOG, *names)) if names else None
+    devices = frozenset((LOG, *config.devices)) if config.devices else None
+    if before is not None:
+        devices = before.devices
     if devices is not None:
         check_devices(found.values(), devices)
     strategy = config.placement.choice()

@@ -295,16 +295,14 @@ def test_a_configuration_taken_over_while_running_counts_at_once(tmp_path: Path)
     with Broker.open(tmp_path, configured({"id": "A", "weight": 1, "device": "hdd"})) as broker:
         put(broker, "B", "ssd", "SIZE > 100", weight=50)
         fresh = load(configured({"id": "A", "weight": 9, "device": "ssd"}))
-        rule_changes.configure(broker.engine, fresh)
+        rule_changes.configure(broker.engine, rule_changes.prepare(broker.engine, fresh))
         assert chosen(broker) == "ssd"
         version = broker.engine.rules.version
-        rule_changes.configure(broker.engine, fresh)
+        rule_changes.configure(broker.engine, rule_changes.prepare(broker.engine, fresh))
         assert broker.engine.rules.version == version
+        broken = load(configured({"id": "A", "weight": 1, "device": "d", "when": "("}))
         with pytest.raises(InvalidSpec):
-            rule_changes.configure(
-                broker.engine,
-                load(configured({"id": "A", "weight": 1, "device": "d", "when": "("})),
-            )
+            rule_changes.prepare(broker.engine, broken)
         assert chosen(broker) == "ssd"
         assert ids(broker) == ["A", "B"]
 
@@ -370,3 +368,27 @@ def test_a_rule_that_cannot_be_used_is_refused_and_nothing_changes(
         assert refused.value.action
         assert ids(broker) == ["before"]
         assert broker.engine.rules.version == 1
+
+
+def test_a_rule_for_a_device_nobody_has_is_refused_by_name(tmp_path: Path) -> None:
+    devices: dict[str, Any] = {"hdd": {"kind": "file", "directory": str(tmp_path / "hdd")}}
+    devices["hdd"]["capacity_bytes"] = 1 << 30
+    bad = {"devices": devices, **configured({"id": "A", "weight": 1, "device": "hddd"})}
+    with pytest.raises(InvalidSpec) as refused:
+        Broker.open(tmp_path / "data", bad)
+    assert "rule 'A': there is no device 'hddd'" in refused.value.detail
+    assert "'hdd'" in refused.value.action
+    with Broker.open(tmp_path / "data", {"devices": devices}) as broker:
+        for device, when in (("tape", "ALWAYS"), ("hdd", "STATUS(tape) > -5")):
+            with pytest.raises(InvalidSpec) as refused:
+                put(broker, "A", device, when)
+            assert "'tape'" in refused.value.detail
+        with pytest.raises(InvalidSpec):
+            broker.explain_rules(statuses={"tape": -3})
+        put(broker, "A", "hdd", "SIZE > 1")
+        put(broker, "B", "log")
+        told = broker.explain_rules(Properties(size=9.0), statuses={"hdd": 0})
+        assert told.chosen == ("hdd",)
+    with Broker.open(tmp_path / "data") as broker:  # without the device
+        assert ids(broker) == ["A", "B"]
+        assert broker.explain_rules(Properties(size=9.0)).chosen == ("log",)

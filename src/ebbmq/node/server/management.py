@@ -30,6 +30,7 @@ from ebbmq.node.server.manual import Manual
 from ebbmq.node.server.metrics import Metrics
 from ebbmq.node.server.page import StartPage
 from ebbmq.node.server.queues import Queues
+from ebbmq.node.server.rules import Rules
 from ebbmq.node.server.topics import Topics
 from ebbmq.wire.http import managing
 
@@ -80,7 +81,7 @@ def build(context: Context) -> Application:
 
 def handlers(context: Context) -> list[HTTPRouteHandler]:
     """Every endpoint there is."""
-    parts = (Queues, Topics, Store, Health, Metrics, StartPage, Manual)
+    parts = (Queues, Topics, Rules, Store, Health, Metrics, StartPage, Manual)
     return [route for part in parts for route in part(context).routes()]
 
 

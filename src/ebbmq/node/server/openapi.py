@@ -12,6 +12,8 @@ import msgspec
 
 from ebbmq import __version__
 from ebbmq.node.server.operations import OPERATIONS, Operation
+from ebbmq.policy.rules.grammar import TEXT_CHARS_MAX
+from ebbmq.policy.rules.rule import WEIGHT_MAX
 from ebbmq.wire.http import forms
 
 _REF: Final = "#/components/schemas/{name}"
@@ -20,8 +22,10 @@ _FAULTS: Final = {
     400: "The request, or something in it, is not what this takes.",
     401: "A token is needed, or the one given is not valid.",
     403: "The token does not hold the scope this needs.",
-    404: "There is no such queue, topic or path, or the token may not know of it.",
+    404: "There is no such queue, topic, rule or path, or the token may not know of it.",
     408: "The request did not arrive in time.",
+    409: "Something of that name is there already, or cannot be changed here.",
+    412: "It changed since the version named in If-Match.",
     413: "The request is too large.",
     429: "Full or overloaded; Retry-After says when to try again.",
     503: "The server is stopping, or its storage has failed.",
@@ -34,6 +38,7 @@ _ID: Final = {"type": "string", "pattern": "^[0-9a-f]{1,8}-[0-9a-f]{1,12}$"}
 _PARAMETERS: Final = {
     "queue": "The queue's name; a slash in it is sent as %2F.",
     "topic": "The topic's name; a slash in it is sent as %2F.",
+    "rule": "The rule's id; a slash in it is sent as %2F.",
     "name": "The name given to the lease call.",
     "id": "A message's id, as receipts show it.",
 }
@@ -88,6 +93,10 @@ def _refine(schemas: dict[str, Any]) -> None:
         schema["required"] = [field for field in schema["required"] if field not in bodies]
         schema["oneOf"] = [{"required": [field]} for field in bodies]
         schema["properties"]["body_b64"]["pattern"] = _BASE64
+    for name in ("RuleForm", "RuleChangeForm"):
+        fields = schemas[name]["properties"]
+        fields["weight"] |= {"minimum": 0, "maximum": WEIGHT_MAX}
+        fields["when"] |= {"minLength": 1, "maxLength": TEXT_CHARS_MAX}
 
 
 def _described(operation: Operation) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from ebbmq.node.server.asking import NoFields
-from ebbmq.wire.http import forms, managing
+from ebbmq.policy.rules.explain import Explanation
+from ebbmq.policy.rules.spec import RulesView, RuleView
+from ebbmq.wire.http import forms, managing, rules
 
 Scope = Literal["publish", "consume", "manage"]
 
@@ -75,6 +77,11 @@ class MessageView(msgspec.Struct, omit_defaults=True):
 
 _QUEUE: Final = "/v1/queues/{queue}"
 _TOPIC: Final = "/v1/topics/{topic}"
+_RULE: Final = "/v1/rules/{rule}"
+_EVERYTHING: Final = "For everything: the pattern `*`."
+_IF_MATCH: Final = (
+    f"{_EVERYTHING} If-Match, or `version`, names the version it must not have changed after."
+)
 
 OPERATIONS: Final = (
     Operation(
@@ -344,13 +351,107 @@ OPERATIONS: Final = (
         answer=managing.TopicView,
     ),
     Operation(
+        method="get",
+        path="/v1/rules",
+        name="list_rules",
+        group="Rules",
+        summary="Every storage rule, and the version of them all, which is also the ETag.",
+        scope="manage",
+        needs=_EVERYTHING,
+        answer=RulesView,
+    ),
+    Operation(
+        method="post",
+        path="/v1/rules",
+        name="add_rule",
+        group="Rules",
+        summary="Add a storage rule; it counts for what is published from then on.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=rules.RuleForm,
+        answer=RuleView,
+        statuses=(201,),
+        example='{"id": "W-001", "weight": 31, "device": "hdd", "when": "SIZE > 100"}',
+    ),
+    Operation(
+        method="put",
+        path="/v1/rules",
+        name="put_rules",
+        group="Rules",
+        summary="Add or change many storage rules: all of them or none.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=rules.RulesForm,
+        answer=RulesView,
+        example='{"rules": [{"id": "W-002", "weight": 60, "device": "hdd"}], "others": "keep"}',
+    ),
+    Operation(
+        method="get",
+        path="/v1/rules/audit",
+        name="audit_rules",
+        group="Rules",
+        summary="Who changed which storage rule, and when; newest last.",
+        scope="manage",
+        needs=_EVERYTHING,
+        query=rules.AuditQuery,
+        answer=rules.ChangesForm,
+    ),
+    Operation(
+        method="post",
+        path="/v1/rules/explain",
+        name="explain_rules",
+        group="Rules",
+        summary="Which devices a message would be kept on, and why each other one would not.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=rules.ExplainForm,
+        may_be_empty=True,
+        answer=Explanation,
+        example='{"message": {"size": 35, "type": "TEXT"}, "statuses": {"hdd": -10}}',
+    ),
+    Operation(
+        method="get",
+        path=_RULE,
+        name="show_rule",
+        group="Rules",
+        summary="One storage rule; its version is the ETag.",
+        scope="manage",
+        needs=_EVERYTHING,
+        answer=RuleView,
+    ),
+    Operation(
+        method="put",
+        path=_RULE,
+        name="put_rule",
+        group="Rules",
+        summary="Change a storage rule, enable or disable it, or add it.",
+        scope="manage",
+        needs=_IF_MATCH,
+        query=rules.VersionQuery,
+        body=rules.RuleChangeForm,
+        answer=RuleView,
+        statuses=(200, 201),
+        example='{"enabled": false}',
+    ),
+    Operation(
+        method="delete",
+        path=_RULE,
+        name="remove_rule",
+        group="Rules",
+        summary="Remove a storage rule that was added.",
+        scope="manage",
+        needs=_IF_MATCH,
+        query=rules.VersionQuery,
+        statuses=(204,),
+    ),
+    Operation(
         method="post",
         path="/v1/backup",
         name="backup",
         group="Server",
         summary="Copy the store, in use as it is, to a directory of the server's machine.",
         scope="manage",
-        needs="For everything: the pattern `*`.",
+        needs=_EVERYTHING,
         body=managing.BackupForm,
         answer=managing.BackedUpForm,
         example='{"target": "/var/backups/ebbmq-monday"}',

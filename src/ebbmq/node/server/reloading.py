@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import EbbError, InvalidSpec
 from ebbmq.node import config as configuration
+from ebbmq.node import rule_changes
 from ebbmq.node.log import log
 from ebbmq.node.server import logs
 
@@ -30,6 +32,11 @@ CHANGEABLE: Final = frozenset(
         "http.drain_timeout_ms",
         "log.format",
         "log.level",
+        "placement.strategy",
+        "placement.combine",
+        "placement.bias",
+        "placement.softness",
+        "rules",
     )
 )
 
@@ -58,10 +65,15 @@ def secure(config: HttpConfig, tls: ssl.SSLContext | None = None) -> ssl.SSLCont
     return tls or fresh
 
 
-def reload(context: Context, read: Callable[[], Config], tls: ssl.SSLContext | None) -> None:
-    """Take over what changed and can change; a mistake changes nothing and is logged."""
+async def reload(context: Context, read: Callable[[], Config], tls: ssl.SSLContext | None) -> None:
+    """Take over what changed and can change; a mistake changes nothing and is logged.
+
+    Thousands of rules take seconds to read and to make ready: requests are answered meanwhile.
+    """
+    engine = context.broker.engine
     try:
-        fresh = read()
+        fresh = await asyncio.to_thread(read)
+        rules = await asyncio.to_thread(rule_changes.prepare, engine, fresh)
         before, after = _all(context.config), _all(fresh)
         changed = [name for name in after if after[name] != before[name]]
         # Certificates can be exchanged; TLS itself cannot come or go while the server listens.
@@ -71,6 +83,7 @@ def reload(context: Context, read: Callable[[], Config], tls: ssl.SSLContext | N
             for name in changed
             if name not in CHANGEABLE or (name.startswith("http.tls_") and not has_tls)
         ]
+        await asyncio.to_thread(rule_changes.configure, engine, rules)
     except EbbError as error:
         log.error("reload_refused", detail=error.detail, action=error.action)
         return

@@ -106,6 +106,7 @@ class Serving:
         self._stop = asyncio.Event()
         self._context: Context | None = None
         self._tls: ssl.SSLContext | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serve until a signal says to stop.
@@ -128,6 +129,8 @@ class Serving:
                     await example.load(broker)
                 self._context = Context(broker, config, access, time.time_ns() // 1_000_000)
                 await self._serve(self._context, sockets)
+                if self._reloading is not None:
+                    await self._reloading
         finally:
             for each in sockets:
                 each.close()
@@ -166,7 +169,14 @@ class Serving:
 
     def _reload(self) -> None:
         if self._context is not None:
-            reloading.reload(self._context, self._read, self._tls)
+            # One after the other: the last signal's settings are those that count.
+            self._reloading = asyncio.create_task(self._reload_after(self._reloading))
+
+    async def _reload_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        if self._context is not None and not self._stop.is_set():
+            await reloading.reload(self._context, self._read, self._tls)
 
 
 def run(

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
+#: What a rule or a condition may have at most.
+TEXT_CHARS_MAX: Final = 8_192
+
 GRAMMAR: Final = r"""
 rule: [LABEL ":"] _WEIGHT NUMBER _USE device [_WHEN condition]
 

@@ -11,9 +11,8 @@ import lark
 from ebbmq.policy.rules.build import Builder, Parsed
 from ebbmq.policy.rules.conditions import KEYWORDS, Condition, depth
 from ebbmq.policy.rules.faults import InvalidRule, meant
-from ebbmq.policy.rules.grammar import EXPECTED, GRAMMAR
+from ebbmq.policy.rules.grammar import EXPECTED, GRAMMAR, TEXT_CHARS_MAX
 
-TEXT_CHARS_MAX: Final = 8_192
 DEPTH_MAX: Final = 64
 _WORD_AT: Final = re.compile(r"[\w.\-]+|[=!<>]+|\S")
 _LANGUAGE: Final = ("WEIGHT", "USE", "WHEN", "AND", "OR", "NOT", "IN")

@@ -18,6 +18,8 @@ _STATUS: Final[dict[type[EbbError], int]] = {
     errors.InvalidSpec: 400,
     errors.InvalidRequest: 400,
     errors.LeaseLost: 409,
+    errors.UnknownRule: 404,
+    errors.RuleConflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.TooSlow: 408,
@@ -36,6 +38,7 @@ _STATUS: Final[dict[type[EbbError], int]] = {
 }
 _STATUS_OF_CODE: Final = {
     "confirm_timeout": 504,
+    "version_conflict": 412,
     "method_not_allowed": 405,
     "headers_too_large": 431,
     "too_many_connections": 503,
@@ -52,6 +55,10 @@ _CLASSES: Final[dict[str, type[EbbError]]] = {
     "confirm_timeout": errors.Overloaded,
     "disk_full": errors.Overloaded,
     "cache_full": errors.Overloaded,
+    "rules_full": errors.Overloaded,
+    "rule_read_only": errors.RuleConflict,
+    "version_conflict": errors.RuleConflict,
+    "invalid_rule": errors.InvalidSpec,
     "too_many_connections": errors.Overloaded,
     "partition_faulty": errors.StorageFailed,
     "method_not_allowed": errors.UnknownPath,

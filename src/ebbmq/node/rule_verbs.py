@@ -1,0 +1,224 @@
+"""The verbs about storage rules that the broker and the awaitable broker have."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ebbmq.node import rule_changes
+from ebbmq.node.explaining import explain_rules
+from ebbmq.node.rule_changes import Terms
+from ebbmq.policy.rules.properties import Properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ebbmq.node.broker import Broker
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.rule_changes import Others
+    from ebbmq.policy.rules.explain import Explanation
+    from ebbmq.policy.rules.spec import RuleChange, RuleSpec, RulesView, RuleView
+
+
+class RuleVerbs:
+    """Changes return once they are in force and survive a power cut."""
+
+    engine: Engine
+
+    def rules(self) -> RulesView:
+        """Every rule, of the configuration and added, with the version of them all."""
+        with self.engine.lock:
+            self.engine.check_open()
+            return self.engine.rules.listed()
+
+    def rule(self, rule_id: str) -> RuleView:
+        """One rule.
+
+        Raises:
+            UnknownRule: there is none of that id.
+        """
+        with self.engine.lock:
+            self.engine.check_open()
+            return self.engine.rules.require(rule_id)
+
+    def put_rule(
+        self,
+        rule: RuleSpec,
+        *,
+        version: int | None = None,
+        new: bool = False,
+        who: str | None = None,
+    ) -> RuleView:
+        """Add a rule, or change the one of its id; messages that are stored stay where they are.
+
+        Args:
+            rule: the rule.
+            version: refuse if the rule changed after this version of all rules.
+            new: refuse if there is a rule of its id.
+            who: what the record says of who did it; None takes `client` of the configuration.
+
+        Raises:
+            InvalidSpec: code `invalid_rule`; the rule is not usable.
+            RuleConflict: it is the configuration's, is there already, or changed since.
+        """
+        terms = Terms(self._who(who), version, only_new=new)
+        views, position = rule_changes.put(self.engine, [rule], terms)
+        self.engine.journal.wait("synced", position)
+        return views[0]
+
+    def put_rules(
+        self, rules: Iterable[RuleSpec], *, others: Others = "keep", who: str | None = None
+    ) -> RulesView:
+        """Add or change rules, all of them or none.
+
+        Args:
+            rules: the rules.
+            others: what becomes of other rules that were added: `keep` or `remove` them.
+            who: see put_rule.
+        """
+        _, position = rule_changes.put(self.engine, list(rules), Terms(self._who(who)), others)
+        self.engine.journal.wait("synced", position)
+        return self.rules()
+
+    def enable_rule(
+        self,
+        rule_id: str,
+        *,
+        enabled: bool = True,
+        version: int | None = None,
+        who: str | None = None,
+    ) -> RuleView:
+        """Switch a rule on, or off; twice is as once.
+
+        Raises:
+            UnknownRule: there is none of that id.
+        """
+        terms = Terms(self._who(who), version)
+        view, position = rule_changes.set_enabled(self.engine, rule_id, terms, enabled=enabled)
+        self.engine.journal.wait("synced", position)
+        return view
+
+    def remove_rule(
+        self, rule_id: str, *, version: int | None = None, who: str | None = None
+    ) -> None:
+        """Remove a rule that was added.
+
+        Raises:
+            UnknownRule: there is none of that id.
+            RuleConflict: it is the configuration's, or changed since.
+        """
+        position = rule_changes.remove(self.engine, [rule_id], Terms(self._who(who), version))
+        self.engine.journal.wait("synced", position)
+
+    def rule_changes(self) -> list[RuleChange]:
+        """Who changed which rule, and when, newest last; the last limits.RULE_CHANGES_MAX."""
+        with self.engine.lock:
+            self.engine.check_open()
+            return list(self.engine.rules.changes)
+
+    def explain_rules(
+        self,
+        message: Properties | None = None,
+        *,
+        durable: bool = True,
+        replicas: int = 1,
+        default: str | None = None,
+        statuses: Mapping[str, float] | None = None,
+    ) -> Explanation:
+        """Say which devices a message would be kept on, and why each other one would not.
+
+        Args:
+            message: the message as rules see it.
+            durable: whether it must be on a durable device.
+            replicas: how many copies its publisher asks for.
+            default: the device of its queue.
+            statuses: statuses of devices to be used instead of those that are measured.
+        """
+        return explain_rules(
+            self.engine,
+            message or Properties(),
+            durable=durable,
+            replicas=replicas,
+            default=default,
+            statuses=statuses,
+        )
+
+    def _who(self, who: str | None) -> str:
+        return self.engine.config.client if who is None else who
+
+
+class AsyncRuleVerbs:
+    """The same, awaited: reading thousands of rules is nothing for the loop's thread."""
+
+    _broker: Broker
+
+    async def rules(self) -> RulesView:
+        """See Broker.rules."""
+        return await asyncio.to_thread(self._broker.rules)
+
+    async def rule(self, rule_id: str) -> RuleView:
+        """See Broker.rule."""
+        return self._broker.rule(rule_id)
+
+    async def put_rule(
+        self,
+        rule: RuleSpec,
+        *,
+        version: int | None = None,
+        new: bool = False,
+        who: str | None = None,
+    ) -> RuleView:
+        """See Broker.put_rule."""
+        verb = partial(self._broker.put_rule, rule, version=version, new=new, who=who)
+        return await asyncio.to_thread(verb)
+
+    async def put_rules(
+        self, rules: Iterable[RuleSpec], *, others: Others = "keep", who: str | None = None
+    ) -> RulesView:
+        """See Broker.put_rules."""
+        verb = partial(self._broker.put_rules, rules, others=others, who=who)
+        return await asyncio.to_thread(verb)
+
+    async def enable_rule(
+        self,
+        rule_id: str,
+        *,
+        enabled: bool = True,
+        version: int | None = None,
+        who: str | None = None,
+    ) -> RuleView:
+        """See Broker.enable_rule."""
+        verb = partial(self._broker.enable_rule, rule_id, enabled=enabled, version=version, who=who)
+        return await asyncio.to_thread(verb)
+
+    async def remove_rule(
+        self, rule_id: str, *, version: int | None = None, who: str | None = None
+    ) -> None:
+        """See Broker.remove_rule."""
+        verb = partial(self._broker.remove_rule, rule_id, version=version, who=who)
+        await asyncio.to_thread(verb)
+
+    async def rule_changes(self) -> list[RuleChange]:
+        """See Broker.rule_changes."""
+        return self._broker.rule_changes()
+
+    async def explain_rules(
+        self,
+        message: Properties | None = None,
+        *,
+        durable: bool = True,
+        replicas: int = 1,
+        default: str | None = None,
+        statuses: Mapping[str, float] | None = None,
+    ) -> Explanation:
+        """See Broker.explain_rules."""
+        verb = partial(
+            self._broker.explain_rules,
+            message,
+            durable=durable,
+            replicas=replicas,
+            default=default,
+            statuses=statuses,
+        )
+        return await asyncio.to_thread(verb)

@@ -37,6 +37,7 @@ class Reason(enum.IntEnum):
     DAMAGED = 8
     REDRIVEN = 9
     LOST = 10
+    FADED = 11
 
 
 REASON_TEXT: Final = {
@@ -50,6 +51,7 @@ REASON_TEXT: Final = {
     Reason.DAMAGED: "damaged",
     Reason.REDRIVEN: "redriven",
     Reason.LOST: "lost",
+    Reason.FADED: "faded",
 }
 
 
@@ -232,6 +234,39 @@ class Removal(msgspec.Struct, frozen=True, gc=False):
     moved_to: str | None = None
 
 
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as people see it: what it is, how it is doing, what it has."""
+
+    name: str
+    kind: str
+    where: str
+    tier: str
+    durable: bool
+    failure_domain: str
+    cost_per_gib_month: float
+    used_bytes: int
+    capacity_bytes: int
+    free_percent: float
+    latency_ms: float
+    #: 0 (good) to -100, as rules see it, and what each measure takes of it.
+    status: float
+    parts: dict[str, float]
+    #: Whether it is chosen and called at all.
+    usable: bool
+    circuit: Literal["closed", "open", "half_open"]
+    #: Since when it can, or cannot, be used.
+    since_ms: int
+    calls: int
+    errors: int
+    last_error: str
+    last_error_at_ms: int | None
+    #: What waits to be written there.
+    pending_bytes: int
+    copies: int
+    #: Copies on their way to it or from it.
+    moves: int
+
+
 class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When rates of newly published messages rise and fall, by how long consumers take."""
 
@@ -296,6 +331,7 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     score_access_bonus: float = 0.0
     score_medium: float = 50.0
     score_high: float = 100.0
+    evaluate_every_ms: int = 60_000
     on_faded: OnFaded = "archive"
     min_copies: int = 1
     max_replicas: int | None = None
@@ -349,6 +385,7 @@ SPEC_WHOLE_OR_NONE: Final = {
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),
     "max_replicas": (1, limits.REPLICAS_MAX),
+    "evaluate_every_ms": (1, limits.DURATION_MS_MAX),
 }
 _CHOICES: Final = {
     "on_stale": ("drop", "dead_letter"),

@@ -36,6 +36,7 @@ class Holding(NamedTuple):
     target: int = 1
     min_copies: int = 1
     durable: bool = True
+    replicas: int = 1  # as many as the publisher asked for
 
     def staying(self) -> Devices:
         """The confirmed copies that are meant to stay."""

@@ -127,6 +127,8 @@ def lease(
         else:
             _grant_many(partition, candidates, grants, now_ms)
     if seqs:
+        if partition.spec.score_access_bonus:
+            partition.accesses.credit(seqs, now_ms)
         _note_grants(partition, grants, now_ms, name)
         if timeout_ms != partition.spec.lease_timeout_ms:
             partition.granted_at.update(dict.fromkeys(seqs, now_ms))

@@ -1,6 +1,6 @@
 """Facts about copies as the journal holds them: what is equal of many messages is said once.
 
-HELD   msgpack: [[copies, pending, dropping, leaving, target, min_copies, durable],
+HELD   msgpack: [[copies, pending, dropping, leaving, target, min_copies, durable, replicas],
 [first seq, rows, first seq, rows ..]] and so on in pairs
 GONE   msgpack: [[devices that have yet to confirm], [first seq, rows ..]] and so on in pairs
 """
@@ -18,7 +18,7 @@ from ebbmq.core.copies import Fact, Gone, Held, Holding, name_of, parts_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_Told = tuple[list[str], list[str], list[str], list[str], int, int, bool]
+_Told = tuple[list[str], list[str], list[str], list[str], int, int, bool, int]
 _DECODE_HELD: Final = msgspec.msgpack.Decoder(list[tuple[_Told, list[int]]])
 _DECODE_GONE: Final = msgspec.msgpack.Decoder(list[tuple[list[str], list[int]]])
 _ENCODE: Final = msgspec.msgpack.Encoder()

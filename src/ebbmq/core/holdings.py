@@ -341,10 +341,14 @@ class Holdings:
         return Step(facts=(Held(name, holding),))
 
 
-def placed(wanted: Devices, target: int, min_copies: int, *, durable: bool) -> Holding:
+def placed(
+    wanted: Devices, target: int, min_copies: int, *, durable: bool, replicas: int = 1
+) -> Holding:
     """The state of a body that is in the log, and that these devices should have."""
     log = frozenset({LOG})
-    return Holding(log, wanted - log, NO_DEVICES, log - wanted, target, min_copies, durable=durable)
+    return Holding(
+        log, wanted - log, NO_DEVICES, log - wanted, target, min_copies, durable, replicas
+    )
 
 
 def _without(holding: Holding, device: str) -> Holding:

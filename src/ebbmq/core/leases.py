@@ -79,6 +79,7 @@ def ack(partition: Partition, packed: bytes, now_ms: int) -> list[int]:
         len(packed) >= MANY * TOKEN.size
         and partition.adapt is None
         and not partition.granted_at
+        and not partition.accesses.rates
         and _ack_many(partition, packed, now_ms)
     ):
         return []
@@ -117,7 +118,7 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         return False
     if partition.adapt is not None or partition.granted_at:
         partition.observe(seq, row, now_ms)
-    if row[1] > 1:
+    if row[1] > 1 or partition.accesses.rates:
         partition.forget(seq, row)
     partition.by_importance[row[2]] -= 1
     partition.body_bytes -= row[11]

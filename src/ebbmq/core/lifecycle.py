@@ -266,6 +266,9 @@ def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> 
         mine = own[own["segment"] == segment]
         held = mine["length"][(mine["flags"] & ELSEWHERE) == 0]
         partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(mine)
+    if partition.accesses.rates:
+        for seq in seqs.tolist():
+            partition.accesses.forget(seq)
     for at in np.flatnonzero(gone["flags"] & (SHARED | HELD | rows.FAILED_BEFORE)).tolist():
         row = gone[at]
         if row["flags"] & HELD:

@@ -30,6 +30,7 @@ import msgspec
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
+from ebbmq.core.accesses import Accesses
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.dedup import Dedup
 from ebbmq.core.histories import Histories
@@ -169,6 +170,8 @@ class Partition:
         self.end_wheel = Wheel()
         self.dedup = Dedup()
         self.histories = Histories()
+        #: Reads, where the decay score of the queue counts them.
+        self.accesses = Accesses()
         #: Grant instants of leases whose deadline does not tell it (own timeout, extended).
         self.granted_at: dict[int, int] = {}
         self.names: dict[str, list[tuple[int, int]]] = {}
@@ -429,6 +432,7 @@ class Partition:
             self.let_go.append((row[9], row[10], row[11]))
         if row[1] & HELD:
             self.gone.append(seq)
+        self.accesses.forget(seq)
 
     def leave_log(self, seq: int, row: Row) -> None:
         """The log's copy of a body goes; what is left of it there is the row."""
@@ -457,6 +461,7 @@ class Partition:
         TTL and stale act on a leased message now, when it fails.
         """
         duration_ms = self.observe(seq, row, now_ms)
+        self.accesses.reverse(seq, now_ms - duration_ms, now_ms)
         failures = min(limits.FAILURES_MAX, (row[5] >> HIGH) + 1)
         timing = Timing(self.node, row[13], duration_ms, outcome)
         self.histories.add(seq, timing, failures)
@@ -543,6 +548,8 @@ class Partition:
             return self.spec.on_stale == "dead_letter"
         if reason is Reason.OVERFLOW:
             return self.spec.overflow == "dead_letter"
+        if reason is Reason.FADED:
+            return self.spec.on_faded == "dead_letter"
         return reason in (Reason.EXPIRED, Reason.MAX_ATTEMPTS)
 
     def remove(

@@ -129,6 +129,8 @@ class Status(msgspec.Struct, frozen=True):
     old_position: int = 0
     #: Added rules, as their fact has them; empty where there never was one.
     rules: bytes = b""
+    #: By partition and age: the first message not looked at when it reached that age.
+    reviewed: dict[int, dict[int, int]] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -113,6 +113,7 @@ class Checkpointer:
             }
             ranges = {segment: dict(known) for segment, known in engine.ranges.items()}
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
+            reviewed = engine.keeping.reviewer.cursors()
             rules = engine.rules.whole() if engine.rules.version else b""
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
@@ -132,6 +133,7 @@ class Checkpointer:
             ranges,
             closed=closing,
             old_position=old_position,
+            reviewed=reviewed,
             rules=rules,
         )
         self._store.commit(declared.pack_status(status), start_position)

@@ -11,7 +11,6 @@ segments, which hold no facts.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,22 +19,21 @@ from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import held
 from ebbmq.core.copies import name_of
-from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, ELSEWHERE, FREE, RELOCATED, SHARED, log_bytes
+from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.journal import scan
 from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.log import log
 from ebbmq.node.outflow import is_intact
+from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
     from ebbmq.core.index import Page
-    from ebbmq.core.partition import Row
     from ebbmq.journal.contract import SegmentInfo
     from ebbmq.journal.disk import Disk
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-_PLACE: Final = Struct("<II")
 _ROWS_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = limits.MIB
 
@@ -182,46 +180,15 @@ class Compactor:
         return chosen
 
     def _move(self, shard: Shard, seqs: list[int]) -> None:
-        """Copy rows and bodies, then switch the rows (the lock is held).
-
-        The clock fact in front moves the journal's position on, so that a page copied to a
-        checkpoint before the switch is older than the relocation, and one copied after is not.
-        Rows in the record hold the offset of their body in its payload; recovery knows the rest.
-        """
-        engine, partition = self._engine, shard.partition
+        """Relocate some messages, damaged ones as they are (the lock is held)."""
+        partition = shard.partition
         rows = [row for seq in seqs if (row := partition.index.read(seq))]
         places = [(row[9], row[10], 0 if row[1] & ELSEWHERE else row[11]) for row in rows]
-        bodies = engine.journal.read_many(places)
+        bodies = self._engine.journal.read_many(places)
         for seq, row, body in zip(seqs, rows, bodies, strict=True):
             if not row[1] & ELSEWHERE and not is_intact(body, row):
                 log.error("damaged_body", message=f"{partition.pid:x}-{seq:x}")
-        as_of = engine.note_clock()
-        images = [bytearray(partition.index.row_bytes(seq)) for seq in seqs]
-        at = fact.relocate_bodies_at(len(seqs))
-        for image, body in zip(images, bodies, strict=True):
-            # The copy is this row's own, also where the body was shared.
-            image[AT_FLAGS] = image[AT_FLAGS] & ~SHARED | RELOCATED
-            _PLACE.pack_into(image, AT_SEGMENT, 0, at)
-            at += len(body)
-        told = fact.relocate(partition.pid, as_of, seqs, b"".join(images), bodies)
-        segment, payload_at = engine.journal.append_old(*told)
-        for seq, row, image in zip(seqs, rows, images, strict=True):
-            offset = payload_at + _PLACE.unpack_from(image, AT_SEGMENT)[1]
-            _PLACE.pack_into(image, AT_SEGMENT, segment, offset)
-            self._switch(shard, seq, row, bytes(image), segment)
-        engine.note_range(segment, partition.pid, min(seqs), max(seqs) - min(seqs) + 1)
-        partition.note_states([seq for seq in seqs if seq in partition.histories])
-        engine.settle(shard)
-
-    def _switch(self, shard: Shard, seq: int, row: Row, image: bytes, segment: int) -> None:
-        engine, partition = self._engine, shard.partition
-        partition.index.write(seq, image)
-        size = log_bytes(row[1], row[11])
-        if row[1] & SHARED:
-            engine.let_go([(row[9], row[10], row[11])])
-        else:
-            partition.ledger[row[9]] -= size
-        partition.ledger[segment] = partition.ledger.get(segment, 0) + size
+        relocate(self._engine, shard, seqs, bodies, home=False)
 
     # Deletion
 

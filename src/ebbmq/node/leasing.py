@@ -95,6 +95,7 @@ def lease_now(
         out = _within(engine, out, bytes_max)
     if out:
         engine.write_now()
+        engine.keeping.note_reads(queue, out)
     return out
 
 
@@ -155,7 +156,12 @@ def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Leas
     """
     shard = queue.shards[0]
     partition = shard.partition
-    if not partition.depth[READY] or shard.faulty is not None or len(queue.shards) > 1:
+    if (
+        not partition.depth[READY]
+        or shard.faulty is not None
+        or len(queue.shards) > 1
+        or queue.spec.score_access_bonus
+    ):
         return None
     if engine.disk_full:
         engine.check_space_for_leases(1)

@@ -137,6 +137,7 @@ class Recovery:
         self.queue_ms = self.clock_ms = status.queue_ms
         self.wall_ms = status.wall_ms
         self._was_closed = status.closed
+        self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
         if status.rules:
             self._engine.rules.restore(status.rules)

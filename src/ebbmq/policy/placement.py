@@ -73,6 +73,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             max_replicas=spec.max_replicas,
             tiers=spec.tiers,
             on_faded=spec.on_faded,
+            evaluate_every_ms=spec.evaluate_every_ms,
             default=default,
             version=version,
         )
@@ -155,11 +156,7 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
     tier = terms.tier(phase) if pin is None else pin.tier
     ranked = devices.ranked(asked, terms.default)
     if message.durable:
-        # The first is chosen; further copies that no rule speaks of go where they last.
-        ranked[1:] = sorted(
-            ranked[1:],
-            key=lambda each: each.ground == "status" and not devices.states[each.device].durable,
-        )
+        ranked[1:] = sorted(ranked[1:], key=lambda each: _frail(each, terms.tiers, devices))
     if why != "intake":
         ranked = _by_tier(ranked, message, now_ms, (phase, tier), devices)
     chosen, floor_added = _select(ranked, target, floor, message, devices)
@@ -280,6 +277,14 @@ def durable_floor(chosen: list[str], rest: list[str], devices: View) -> str | No
     durable = [name for name in rest if states[name].durable]
     apart = [name for name in durable if _domain(name, devices) not in domains]
     return next(iter(apart or durable), None)
+
+
+def _frail(choice: Choice, tiers: tuple[str, ...], devices: View) -> tuple[bool, int]:
+    """Further copies that no rule speaks of go where they last, and to the fastest tier there."""
+    if choice.ground != "status":
+        return False, 0
+    state = devices.states[choice.device]
+    return not state.durable, tiers.index(state.tier) if state.tier in tiers else len(tiers)
 
 
 def _domain(name: str, devices: View) -> str:

@@ -20,6 +20,7 @@ holdings = st.builds(
     st.integers(1, 9),
     st.integers(1, 9),
     st.booleans(),
+    st.integers(1, 9),
 )
 names = st.builds(name_of, st.integers(0, 3), st.integers(0, 40))
 told = st.one_of(st.builds(Held, names, holdings), st.builds(Gone, names, devices))

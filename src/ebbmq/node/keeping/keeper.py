@@ -38,8 +38,10 @@ from ebbmq.core.copies import (
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import Overloaded
 from ebbmq.model import Reason
+from ebbmq.node.keeping.decisions import Decisions
 from ebbmq.node.keeping.fetching import BodyElsewhere
 from ebbmq.node.keeping.placing import Placing, Stored
+from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Access
 
@@ -47,10 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from ebbmq.core.copies import Devices, Fact, Holding, Name
+    from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Batch as Published
     from ebbmq.core.partition import Row
     from ebbmq.model import QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.fetching import Fetcher
     from ebbmq.node.keeping.mover import Mover
@@ -80,6 +83,8 @@ class Keeper:
         self._engine = engine
         self._holdings = engine.holdings
         self.placing = Placing()
+        self.reviewer = Reviewer(engine)
+        self.decisions = Decisions()
         self.mover: Mover | None = None
         self.reconciler: Reconciler | None = None
         self.fetcher: Fetcher | None = None
@@ -238,6 +243,12 @@ class Keeper:
             for tell in batch.told:
                 tell()
 
+    def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:
+        """Messages were leased: where reads count, they are looked at once that is over."""
+        if queue.spec.score_access_bonus and not self.is_idle:
+            for shard, grants in granted:
+                self.reviewer.was_read(shard, grants.seqs, grants.deadline_ms)
+
     # Bodies that are elsewhere
 
     def fetch_ahead(self, shard: Shard, wanted: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -266,8 +277,22 @@ class Keeper:
 
     # Steps
 
-    def apply(self, steps: Iterable[Step]) -> None:
-        """Append the facts of steps, then carry out what follows."""
+    def ask(self, name: Name, device: str) -> Step:
+        """Ask for a copy; the row remembers that there is more to know of it."""
+        self.mark(name)
+        return self._holdings.add_copy(name, device)
+
+    def mark(self, name: Name) -> None:
+        """Have a row say that there is more to know of its body."""
+        known = self.row_of(name)
+        if known is not None:
+            found = known[0].partition.index.locate(known[1])
+            assert found is not None
+            found[0].buffer[found[1] + AT_FLAGS] |= HELD
+            found[0].dirty = True
+
+    def apply(self, steps: Iterable[Step], *, calm: bool = False) -> None:
+        """Append the facts of steps, then carry out what follows; `calm`: when there is time."""
         facts: list[Fact] = []
         effects: list[Effect] = []
         for step in steps:
@@ -275,14 +300,14 @@ class Keeper:
             effects += step.effects
         position = self._append(facts)
         for effect in effects:
-            self._carry_out(effect, position)
+            self._carry_out(effect, position, calm=calm)
         if self._lacking:
             for fact in facts:
                 if fact.name in self._lacking and self._holdings.is_eligible(fact.name):
                     self._copied(fact.name)
             self._engine.open_held()
 
-    def _carry_out(self, effect: Effect, position: int) -> None:
+    def _carry_out(self, effect: Effect, position: int, *, calm: bool = False) -> None:
         mover = self.mover
         if isinstance(effect, BodyLost):
             self._lost(effect.name)
@@ -291,7 +316,7 @@ class Keeper:
         elif mover is None:
             return  # asked for again when there are devices
         elif isinstance(effect, PutCopy):
-            mover.put(effect.name, effect.device)
+            mover.put(effect.name, effect.device, calm=calm)
         else:
             forget = isinstance(effect, ForgetCopy)
             mover.delete(effect.name, effect.device, position, forget=forget)
@@ -314,7 +339,7 @@ class Keeper:
         identity = f"{pid:x}-{seq:x}"
         self._engine.damage.append(f"every copy of message {identity} is lost")
         log.error("body_lost", message=identity, queue=shard.queue.spec.name)
-        shard.partition.remove([(seq, row)], Reason.DAMAGED, self._engine.now_ms())
+        shard.partition.remove([(seq, row)], Reason.LOST, self._engine.now_ms())
         self._engine.settle(shard)
 
     # Results
@@ -372,7 +397,7 @@ class Keeper:
             shard, seq, row = known
             wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
             for device in wanted.add[:missing]:
-                steps.append(self._holdings.add_copy(name, device))
+                steps.append(self.ask(name, device))
             if lacks(self._holdings.of(name), lost):
                 self.is_short = True
         self.apply(steps)

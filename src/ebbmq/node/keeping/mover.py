@@ -19,12 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq import limits
-from ebbmq.core.copies import name_of
-from ebbmq.core.row import HIGH, LOW48, RATE_UNIT
+from ebbmq.core.copies import LOG, name_of, parts_of
+from ebbmq.core.row import ELSEWHERE, HIGH, LOW48, RATE_UNIT
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Copy, Key, Properties
 from ebbmq.node import leasing
 from ebbmq.node.log import log
+from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,6 +138,9 @@ class Mover:
         """Begin what can be begun; whether anything could."""
         begun = False
         for device, work in list(self._work.items()):
+            if device == LOG:
+                begun |= self._bring_home(work)
+                continue
             devices = self._engine.devices
             port = devices.ports.get(device) if devices is not None else None
             if port is None or work.under_way >= _CALLS_MAX:
@@ -147,6 +151,30 @@ class Mover:
             begun |= self._delete_some(port, work)
             begun |= self._put_some(port, work)
         return begun
+
+    def _bring_home(self, work: _Work) -> bool:
+        """Write bodies that other devices have into the log."""
+        engine = self._engine
+        with engine.lock:
+            names = _take([work.urgent, work.calm], _COUNT_MAX)
+        if not names:
+            return False
+        ready, rest = self._read(names, LOG)
+        by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
+        with engine.lock:
+            work.urgent.extendleft(reversed(rest))
+            for each in ready:
+                known = engine.keeping.row_of(each.name)
+                if known is not None and known[2][1] & ELSEWHERE:
+                    by_shard.setdefault(known[0], []).append((known[1], each.copy.payload))
+            for shard, some in by_shard.items():
+                seqs, bodies = [seq for seq, _ in some], [body for _, body in some]
+                relocate(engine, shard, seqs, bodies, home=True)
+        engine.journal.sync_old()
+        with engine.lock:
+            work.copied += len(ready)
+            engine.keeping.copies_made(LOG, [each.name for each in ready])
+        return True
 
     def _give_up(self, device: str, work: _Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""
@@ -200,7 +228,7 @@ class Mover:
         return True
 
     def _key(self, name: Name) -> Key:
-        return Key(self._engine.directory.identity.uuid, name >> 48, name & (1 << 48) - 1)
+        return Key(self._engine.directory.identity.uuid, *parts_of(name))
 
     # Bodies
 

@@ -87,7 +87,11 @@ class Placing:
         if not wanted.copies:
             return NORMAL
         return placed(
-            frozenset(wanted.copies), wanted.target, terms.min_copies, durable=message.durable
+            frozenset(wanted.copies),
+            wanted.target,
+            terms.min_copies,
+            durable=message.durable,
+            replicas=message.replicas or 1,
         )
 
     def again(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
@@ -95,7 +99,7 @@ class Placing:
         row, holding = stored.row, stored.holding
         spec = shard.queue.spec
         read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
-        replicas = holding.target if stored.headers is None else read.replicas or 1
+        replicas = max(holding.replicas, read.replicas or 1)
         return place(
             Placed(
                 properties=Properties(

@@ -1,0 +1,108 @@
+"""When stored messages are to be looked at again: no timer per message, no sweep.
+
+Without reads a decay score depends on age alone, and messages come in the order of their age. So
+each threshold of a queue is an age and a cursor: everything before the cursor has passed it, and
+what passes it next is at the cursor. Only messages that must be seen at another instant, because
+they were read, are leased, or may get one more copy, have an entry of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq.core.index import PAGE_BITS, SLOT_MASK
+from ebbmq.core.row import FREE, LOW48
+from ebbmq.policy.decay import Access, Phase, next_crossing_ms
+
+if TYPE_CHECKING:
+    from ebbmq.core.index import Index, Page
+    from ebbmq.policy.placement import Terms
+
+_LOW48: Final = np.uint64(LOW48)
+_NEVER_READ: Final = Access()
+
+
+def ages_of(terms: Terms) -> list[int]:
+    """The ages at which messages of a queue that nobody reads are looked at."""
+    ages: set[int] = set()
+    phase = terms.score.phase(terms.score.at(0, 0.0))
+    may_grow = terms.max_replicas is not None and terms.max_replicas > 1
+    if phase is not Phase.FRESH or may_grow:
+        ages.add(terms.evaluate_every_ms)
+    at_ms = next_crossing_ms(terms.score, 0, _NEVER_READ, 0)
+    while at_ms is not None:
+        ages.add(max(at_ms, terms.evaluate_every_ms))
+        at_ms = next_crossing_ms(terms.score, 0, _NEVER_READ, at_ms)
+    return sorted(ages)
+
+
+class Reviews:
+    """The cursors and single entries of one partition."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        #: By age: the number of the first message that is not known to have passed it.
+        self.cursors: dict[int, int] = {}
+        self._single: list[tuple[int, int]] = []
+
+    def adopt(self, ages: list[int]) -> None:
+        """Look at messages of these ages; for an age that is new, from the front on."""
+        self.cursors = {age: self.cursors.get(age, 0) for age in ages}
+
+    def look_at(self, seq: int, at_ms: int) -> None:
+        """Have one message looked at, at an instant of its own."""
+        heapq.heappush(self._single, (at_ms, seq))
+
+    def due(self, now_ms: int, count: int) -> list[int]:
+        """At most `count` messages that are to be looked at now; fewer: no more are due."""
+        out: list[int] = []
+        while self._single and self._single[0][0] <= now_ms and len(out) < count:
+            seq = heapq.heappop(self._single)[1]
+            if self._index.state_of(seq) != FREE:
+                out.append(seq)
+        for age in self.cursors:
+            if len(out) >= count:
+                break
+            out += self._passed(age, now_ms - age, count - len(out))
+        return list(dict.fromkeys(out))
+
+    def _passed(self, age: int, before_ms: int, count: int) -> list[int]:
+        """The next messages published at `before_ms` or earlier; the cursor goes behind them."""
+        if before_ms < 0:
+            return []
+        index, cursor = self._index, self.cursors[age]
+        out: list[int] = []
+        first = cursor >> PAGE_BITS
+        for number in sorted(number for number in index.pages if number >= first):
+            page = index.pages[number]
+            seqs, enqueued = _rows(page, max(0, cursor - (number << PAGE_BITS)))
+            late = np.flatnonzero(enqueued > before_ms)
+            stop = int(late[0]) if len(late) else len(seqs)
+            taken = seqs[: min(stop, count - len(out))]
+            out += taken.tolist()
+            if len(taken) < len(seqs):
+                cursor = int(seqs[len(taken)])
+                break
+            cursor = min(index.next_seq, (number + 1) << PAGE_BITS)
+        self.cursors[age] = cursor
+        return out
+
+
+def _rows(page: Page, start: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and instants of publishing of the live rows of a page from a slot on."""
+    base = page.number << PAGE_BITS
+    if page.thin is None:
+        states = page.view["state"][start : SLOT_MASK + 1]
+        slots = np.flatnonzero(states != FREE) + start
+        return slots + base, (page.view["enqueued"][slots] & _LOW48).astype(np.int64)
+    kept = sorted(
+        (slot >> 6, at >> 6)
+        for slot, at in page.thin.items()
+        if slot >> 6 >= start and page.buffer[at] != FREE
+    )
+    places = np.array([at for _, at in kept], dtype=np.int64)
+    slots = np.array([slot for slot, _ in kept], dtype=np.int64)
+    return slots + base, (page.view["enqueued"][places] & _LOW48).astype(np.int64)

@@ -1,0 +1,143 @@
+"""Looking at stored messages again when their decay score has crossed a threshold.
+
+The same question as at intake, `place`, with the score, age and access rate of the moment: a fresh
+message may get one more copy, one that is kept moves to the middle tier, and a faded one goes to
+the archive with one copy, or leaves. What follows is done by the mover when nothing urgent waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.core.copies import LOG, Step, name_of
+from ebbmq.core.reviews import Reviews, ages_of
+from ebbmq.core.row import DYING, LEASED
+from ebbmq.model import Reason
+from ebbmq.policy.decay import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ebbmq.core.partition import Row
+    from ebbmq.model import QueueSpec
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.rules.choose import View
+
+_AT_ONCE: Final = 256
+#: A leased message is looked at again after so long.
+_LEASED_MS: Final = 1_000
+
+
+class Reviewer:
+    """Looks at what is due; run by the upkeep thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reviews: dict[int, tuple[QueueSpec, Reviews]] = {}
+        #: Cursors of the last checkpoint, by partition and age.
+        self.resumed: dict[int, dict[int, int]] = {}
+
+    def run(self) -> None:
+        """Look at everything that is due, the lock free between slices."""
+        engine = self._engine
+        for pid in list(engine.catalog.shards):
+            while engine.closed is None:
+                with engine.lock:
+                    shard = engine.catalog.shards.get(pid)
+                    if shard is None or shard.faulty is not None or not self._some(shard):
+                        break
+                engine.let_others_in()
+
+    def was_read(self, shard: Shard, seqs: Iterable[int], until_ms: int) -> None:
+        """Have messages looked at after a lease, unless they are gone by then (lock is held)."""
+        reviews = self.of(shard)
+        for seq in seqs:
+            reviews.look_at(seq, until_ms)
+
+    def cursors(self) -> dict[int, dict[int, int]]:
+        """How far messages were looked at, for a checkpoint (the lock is held)."""
+        return {
+            pid: dict(reviews.cursors)
+            for pid, (_, reviews) in self._reviews.items()
+            if reviews.cursors
+        }
+
+    def of(self, shard: Shard) -> Reviews:
+        """The reviews of a partition, as its queue wants them now (the lock is held)."""
+        pid, spec = shard.partition.pid, shard.queue.spec
+        known = self._reviews.get(pid)
+        if known is None or known[0] is not spec:
+            reviews = Reviews(shard.partition.index) if known is None else known[1]
+            if known is None:
+                reviews.cursors = self.resumed.pop(pid, {})
+            reviews.adopt(ages_of(self._engine.keeping.placing.terms(spec)))
+            known = self._reviews[pid] = spec, reviews
+        return known[1]
+
+    def _some(self, shard: Shard) -> bool:
+        """Look at some messages; whether more may be due (the lock is held)."""
+        engine = self._engine
+        reviews, now_ms = self.of(shard), engine.now_ms()
+        if not reviews.cursors and not len(shard.partition.accesses):
+            return False
+        seqs = reviews.due(now_ms, _AT_ONCE)
+        if not seqs:
+            return False
+        view = engine.keeping.view()
+        steps: list[Step] = []
+        for seq in seqs:
+            row = shard.partition.index.read(seq)
+            if row is None or row[0] == DYING:
+                continue
+            if row[0] == LEASED:
+                reviews.look_at(seq, now_ms + _LEASED_MS)
+            else:
+                steps += self._look(shard, seq, row, now_ms, view)
+        engine.keeping.apply(steps, calm=True)
+        engine.settle(shard)
+        return True
+
+    def _look(self, shard: Shard, seq: int, row: Row, now_ms: int, view: View) -> list[Step]:
+        keeper, partition = self._engine.keeping, shard.partition
+        name = name_of(partition.pid, seq)
+        stored = keeper.stored(shard, seq, row, name)._replace(
+            access=partition.accesses.of(seq), review_at_ms=now_ms
+        )
+        wanted = keeper.placing.again(shard, stored, now_ms, view)
+        if wanted.action != "keep":
+            keeper.decisions.note(now_ms, [name], "faded", "", f"score {wanted.score:.1f}")
+            partition.end_row(seq, row, Reason.FADED, now_ms)
+            return []
+        self._next_look(shard, seq, row, wanted, now_ms)
+        return self._steps(name, stored.holding.staying(), wanted, now_ms)
+
+    def _next_look(self, shard: Shard, seq: int, row: Row, wanted: Wanted, now_ms: int) -> None:
+        """Have a message looked at where no cursor will come by in time."""
+        at_ms = wanted.review_at_ms
+        if at_ms is None or at_ms <= now_ms:
+            return
+        reviews = self.of(shard)
+        if wanted.phase is Phase.FRESH or shard.partition.accesses.of(seq).rate > 0.0:
+            reviews.look_at(seq, at_ms)
+
+    def _steps(self, name: int, present: frozenset[str], wanted: Wanted, now_ms: int) -> list[Step]:
+        """Ask for what is wanted and let go of the rest, which waits for what was asked for."""
+        keeper = self._engine.keeping
+        holdings = self._engine.holdings
+        reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
+        steps: list[Step] = []
+        if wanted.target != holdings.of(name).target:
+            keeper.mark(name)
+            steps.append(holdings.set_target(name, wanted.target))
+        for device in wanted.add:
+            steps.append(keeper.ask(name, device))
+            event = "archived" if wanted.phase is Phase.FADED else "copied"
+            keeper.decisions.note(now_ms, [name], event, device, reason)
+        if not wanted.missing:
+            for device in sorted(present - set(wanted.copies)):
+                if device == LOG or device in keeper.view().states:
+                    steps.append(holdings.drop_copy(name, device))
+                    keeper.decisions.note(now_ms, [name], "dropped", device, reason)
+        return steps

@@ -1,0 +1,191 @@
+"""Copies and tiers follow the decay score: seed 000, on real devices."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.limits import DAY_MS
+from ebbmq.node.outflow import parse_id
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE_S = 30.0
+ROOM = 64 << 20
+CONFIG = {
+    "devices": {
+        "log": {"tier": "fast"},
+        "hdd": {"kind": "file", "capacity_bytes": ROOM, "tier": "slow"},
+        "cold": {"kind": "object", "directory": "cold", "capacity_bytes": ROOM, "tier": "archive"},
+    }
+}
+FADING = {
+    "score_per_day": 10.0,
+    "score_medium": 20.0,
+    "score_high": 50.0,
+    "tiers": ("fast", "slow", "archive"),
+}
+
+
+class Scene:
+    """A broker whose days pass at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.clock = path, ManualClock()
+        self.broker = Broker.open(path, CONFIG, self.clock)
+
+    def reopen(self) -> None:
+        self.broker.close()
+        self.broker = Broker.open(self.path, CONFIG, self.clock)
+
+    def holding(self, message_id: str):
+        with self.broker.engine.lock:
+            return self.broker.engine.holdings.of(name_of(*parse_id(message_id)))
+
+    def until_on(self, message_ids, *devices: str) -> None:
+        self.until(
+            lambda: all(self.holding(each).copies == set(devices) for each in message_ids),
+            lambda: f"{[self.holding(each) for each in message_ids]}",
+        )
+
+    def until(self, is_so: Callable[[], bool], told: Callable[[], str] = str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < deadline, told()
+            time.sleep(0.005)
+
+    def days(self, days: float) -> None:
+        self.clock.advance(round(days * DAY_MS))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "data")
+    yield scene
+    scene.broker.close()
+
+
+def publish(scene: Scene, count: int = 5, **fields) -> list[str]:
+    messages = [Message(b"body %d" % number, **fields) for number in range(count)]
+    return [receipt.id for receipt in scene.broker.publish("q", messages)]
+
+
+def test_above_the_high_threshold_one_copy_is_left_in_the_archive(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", **FADING))
+    ids = publish(scene, replicas=2)
+    scene.until_on(ids, LOG, "hdd")
+    scene.days(5.5)
+    scene.until_on(ids, "cold")
+    assert {scene.holding(each).target for each in ids} == {1}
+    assert [lease.body for lease in scene.broker.lease("q", 10)] == [
+        b"body %d" % number for number in range(5)
+    ]
+
+
+def test_between_the_thresholds_a_message_keeps_its_copies_on_the_middle_tier(
+    scene: Scene,
+) -> None:
+    scene.broker.declare(QueueSpec("q", **FADING))
+    ids = publish(scene)
+    scene.days(1)
+    assert {scene.holding(each).copies for each in ids} == {frozenset({LOG})}
+    scene.days(1.5)
+    scene.until_on(ids, "hdd")
+
+
+def test_a_fresh_message_gets_one_copy_more_at_each_evaluation_up_to_the_most(
+    scene: Scene,
+) -> None:
+    scene.broker.declare(QueueSpec("q", max_replicas=3, evaluate_every_ms=60_000))
+    ids = publish(scene, 2)
+    scene.clock.advance(59_000)
+    assert {scene.holding(each).target for each in ids} == {1}
+    scene.clock.advance(2_000)
+    scene.until(lambda: all(len(scene.holding(each).copies) == 2 for each in ids))
+    scene.clock.advance(61_000)
+    scene.until(lambda: all(len(scene.holding(each).copies) == 3 for each in ids))
+    scene.clock.advance(600_000)
+    assert {scene.holding(each).target for each in ids} == {3}
+
+
+def test_work_consumed_promptly_costs_no_copy(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", max_replicas=3))
+    publish(scene)
+    leases = scene.broker.lease("q", 10)
+    scene.broker.ack("q", [lease.token for lease in leases])
+    scene.clock.advance(120_000)
+    assert scene.broker.engine.keeping.decisions.counts == {}
+
+
+def test_reads_keep_a_message_from_fading(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=100.0, **FADING))
+    read, unread = publish(scene, 2)
+    scene.days(4.9)
+    (lease,) = scene.broker.lease("q", 1)
+    assert lease.id == read
+    scene.broker.release("q", [lease.token])
+    scene.days(0.2)
+    scene.until_on([unread], "cold")
+    assert "cold" not in scene.holding(read).copies
+    scene.days(30)
+    scene.until_on([read], "cold")
+
+
+def test_a_faded_message_that_is_read_again_climbs_back(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=100.0, **FADING))
+    ids = publish(scene, 2, replicas=2)
+    scene.days(6)
+    scene.until_on(ids, "cold")
+    (lease,) = scene.broker.lease("q", 1)
+    scene.broker.release("q", [lease.token])
+    scene.clock.advance(60_000)
+    scene.until_on([lease.id], "cold", LOG)
+    assert scene.holding(ids[1]).copies == {"cold"}
+
+
+def test_a_leased_message_is_moved_when_its_lease_is_over(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", lease_timeout_ms=7 * DAY_MS, **FADING))
+    (message_id,) = publish(scene, 1)
+    (lease,) = scene.broker.lease("q", 1)
+    scene.days(5.5)
+    assert scene.holding(message_id).copies == {LOG}
+    scene.broker.release("q", [lease.token])
+    scene.clock.advance(2_000)
+    scene.until_on([message_id], "cold")
+
+
+@pytest.mark.parametrize(("on_faded", "expected"), [("remove", 0), ("dead_letter", 3)])
+def test_a_faded_message_can_leave_instead_on_the_record(
+    scene: Scene, on_faded: str, expected: int
+) -> None:
+    scene.broker.declare(QueueSpec("dead"))
+    scene.broker.declare(QueueSpec("q", on_faded=on_faded, dead_queue="dead", **FADING))
+    publish(scene, 3)
+    scene.days(5.5)
+    scene.until(lambda: sum(scene.broker.stats("q")["depth"].values()) == 0)
+    assert [removal.reason for removal in scene.broker.removals("q")] == ["faded"] * 3
+    assert scene.broker.stats("dead")["depth"]["ready"] == expected
+
+
+def test_after_a_restart_nothing_is_looked_at_twice_and_nothing_is_left_out(
+    scene: Scene,
+) -> None:
+    scene.broker.declare(QueueSpec("q", **FADING))
+    early = publish(scene)
+    scene.days(5.5)
+    scene.until_on(early, "cold")
+    late = publish(scene)
+    scene.reopen()
+    scene.days(0.1)
+    assert scene.broker.engine.keeping.decisions.counts == {}
+    scene.days(5.5)
+    scene.until_on(late, "cold")
+    bodies = [lease.body for lease in scene.broker.lease("q", 20)]
+    assert sorted(bodies) == sorted([b"body %d" % number for number in range(5)] * 2)

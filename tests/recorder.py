@@ -98,7 +98,10 @@ class Recorder:
         messages = [_message(s) for s in sent]
         try:
             receipts = self._broker.publish(queue, messages, confirm=level, timeout_ms=timeout_ms)
-        except ClientError:
+        except ClientError as error:
+            if error.code == "confirm_timeout":  # stored or not is not known
+                self._end(number, call, "unknown")
+                raise
             self._end(number, call, "failed")
             return "failed"
         except EbbError:
@@ -224,6 +227,7 @@ def _message(sent: Sent) -> Message:
         ttl_ms=sent.ttl_ms,
         decay_rate=0.5 if sent.decays else None,
         id=sent.producer_id,
+        replicas=sent.replicas,
     )
 
 

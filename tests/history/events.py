@@ -21,6 +21,7 @@ class Sent(msgspec.Struct, frozen=True):
     ttl_ms: int | None = None
     decays: bool = False
     producer_id: str | None = None
+    replicas: int | None = None
 
 
 class Publish(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,235 @@
+"""Three real devices of a broker, and everything that may happen to one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import quote
+
+import psycopg
+
+from ebbmq.journal.disk import FileDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ebbmq.journal.disk import File
+    from tests.servers import Postgres, Valkey
+
+MIB = 1 << 20
+#: Judged and tried again so soon that a test sees it; slow only after what no machine needs.
+SOON = {"every_ms": 50, "open_ms": 50, "open_ms_max": 200, "better_after_ms": 100}
+TIMEOUT_MS = 2_000
+STALL_MS = 2_500
+Mood = Literal["well", "frozen", "failing", "unwritable", "wrong", "nothing"]
+
+
+class Moods:
+    """How a disk behaves just now; every file of it asks before each operation."""
+
+    def __init__(self) -> None:
+        self.mood: Mood = "well"
+        self._thawed = threading.Event()
+        self._thawed.set()
+
+    @contextlib.contextmanager
+    def being(self, mood: Mood) -> Iterator[None]:
+        """Behave so for a while."""
+        if mood == "frozen":
+            self._thawed.clear()
+        self.mood = mood
+        try:
+            yield
+        finally:
+            self.mood = "well"
+            self._thawed.set()
+
+    def before(self, *, writing: bool) -> None:
+        """Wait, or fail, as the mood has it."""
+        if self.mood == "failing" or (writing and self.mood == "unwritable"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._thawed.wait()
+
+    def told(self, data: bytes) -> bytes:
+        """What a read gives instead of these bytes."""
+        if self.mood == "nothing":
+            return b""
+        if self.mood == "wrong" and data:
+            return bytes([*data[:-1], data[-1] ^ 0x10])
+        return data
+
+
+class MoodyFile:
+    """A file of a moody disk."""
+
+    def __init__(self, file: File, moods: Moods) -> None:
+        self._file = file
+        self._moods = moods
+
+    def write(self, offset: int, chunks: Sequence[bytes]) -> int:
+        self._moods.before(writing=True)
+        return self._file.write(offset, chunks)
+
+    def sync(self) -> None:
+        self._moods.before(writing=True)
+        self._file.sync()
+
+    def allocate(self, nbytes: int) -> None:
+        self._moods.before(writing=True)
+        self._file.allocate(nbytes)
+
+    def truncate(self, nbytes: int) -> None:
+        self._moods.before(writing=True)
+        self._file.truncate(nbytes)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        self._moods.before(writing=False)
+        return self._moods.told(self._file.read(offset, nbytes))
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MoodyDisk:
+    """A directory whose files behave as their moods have it."""
+
+    def __init__(self, directory: Path, moods: Moods) -> None:
+        self._disk = FileDisk(directory)
+        self._moods = moods
+
+    @property
+    def where(self) -> str:
+        return self._disk.where
+
+    def names(self) -> list[str]:
+        return self._disk.names()
+
+    def create(self, name: str, nbytes: int) -> File:
+        self._moods.before(writing=True)
+        return cast("File", MoodyFile(self._disk.create(name, nbytes), self._moods))
+
+    def open(self, name: str) -> File:
+        return cast("File", MoodyFile(self._disk.open(name), self._moods))
+
+    def delete(self, name: str) -> None:
+        self._moods.before(writing=True)
+        self._disk.delete(name)
+
+    def rename(self, name: str, new_name: str) -> None:
+        self._moods.before(writing=True)
+        self._disk.rename(name, new_name)
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes()
+
+
+class Trio:
+    """A file device, a database and a grid; any one of them may fail, and the others go on."""
+
+    def __init__(self, directory: Path, postgres: Postgres, valkey: Valkey) -> None:
+        self.directory = directory
+        self.postgres, self.valkey = postgres, valkey
+        self.moods = Moods()
+        self._schema = f"test_{uuid.uuid4().hex}"
+        with self._connect() as connection:
+            connection.execute(f"CREATE SCHEMA {self._schema}")
+        with valkey.client() as client:
+            client.flushall()
+
+    def disk(self, directory: Path) -> MoodyDisk:
+        """What a file device gets for its directory."""
+        return MoodyDisk(directory, self.moods)
+
+    @property
+    def config(self) -> dict[str, dict[str, Any]]:
+        """`[devices]` of a broker."""
+        schema = quote(f"-csearch_path={self._schema}")
+        own: dict[str, dict[str, Any]] = {
+            "file": {"kind": "file", "directory": str(self.directory)},
+            "sql": {"kind": "sql", "url": f"{self.postgres.url}?options={schema}"},
+            "grid": {"kind": "grid", "url": self.valkey.url, "durable": True},
+        }
+        shared = {
+            "capacity_bytes": 32 * MIB,
+            "timeout_ms": TIMEOUT_MS,
+            "stall_ms": STALL_MS,
+            "status": SOON,
+        }
+        return {name: {**given, **shared} for name, given in own.items()}
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.postgres.url, autocommit=True)
+
+    @contextlib.contextmanager
+    def suffering(self, fault: str) -> Iterator[None]:
+        """Let one device suffer; it is well again afterwards, though not what it has lost."""
+        device, _, what = fault.partition(" ")
+        with getattr(self, f"_{device}")(what):
+            yield
+
+    @contextlib.contextmanager
+    def _file(self, what: str) -> Iterator[None]:
+        if what != "full":
+            with self.moods.being(cast("Mood", what)):
+                yield
+            return
+        ballast = self.directory / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", 0) as file:
+            while file.write(bytes(4_096)):
+                pass
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+    @contextlib.contextmanager
+    def _sql(self, what: str) -> Iterator[None]:
+        if what == "frozen":
+            with self.postgres.frozen():
+                yield
+        elif what == "killed":
+            self.postgres.kill()
+            try:
+                yield
+            finally:
+                self.postgres.start()
+        else:
+            table = f"{self._schema}.ebbmq_copies"
+            with self._connect() as connection:
+                if what == "emptied":
+                    connection.execute(f"DELETE FROM {table}")
+                else:
+                    changed = "set_byte(payload, 0, get_byte(payload, 0) # 16)"
+                    connection.execute(f"UPDATE {table} SET payload = {changed} WHERE size > 0")
+            yield
+
+    @contextlib.contextmanager
+    def _grid(self, what: str) -> Iterator[None]:
+        if what == "frozen":
+            with self.valkey.frozen():
+                yield
+        elif what == "killed":
+            self.valkey.kill()
+            try:
+                yield
+            finally:
+                self.valkey.start()
+        else:
+            with self.valkey.client() as client:
+                if what == "emptied":
+                    client.flushall()
+                    yield
+                    return
+                client.config_set("maxmemory", 1)
+                try:
+                    yield
+                finally:
+                    client.config_set("maxmemory", 0)

@@ -1,0 +1,166 @@
+"""One of three devices fails under load: nothing confirmed is lost, nothing acked is back."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq import Broker, QueueSpec
+from ebbmq.core.copies import LOG
+from ebbmq.holding import opening
+from tests.crash.copies import holdings, stored, supposed, wait_until_settled
+from tests.crash.devices import Trio
+from tests.crash.load import LEASE_TIMEOUT_MS, Load, drain
+from tests.crash.mounts import tmpfs
+from tests.history import check
+from tests.servers import Postgres, Valkey, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ebbmq.node.devices.describing import DeviceStatus
+
+pytestmark = pytest.mark.crash
+
+DISK_BYTES = 48 << 20
+STRAINED = -50
+MOVED = 50
+#: One confirms once two devices have a message, the other at once and copies afterwards.
+QUEUES = ("twice", "later")
+#: The log is none of those chosen: what was moved is on the three devices alone.
+RULES = [
+    {"id": "F", "weight": 90, "device": "file", "when": "IMPORTANCE > 5"},
+    {"id": "S", "weight": 80, "device": "sql", "when": "IMPORTANCE >= 1"},
+    {"id": "G", "weight": 70, "device": "grid", "when": "IMPORTANCE >= 1"},
+]
+#: A device that does not answer, or refuses.
+OUTAGES = (
+    "file failing",
+    "file unwritable",
+    "file frozen",
+    "file full",
+    "sql killed",
+    "sql frozen",
+    "grid killed",
+    "grid frozen",
+    "grid full",
+)
+#: A device of which nothing is heard.
+SILENT = ("file failing", "file frozen", "sql killed", "sql frozen", "grid killed", "grid frozen")
+#: A device that answers, and not with what it was given.
+LIES = ("file wrong", "file nothing", "sql changed", "sql emptied", "grid emptied")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def valkey_server() -> Iterator[Valkey]:
+    server = Valkey()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def trio(
+    tmp_path: Path, postgres: Postgres, valkey_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Trio]:
+    with tmpfs(tmp_path / "mnt", DISK_BYTES) as directory:
+        trio = Trio(directory, postgres, valkey_server)
+        monkeypatch.setattr(opening, "FileDisk", trio.disk)
+        yield trio
+
+
+def open_broker(tmp_path: Path, trio: Trio) -> Broker:
+    broker = Broker.open(
+        tmp_path / "data",
+        {
+            "devices": trio.config,
+            "rules": RULES,
+            "placement": {"repair_after_ms": 300},
+            "segment_bytes": 1 << 20,
+            "checkpoint_every_facts": 1_000,
+            "upkeep_every_ms": 20,
+        },
+    )
+    shared: dict[str, Any] = {"lease_timeout_ms": LEASE_TIMEOUT_MS, "cache_enabled": False}
+    broker.declare(QueueSpec("twice", min_copies=2, **shared))
+    broker.declare(QueueSpec("later", **shared))
+    wait_until(lambda: all(each.usable for each in status(broker).values()), "opening")
+    return broker
+
+
+def status(broker: Broker) -> dict[str, DeviceStatus]:
+    assert broker.engine.devices is not None
+    return {each.name: each for each in broker.engine.devices.describe()}
+
+
+def is_noticed(before: DeviceStatus, now: DeviceStatus) -> bool:
+    """Whether people see that something is wrong with a device."""
+    return now.errors > before.errors or not now.usable or now.status <= STRAINED
+
+
+def wait_for(load: Load, count: int) -> None:
+    """Let the load go on until so many more messages are confirmed."""
+    wanted = load.confirmed + count
+    wait_until(lambda: load.confirmed >= wanted or load.has_failed(), "publishing")
+
+
+def off_the_log(broker: Broker, device: str) -> int:
+    """How many messages are on a device and no more in the log."""
+    found = holdings(broker).values()
+    return sum(device in each.copies and LOG not in each.copies for each in found)
+
+
+@pytest.mark.parametrize("fault", [*OUTAGES, *LIES])
+def test_nothing_is_lost_or_back_when_a_device_is(tmp_path: Path, trio: Trio, fault: str) -> None:
+    seed = sum(map(ord, fault))
+    moments = random.Random(seed)
+    device = fault.partition(" ")[0]
+    with open_broker(tmp_path, trio) as broker:
+        with Load(broker, QUEUES, seed) as load:
+            wait_for(load, moments.randint(100, 300))
+            wait_until(lambda: off_the_log(broker, device) > MOVED, "moving")
+            before = status(broker)[device]
+            with trio.suffering(fault):
+                wait_for(load, moments.randint(50, 300))
+                if fault in OUTAGES:
+                    wait_until(lambda: is_noticed(before, status(broker)[device]), "being noticed")
+                if fault in SILENT:
+                    wait_until(lambda: not status(broker)[device].usable, "opening the circuit")
+                    assert status(broker)[device].circuit != "closed"
+                    wait_for(load, moments.randint(50, 100))
+            wait_for(load, moments.randint(50, 100))
+        wait_until(lambda: status(broker)[device].usable, "coming back")
+        left = drain(broker, QUEUES)
+        assert check([*load.events(), *left]) == []
+        wait_until_settled(broker, "forgetting")
+        assert stored(broker) == supposed(broker)
+
+
+@pytest.mark.parametrize("fault", SILENT)
+def test_every_message_can_be_had_while_a_device_is(tmp_path: Path, trio: Trio, fault: str) -> None:
+    seed = sum(map(ord, fault))
+    device = fault.partition(" ")[0]
+    with open_broker(tmp_path, trio) as broker:
+        with Load(broker, QUEUES, seed) as load:
+            wait_until(lambda: off_the_log(broker, device) > MOVED, "moving")
+        with trio.suffering(fault):
+            left = drain(broker, QUEUES)
+        assert check([*load.events(), *left]) == []
+        # What it could not be told is what it must forget when it is back.
+        wait_until_settled(broker, "forgetting")
+        assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}

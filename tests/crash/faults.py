@@ -98,6 +98,9 @@ class FaultyFile:
     def read(self, offset: int, nbytes: int) -> bytes:
         return self._file.read(offset, nbytes)
 
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        return self._file.read_cached(offset, nbytes)
+
     def size(self) -> int:
         return self._file.size()
 

@@ -71,6 +71,15 @@ class AnyCalls(RuleBasedStateMachine):
                 break
             assert resident.get(seq, importance) == bodies[seq][1]
 
+    @rule(pid=st.integers(0, 2), backwards=st.booleans())
+    def read_ahead_together(self, pid, backwards):
+        resident, bodies = self.residents[pid], self.bodies[pid]
+        order = sorted(bodies, reverse=backwards)[: resident.wanted(len(bodies))]
+        keys = resident.missing((seq, bodies[seq][0]) for seq in order)
+        if resident.admit_ahead(keys, [bodies[seq][1] for seq, _ in keys]) and keys:
+            seq, importance = keys[-1]
+            assert resident.get(seq, importance) == bodies[seq][1]
+
     @precondition(lambda self: self.bodies[1])
     @rule()
     def reopen(self):
@@ -97,7 +106,10 @@ class AnyCalls(RuleBasedStateMachine):
 TestAnyCalls = AnyCalls.TestCase
 
 
-@given(st.lists(st.sampled_from(["publish", "lease", "read"]), max_size=60), st.integers(1, 12))
+@given(
+    st.lists(st.sampled_from(["publish", "lease", "read", "read together"]), max_size=60),
+    st.integers(1, 12),
+)
 def test_the_resident_part_of_a_fifo_is_one_piece_from_its_head(calls, entries):
     resident = Residency().open(1, entries * COST, True, True)
     head, tail = 1, 0
@@ -108,6 +120,10 @@ def test_the_resident_part_of_a_fifo_is_one_piece_from_its_head(calls, entries):
         elif call == "lease" and head <= tail:
             resident.take(head, 5)
             head += 1
+        elif call == "read together":
+            depth = resident.wanted(tail + 1 - head)
+            keys = resident.missing((head + n, 5) for n in range(depth))
+            resident.admit_ahead(keys, [BODY] * len(keys))
         else:
             depth = resident.wanted(tail + 1 - head)
             for seq, importance in resident.missing((head + n, 5) for n in range(depth)):

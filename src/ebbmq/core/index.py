@@ -23,7 +23,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import row as rows
-from ebbmq.core.block import as_words
+from ebbmq.core.block import WORDS, as_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,6 +191,18 @@ class Index:
             return 0
         value: int = _U64.unpack_from(page.buffer, offset + rows.AT_ENQUEUED)[0]
         return value & rows.LOW48
+
+    def words_of(self, seqs: npt.NDArray[np.uint64]) -> Words:
+        """Whole rows, in the order of `seqs`; all zero where a row is gone."""
+        out = np.zeros((len(seqs), WORDS), dtype=np.uint64)
+        for where, page, slots in self.whole_pages(seqs):
+            if page is not None:
+                out[where] = page.words.take(slots, 0)
+                continue
+            for at, seq in zip(np.arange(len(seqs))[where], seqs[where].tolist(), strict=True):
+                if self.locate(seq) is not None:
+                    out[at] = np.frombuffer(self.row_bytes(seq), dtype="<u8")
+        return out
 
     def column(self, seqs: npt.NDArray[np.uint64], name: str) -> npt.NDArray[np.uint64]:
         """One field of many rows (0 where the row is gone), as u64, in the order of `seqs`."""

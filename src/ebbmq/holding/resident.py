@@ -196,6 +196,34 @@ class Resident:
         self.evicted -= 1
         return False
 
+    def admit_ahead(self, keys: Sequence[tuple[int, int]], payloads: Sequence[bytes]) -> bool:
+        """`admit` for many (seq, importance); False means there is no room for what follows."""
+        if not keys:
+            return True
+        first, importance = keys[0]
+        seqs = [seq for seq, _ in keys]
+        cost = sum(map(len, payloads)) + len(payloads) * _OVERHEAD
+        band = self._bands[importance]
+        if (
+            self._decays
+            or not self.page_to_disk
+            or self._ahead
+            or self.bytes + cost > self.bytes_max
+            or not self._node.fits(cost)
+            or (band and next(reversed(band)) >= first)
+            or seqs != sorted(seqs)
+            or any(other != importance for _, other in keys)
+        ):
+            pairs = zip(keys, payloads, strict=True)
+            return all(self.admit(*key, payload) for key, payload in pairs)
+        if self._behind.get(importance, seqs[-1] + 1) <= seqs[-1]:
+            del self._behind[importance]
+        band.update(zip(seqs, payloads, strict=True))
+        self._cost_mean = self._cost_mean or -(-cost // len(seqs))
+        self.bytes += cost
+        self._node.bytes += cost
+        return True
+
     def wanted(self, ready_count: int) -> int:
         """How deep from the head of the order to look for bodies to read now; 0 = enough is here.
 

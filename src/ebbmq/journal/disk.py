@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Below this one copy and one plain write cost less than the kernel's work per vector entry.
 _JOIN_BYTES_MAX: Final = 16_384
 _VECTOR_MAX: Final = 1_024
+#: It is not in memory, or the file system cannot tell.
+_WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP)
 
 
 class File(Protocol):
@@ -33,6 +35,9 @@ class File(Protocol):
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read `nbytes` from `offset`; fewer come back only at the end of the file."""
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        """Read what can be had without waiting for a device; None if that is not all of it."""
 
     def allocate(self, nbytes: int) -> None:
         """Make sure that the first `nbytes` have their space; new ones read as zeros."""
@@ -117,6 +122,17 @@ class OsFile:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read from `offset`."""
         return os.pread(self._fd, nbytes, offset)
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        """Read from `offset` what the kernel has in memory."""
+        data = bytearray(nbytes)
+        try:
+            got = os.preadv(self._fd, [data], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in _WOULD_WAIT:
+                raise
+            return None
+        return bytes(data) if got == nbytes else None
 
     def allocate(self, nbytes: int) -> None:
         """Preallocate; the file is as long as before if there is no space."""
@@ -224,6 +240,11 @@ class MemoryFile:
         """Read what was written, synced or not."""
         self._check()
         return bytes(memoryview(self._content.data)[offset : offset + nbytes])
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        """Read what was written: nobody waits for memory."""
+        data = self.read(offset, nbytes)
+        return data if len(data) == nbytes else None
 
     def allocate(self, nbytes: int) -> None:
         """Preallocate zeros."""

@@ -305,6 +305,14 @@ class Log:
             self.write()
         return self._reader.read_many(places)
 
+    def read_cached(self, places: Sequence[tuple[int, int, int]]) -> list[bytes] | None:
+        """`read_many` of what is written, if it can be had in one call that waits for no device.
+
+        Raises:
+            DamagedRecord: some bytes are not there.
+        """
+        return self._reader.read_cached(places)
+
     def append_old(
         self, kind: int, pid: int, count: int, first: int, parts: Sequence[bytes]
     ) -> tuple[int, int]:

@@ -12,16 +12,23 @@ from ebbmq.journal import faults
 from ebbmq.journal.segment import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ebbmq.journal.disk import Disk, File
 
     Place = tuple[int, int, int]
 
+    #: Reads one place, or raises.
+    Read = Callable[[int, int, int], bytes]
+
 OPEN_FILES_MAX: Final = 64
 #: Reading over a gap of this size costs less than a second call.
 _GAP_BYTES_MAX: Final = 4 * limits.KIB
 _READ_BYTES_MAX: Final = 4 * limits.MIB
+
+
+class _NotCachedError(Exception):
+    """Reading would wait for a device."""
 
 
 class Reader:
@@ -51,6 +58,32 @@ class Reader:
 
     def read_many(self, places: Sequence[Place]) -> list[bytes]:
         """Read many places in the order given, neighbours with one call."""
+        return self._collect(places, self.read)
+
+    def read_cached(self, places: Sequence[Place]) -> list[bytes] | None:
+        """`read_many`, or None if it would wait for a device.
+
+        Raises:
+            DamagedRecord: a segment is gone or cannot be read.
+        """
+        try:
+            return self._collect(places, self._read_at_once)
+        except _NotCachedError:
+            return None
+
+    def _read_at_once(self, segment: int, offset: int, length: int) -> bytes:
+        try:
+            data = self._file(segment).read_cached(offset, length)
+        except OSError as error:
+            raise _unreadable(segment, offset, length, faults.reason(error)) from error
+        if data is None:
+            raise _NotCachedError
+        return data
+
+    def _collect(self, places: Sequence[Place], read: Read) -> list[bytes]:
+        span = _span_of(places)
+        if span is not None:
+            return _cut(read(*span), places, span[1])
         found: list[bytes] = [b""] * len(places)
         order = sorted(range(len(places)), key=places.__getitem__)
         run: list[int] = []
@@ -66,9 +99,9 @@ class Reader:
                 run.append(index)
                 end = max(end, stop)
                 continue
-            self._read_run(places, run, (segment, start, end - start), found)
+            _read_run(read, places, run, (segment, start, end - start), found)
             run, segment, start, end = [index], number, offset, stop
-        self._read_run(places, run, (segment, start, end - start), found)
+        _read_run(read, places, run, (segment, start, end - start), found)
         return found
 
     def forget(self, segment: int) -> None:
@@ -80,19 +113,6 @@ class Reader:
         """Let go of every file."""
         with self._lock:
             self._files.clear()
-
-    def _read_run(
-        self, places: Sequence[Place], run: list[int], span: Place, found: list[bytes]
-    ) -> None:
-        if len(run) == 1:
-            found[run[0]] = self.read(*places[run[0]])
-        elif run:
-            segment, start, _ = span
-            data = self.read(*span)
-            for index in run:
-                _, offset, length = places[index]
-                found[index] = data[offset - start : offset - start + length]
-            assert segment == places[run[0]][0]
 
     def _file(self, segment: int) -> File:
         with self._lock:
@@ -106,6 +126,40 @@ class Reader:
             if len(self._files) > OPEN_FILES_MAX:
                 self._files.popitem(last=False)
         return file
+
+
+def _read_run(
+    read: Read, places: Sequence[Place], run: list[int], span: Place, found: list[bytes]
+) -> None:
+    if len(run) == 1:
+        found[run[0]] = read(*places[run[0]])
+    elif run:
+        segment, start, _ = span
+        data = read(*span)
+        for index in run:
+            _, offset, length = places[index]
+            found[index] = data[offset - start : offset - start + length]
+        assert segment == places[run[0]][0]
+
+
+def _span_of(places: Sequence[Place]) -> Place | None:
+    """What one call reads to have all of these, if they follow one another closely."""
+    if not places:
+        return None
+    segment, start, _ = places[0]
+    last_segment, offset, length = places[-1]
+    nbytes = offset + length - start
+    if segment != last_segment or not 0 < nbytes <= _READ_BYTES_MAX:
+        return None
+    # Rows stand between the bodies of one record and of the next.
+    wanted = sum([place[2] for place in places])
+    if nbytes > 2 * wanted + _GAP_BYTES_MAX or (len(places) > 1 and sorted(places) != places):
+        return None
+    return segment, start, nbytes
+
+
+def _cut(data: bytes, places: Sequence[Place], start: int) -> list[bytes]:
+    return [data[offset - start : offset - start + length] for _, offset, length in places]
 
 
 def _unreadable(segment: int, offset: int, length: int, why: str) -> DamagedRecord:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
-from ebbmq.node import intake, leasing, moving_back, publishing, settling
+from ebbmq.node import fetching, intake, leasing, moving_back, publishing, settling
 from ebbmq.node.broker import Broker
 from ebbmq.node.rule_verbs import AsyncRuleVerbs
 
@@ -304,8 +304,8 @@ class AsyncBroker(AsyncRuleVerbs):
     async def _deliver(
         self, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
     ) -> list[Delivery]:
-        """Leases with their bodies, read by another thread where they are not in RAM."""
-        if not any(None in payloads for payloads in taken):
+        """Leases with their bodies, read by another thread where a device is to be waited for."""
+        if fetching.fill_at_once(self._engine, granted, taken):
             return leasing.fetch(self._engine, granted, taken)
         try:
             return await self._call(leasing.fetch, self._engine, granted, taken)

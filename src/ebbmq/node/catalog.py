@@ -25,13 +25,23 @@ _NEAR_ENOUGH: Final = 0.6
 class Shard:
     """A partition with what the node keeps beside it."""
 
-    __slots__ = ("faulty", "partition", "queue", "reading_ahead", "resident", "totals_before")
+    __slots__ = (
+        "faulty",
+        "partition",
+        "queue",
+        "reading_ahead",
+        "reads_at_once",
+        "resident",
+        "totals_before",
+    )
 
     def __init__(self, queue: Queue, partition: Partition, resident: Resident) -> None:
         self.queue = queue
         self.partition = partition
         self.resident = resident
         self.reading_ahead = False
+        #: Bodies that are not in RAM could last be read without waiting for a device.
+        self.reads_at_once = False
         #: Why the partition takes no requests; None when it is fine.
         self.faulty: str | None = None
         #: The partition's totals when the broker was opened.

@@ -13,7 +13,7 @@ from ebbmq.core.grants import Grants
 from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
-from ebbmq.node import outflow
+from ebbmq.node import fetching, outflow
 from ebbmq.node.keeping import reading
 from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How long a message rests whose devices cannot be reached.
 _AWAY_MS: Final = 1_000
+#: How many bodies are read ahead at a time: the first of them is soon leased.
+_AHEAD_ROWS: Final = 1_024
 STATES: Final = {"ready": READY, "leased": LEASED, "scheduled": 1, "replicating": 2, "dying": 5}
 
 
@@ -267,7 +269,7 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
         resident = shard.resident
         taken.append(resident.take_many(grants.seqs, grants.column("importance")))
         ready = shard.partition.depth[READY]
-        if ready and not shard.reading_ahead:
+        if ready and not shard.reading_ahead and not shard.reads_at_once:
             low = resident.bytes * 2 < resident.window_bytes
             if None in taken[-1] or (low and ready > resident.entries):
                 engine.ask_ahead(shard)
@@ -345,9 +347,9 @@ def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]
 
     A body may be relocated while it is read; the row then tells the new place.
     """
-    out: list[Body] = [None] * len(seqs)
-    todo = list(range(len(seqs)))
-    for _ in range(3):
+    out: list[Body] = [*fetching.read_rows(engine, shard, seqs, engine.journal.read_many)]
+    todo = [i for i, payload in enumerate(out) if payload is None]
+    for _ in range(3 if todo else 0):
         with engine.lock:
             rows = {i: row for i in todo if (row := shard.partition.index.read(seqs[i]))}
         elsewhere = [i for i, row in rows.items() if row[1] & ELSEWHERE]
@@ -497,13 +499,11 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
             missing = engine.keeping.fetch_ahead(shard, missing)
     if not missing:
         return False
-    for start in range(0, len(missing), 4_096):
-        part = missing[start : start + 4_096]
-        payloads = read_bodies(engine, shard, [seq for seq, _ in part])
+    for start in range(0, len(missing), _AHEAD_ROWS):
+        part = missing[start : start + _AHEAD_ROWS]
+        seqs = [seq for seq, _ in part]
+        payloads = read_bodies(engine, shard, seqs)
         with engine.lock:
-            for (seq, importance), payload in zip(part, payloads, strict=True):
-                if not isinstance(payload, bytes) or partition.index.state_of(seq) != READY:
-                    continue
-                if not shard.resident.admit(seq, importance, payload):
-                    return True
+            if not fetching.admit(shard, part, payloads):
+                return True
     return True

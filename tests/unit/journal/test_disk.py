@@ -45,6 +45,13 @@ def test_a_read_behind_the_end_is_short(disk: Disk) -> None:
     assert file.read(3, 10) == b""
 
 
+def test_what_is_read_without_waiting_is_all_that_was_asked_for_or_nothing(disk: Disk) -> None:
+    file = disk.create("a", 0)
+    file.write(0, [b"abcdef"])
+    assert file.read_cached(1, 3) in {b"bcd", None}
+    assert file.read_cached(4, 3) is None
+
+
 def test_allocate_and_truncate_change_the_size(disk: Disk) -> None:
     file = disk.create("a", 10)
     file.write(0, [b"0123456789"])

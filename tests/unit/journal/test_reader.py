@@ -64,6 +64,38 @@ def test_a_wide_gap_is_not_read_over() -> None:
     assert disk.reads == [(0, 4_010), (20_000, 10), (39_990, 10)]
 
 
+def test_what_stands_between_neighbours_is_read_over() -> None:
+    disk = prepared(1)
+    places = [(1, 2_000 * number, 1_500) for number in range(20)]
+    found = Reader(disk).read_many(places)
+    assert found == [CONTENT[offset : offset + length] for _, offset, length in places]
+    assert disk.reads == [(0, 39_500)]
+
+
+class SlowFile(MemoryFile):
+    """Has only its first bytes in memory."""
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        return super().read_cached(offset, nbytes) if offset + nbytes <= 1_000 else None
+
+
+class SlowDisk(MemoryDisk):
+    def open(self, name: str) -> SlowFile:
+        return SlowFile(self, self._content(name))
+
+
+def test_who_must_not_wait_gets_what_is_in_memory_or_nothing() -> None:
+    disk = SlowDisk()
+    disk.create(name_of(1), 0).write(0, [CONTENT])
+    reader = Reader(disk)
+    here, there = [(1, 900, 50), (1, 10, 20)], [(1, 900, 50), (1, 990, 20)]
+    assert reader.read_cached(here) == [CONTENT[900:950], CONTENT[10:30]]
+    assert reader.read_cached(there) is None
+    assert reader.read_many(there) == [CONTENT[900:950], CONTENT[990:1_010]]
+    with pytest.raises(DamagedRecord):
+        reader.read_cached([(2, 0, 10)])
+
+
 def test_nothing_asked_reads_nothing() -> None:
     disk = prepared(1)
     assert Reader(disk).read_many([]) == []

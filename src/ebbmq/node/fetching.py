@@ -1,0 +1,126 @@
+"""Bodies that are not in RAM, many at a time: read from where their rows say, checked, kept.
+
+A body that the kernel still has in memory is read without waiting for a device; so whoever must not
+wait, such as an event loop, may read it itself, and with it those that are delivered next. Only
+where that fails another thread reads, and reads ahead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from crc32c import crc32c
+
+from ebbmq import limits
+from ebbmq.core.block import FLAGS_BIT, KIND, LOW32, SIZE, STATE, WHERE
+from ebbmq.core.row import ELSEWHERE, READY
+from ebbmq.errors import DamagedRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.core.block import Words
+    from ebbmq.core.grants import Grants
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+    Read = Callable[[list[tuple[int, int, int]]], list[bytes] | None]
+
+#: How many bodies, and bytes, to read beside those that are asked for: what takes about 2 ms.
+_MORE_ROWS: Final = 1_024
+_MORE_BYTES: Final = limits.MIB
+_STATE: Final = np.uint64(STATE)
+_ELSEWHERE: Final = np.uint64(ELSEWHERE << FLAGS_BIT)
+_LOW32: Final = np.uint64(LOW32)
+_HALF: Final = np.uint64(32)
+
+
+def read_rows(engine: Engine, shard: Shard, seqs: Sequence[int], read: Read) -> list[bytes | None]:
+    """Bodies from where in the log their rows are now (the lock is free); None if not intact.
+
+    None for all of them if one is gone, elsewhere, or not to be read: who wants the others reads
+    them one by one.
+    """
+    with engine.lock:
+        words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    out: list[bytes | None] = [None] * len(seqs)
+    kinds = words[:, KIND]
+    if not (kinds & _STATE).all() or (kinds & _ELSEWHERE).any():
+        return out
+    (segments, offsets), (lengths, crcs) = _halves(words[:, WHERE]), _halves(words[:, SIZE])
+    try:
+        found = read(list(zip(segments, offsets, lengths, strict=True)))
+    except (DamagedRecord, OSError):
+        return out
+    if found is None:
+        return out
+    return [
+        payload if crc32c(payload) == crc else None
+        for payload, crc in zip(found, crcs, strict=True)
+    ]
+
+
+def _halves(column: Words) -> tuple[list[int], list[int]]:
+    return (column & _LOW32).tolist(), (column >> _HALF).tolist()
+
+
+def admit(shard: Shard, keys: Sequence[tuple[int, int]], payloads: Sequence[object]) -> bool:
+    """Keep bodies of messages that wait (the lock is held); False: no room for what follows.
+
+    Args:
+        shard: the partition.
+        keys: (seq, importance) of each, in delivery order.
+        payloads: what was read; what is no body is left out.
+    """
+    seqs = np.array([seq for seq, _ in keys], dtype=np.uint64)
+    states = shard.partition.index.column(seqs, "state").tolist()
+    kept = [
+        (key, payload)
+        for key, payload, state in zip(keys, payloads, states, strict=True)
+        if isinstance(payload, bytes) and state == READY
+    ]
+    return shard.resident.admit_ahead([key for key, _ in kept], [body for _, body in kept])
+
+
+def fill_at_once(
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+) -> bool:
+    """Read what is missing as far as nobody waits for a device; whether all is there now."""
+    for (shard, grants), payloads in zip(granted, taken, strict=True):
+        if None in payloads:
+            _fill(engine, shard, grants, payloads)
+    return not any(None in payloads for payloads in taken)
+
+
+def _fill(engine: Engine, shard: Shard, grants: Grants, payloads: list[bytes | None]) -> None:
+    missing = [number for number, payload in enumerate(payloads) if payload is None]
+    seqs = [grants.seqs[i] for i in missing]
+    mean = sum(grants.column("length")) // len(grants.seqs) + 1
+    with engine.lock:
+        more = _next(engine, shard, min(_MORE_ROWS, _MORE_BYTES // mean))
+    read = engine.journal.read_cached
+    found = read_rows(engine, shard, [*seqs, *(seq for seq, _ in more)], read)
+    has_more = None not in found
+    if None in found[: len(seqs)] and more:
+        found = read_rows(engine, shard, seqs, read)
+    for number, payload in zip(missing, found, strict=False):
+        payloads[number] = payload
+    with engine.lock:
+        shard.reads_at_once = has_more
+        if has_more:
+            admit(shard, more, found[len(seqs) :])
+        else:
+            engine.ask_ahead(shard)
+
+
+def _next(engine: Engine, shard: Shard, count: int) -> list[tuple[int, int]]:
+    """(seq, importance) of messages delivered next whose bodies are wanted (the lock is held)."""
+    partition, resident = shard.partition, shard.resident
+    depth = min(count, resident.wanted(partition.depth[READY]))
+    if not depth or shard.reading_ahead:
+        return []
+    seqs = partition.order.peek(depth, engine.now_ms())
+    importances = partition.index.column(np.array(seqs, dtype=np.uint64), "importance")
+    keys = zip(seqs, importances.tolist(), strict=True)
+    return resident.missing([key for key in keys if key[1]])

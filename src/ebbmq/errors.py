@@ -2,7 +2,7 @@
 
 EbbError
   ClientError          the caller's call is refused, everything else goes on
-    UnknownQueue InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
+    UnknownQueue UnknownDevice InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
     InvalidRequest UnknownPath TooLarge TooSlow Unauthenticated Forbidden    over the network
   Draining             the server is stopping: publish elsewhere or later, settling goes on
   Unreachable          no answer came from the server
@@ -53,6 +53,18 @@ class UnknownQueue(ClientError):
     code = "unknown_queue"
     #: The one of nearest name, where the action names it: ("queue" or "topic", its name).
     near: tuple[str, str] | None = None
+
+
+class UnknownDevice(ClientError):
+    """No device of that name is configured."""
+
+    code = "unknown_device"
+
+
+class DeviceInUse(ClientError):
+    """The device works, so what was asked would give up copies that are fine."""
+
+    code = "device_in_use"
 
 
 class InvalidMessage(ClientError):

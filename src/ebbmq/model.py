@@ -234,6 +234,15 @@ class Removal(msgspec.Struct, frozen=True, gc=False):
     moved_to: str | None = None
 
 
+class Evicted(msgspec.Struct, frozen=True):
+    """What giving up a device came to."""
+
+    device: str
+    #: How many copies it had, and how many messages it alone had: they are gone, on the record.
+    copies: int
+    messages_lost: int
+
+
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A device as people see it: what it is, how it is doing, what it has."""
 

@@ -9,8 +9,9 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.core.copies import LOG, name_of
-from ebbmq.errors import Overloaded
+from ebbmq.errors import DeviceInUse, InvalidSpec, Overloaded, UnknownDevice
 from ebbmq.holding.contract import Key
+from ebbmq.node.keeping import verbs
 from ebbmq.node.outflow import parse_id
 
 if TYPE_CHECKING:
@@ -267,3 +268,55 @@ def test_a_copy_of_a_message_that_left_is_deleted_when_it_is_found(tmp_path: Pat
         until(lambda: stored_on(broker, "ssd") == 0)
         port = broker.engine.devices.ports["ssd"]
         assert len(port.scan(bytes(16)).result()) == 1
+
+
+def test_a_device_that_answers_is_not_evicted_unless_it_is_forced(tmp_path: Path) -> None:
+    with open_broker(tmp_path) as broker:
+        for name, error in (("ssd", DeviceInUse), ("tape", UnknownDevice), (LOG, InvalidSpec)):
+            with pytest.raises(error):
+                verbs.evict(broker.engine, name)
+
+
+def test_evicting_a_device_makes_copies_elsewhere_and_what_it_alone_had_is_on_record(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        alone = ids(broker.publish("q", text(3)))
+        until(is_on(broker, alone, "ssd"))
+        twice = ids(broker.publish("q", text(3, replicas=2)))
+        until(is_on(broker, twice, "ssd", LOG))
+        told = verbs.evict(broker.engine, "ssd", force=True)
+        assert (told.device, told.copies, told.messages_lost) == ("ssd", 6, 3)
+        assert {removal.id for removal in broker.removals("q", reason="lost")} == set(alone)
+        until(lambda: all(len(holding(broker, each).copies) == 2 for each in twice))
+        assert {lease.id for lease in broker.lease("q", 10)} == set(twice)
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        assert sum(broker.stats("q")["depth"].values()) == 3
+
+
+def test_a_new_rule_moves_nothing_that_is_stored_unless_it_is_applied(tmp_path: Path) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        stored = ids(broker.publish("q", text(700)))
+        others = ids(broker.publish("q", [Message(b"bytes")]))
+    seen: list[tuple[int, int]] = []
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        fresh = ids(broker.publish("q", text(1)))
+        until(is_on(broker, fresh, "ssd"))
+        assert {holding(broker, each).copies for each in stored} == {frozenset({LOG})}
+        moved = verbs.apply_rules(broker.engine, lambda done, total: seen.append((done, total)))
+        assert moved == 700
+        until(is_on(broker, stored, "ssd"))
+        assert holding(broker, others[0]).copies == {LOG}
+        assert seen[-1] == (702, 702)
+        assert verbs.apply_rules(broker.engine) == 0
+
+
+def test_devices_say_how_many_copies_they_have(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", text(7))), "ssd"))
+        broker.publish("q", [Message(b"bytes")] * 2)
+        found = {each.name: (each.copies, each.moves) for each in broker.engine.devices.describe()}
+        assert found == {LOG: (2, 0), "ssd": (7, 0), "hdd": (0, 0), "ram": (0, 0)}

@@ -80,6 +80,17 @@ class Holdings:
         """Every body that is not normal, in the order of names."""
         return self._bodies.items()
 
+    def counts(self, device: str) -> tuple[int, int]:
+        """Copies a device has, and copies that are to be made or deleted there.
+
+        What is only in the log is not counted for it.
+        """
+        copies = moves = 0
+        for holding, count in self._bodies.counts():
+            copies += count * (device in holding.copies)
+            moves += count * (device in holding.pending | holding.dropping | holding.leaving)
+        return copies, moves
+
     def after(self, name: Name, count: int) -> list[tuple[Name, Holding]]:
         """At most `count` bodies that are not normal, from a name on; none: there are no more."""
         return self._bodies.after(name, count)
@@ -225,21 +236,28 @@ class Holdings:
 
     def evict_device(self, device: str) -> Step:
         """Count on a lost device no more: its copies are gone, its confirmations not awaited."""
+        copies = self.evict_copies(device, [name for name, _ in self._bodies.items()])
+        facts = list(copies.facts)
+        for name, tombstone in list(self._tombstones.items()):
+            if device in tombstone.waiting:
+                facts.append(
+                    self._await(name, tombstone._replace(waiting=tombstone.waiting - {device}))
+                )
+        return copies._replace(facts=tuple(facts))
+
+    def evict_copies(self, device: str, names: Iterable[Name]) -> Step:
+        """The part of `evict_device` that is about these bodies."""
         assert device != LOG
         effects: list[Effect] = []
         facts: list[Fact] = []
-        for name, holding in list(self._bodies.items()):
+        for name in names:
+            holding = self.of(name)
             after = _without(holding, device)
             if after != holding:
                 step = self._change(name, self._keep_what_is_left(after))
                 facts += step.facts
                 if not after.copies and holding.copies:
                     effects.append(BodyLost(name))
-        for name, tombstone in list(self._tombstones.items()):
-            if device in tombstone.waiting:
-                facts.append(
-                    self._await(name, tombstone._replace(waiting=tombstone.waiting - {device}))
-                )
         return Step(tuple(effects), tuple(facts))
 
     def strays(self, device: str, listed: Iterable[Name]) -> Step:

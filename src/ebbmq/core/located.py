@@ -147,6 +147,14 @@ class SharedValues(Generic[V]):
             del self._numbers[self._values[before]]
             self._free.append(before)
 
+    def counts(self) -> list[tuple[V, int]]:
+        """Every value that is not normal, with how many locations have it."""
+        return [
+            (self._values[number], count)
+            for number, count in enumerate(self._uses)
+            if number != _NORMAL and count
+        ]
+
     def after(self, location: int, count: int) -> list[tuple[int, V]]:
         """At most `count` (location, value) from `location` on; none: there are no more."""
         return [

@@ -14,6 +14,7 @@ Everything here is called with the engine's lock held, unless it says otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -36,17 +37,19 @@ from ebbmq.core.copies import (
     parts_of,
 )
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
-from ebbmq.errors import Overloaded
+from ebbmq.errors import DamagedRecord, Overloaded
 from ebbmq.model import Reason
+from ebbmq.node.devices.describing import Counts
+from ebbmq.node.keeping import reading
 from ebbmq.node.keeping.decisions import Decisions
 from ebbmq.node.keeping.fetching import BodyElsewhere
 from ebbmq.node.keeping.placing import Placing, Stored
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
-from ebbmq.policy.decay import Access
+from ebbmq.policy.decay import Access, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ebbmq.core.copies import Devices, Fact, Holding, Name
     from ebbmq.core.grants import Grants
@@ -58,11 +61,13 @@ if TYPE_CHECKING:
     from ebbmq.node.keeping.fetching import Fetcher
     from ebbmq.node.keeping.mover import Mover
     from ebbmq.node.keeping.reconciling import Reconciler
+    from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
     from ebbmq.policy.rules.properties import States
 
 _REFUSED_MS: Final = 1_000
 _NO_ACCESS: Final = Access()
+NOTHING_FETCHED: Final[dict[int, bytes]] = {}
 
 
 class Batch:
@@ -282,6 +287,29 @@ class Keeper:
         self.mark(name)
         return self._holdings.add_copy(name, device)
 
+    def rearrange(self, name: Name, wanted: Wanted, reason: str) -> list[Step]:
+        """Ask for what is wanted and let go of the rest, which waits for what was asked for."""
+        holdings, states = self._holdings, self.view().states
+        before, now_ms = holdings.of(name), self._engine.now_ms()
+        steps: list[Step] = []
+        if wanted.target != before.target:
+            self.mark(name)
+            steps.append(holdings.set_target(name, wanted.target))
+        for device in wanted.copies:
+            if device in before.leaving or device not in before.copies | before.pending:
+                steps.append(self.ask(name, device))
+                event = "archived" if wanted.phase is Phase.FADED else "copied"
+                self.decisions.note(now_ms, [name], event, device, reason)
+        if wanted.missing:
+            return steps
+        for device in sorted(before.staying().difference(wanted.copies)):
+            # A copy that cannot be reached is not judged.
+            if device in states and states[device].usable:
+                self.mark(name)
+                steps.append(holdings.drop_copy(name, device))
+                self.decisions.note(now_ms, [name], "dropped", device, reason)
+        return steps
+
     def mark(self, name: Name) -> None:
         """Have a row say that there is more to know of its body."""
         known = self.row_of(name)
@@ -395,7 +423,7 @@ class Keeper:
             if known is None:
                 continue
             shard, seq, row = known
-            wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
+            wanted = self.placing.again(shard, self.stored(shard, seq, row), 0, view)
             for device in wanted.add[:missing]:
                 steps.append(self.ask(name, device))
             if lacks(self._holdings.of(name), lost):
@@ -414,23 +442,41 @@ class Keeper:
             if known is None or holding.pending:
                 continue
             shard, seq, row = known
-            wanted = self.placing.again(shard, self.stored(shard, seq, row, name), 0, view)
+            wanted = self.placing.again(shard, self.stored(shard, seq, row), 0, view)
             steps += [self._holdings.drop_copy(name, device) for device in wanted.drop]
         self.apply(steps)
 
-    def stored(self, shard: Shard, seq: int, row: Row, name: Name) -> Stored:
+    def stored(
+        self, shard: Shard, seq: int, row: Row, fetched: Mapping[int, bytes] = NOTHING_FETCHED
+    ) -> Stored:
         """A message as placement is asked about it; without headers where they are not at hand."""
         size = row[7] >> HIGH
         headers: bytes | None = b""
         if size:
-            payload = shard.resident.get(seq, row[2])
-            if payload is not None:
-                headers = payload[:size]
-            elif row[1] & ELSEWHERE:
-                headers = None
-            else:
-                headers = self._engine.journal.read(row[9], row[10], size)
-        return Stored(row, headers, self._holdings.of(name), _NO_ACCESS, None)
+            payload = fetched.get(seq) or shard.resident.get(seq, row[2])
+            headers = None if payload is None else payload[:size]
+            if headers is None and not row[1] & ELSEWHERE:
+                with contextlib.suppress(DamagedRecord):
+                    headers = self._engine.journal.read(row[9], row[10], size)
+        holding = self._holdings.of(name_of(shard.partition.pid, seq))
+        return Stored(row, headers, holding, _NO_ACCESS, None)
+
+    def fetch_headers(self, shard: Shard, seqs: Sequence[int]) -> dict[int, bytes]:
+        """Payloads of those messages whose headers only a device has (the lock is free)."""
+        with self._engine.lock:
+            read, resident = shard.partition.index.read, shard.resident
+            away = [
+                seq
+                for seq in seqs
+                if (row := read(seq))
+                and row[1] & ELSEWHERE
+                and row[7] >> HIGH
+                and resident.get(seq, row[2]) is None
+            ]
+        bodies = reading.read(self._engine, shard, away) if away else []
+        return {
+            seq: body for seq, body in zip(away, bodies, strict=True) if isinstance(body, bytes)
+        }
 
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
@@ -472,6 +518,7 @@ class Keeper:
 
             for name, port in engine.devices.ports.items():
                 self._holdings.declare_device(name, durable=port.spec.durable)
+            engine.devices.counts = self._counts
             self.mover = Mover(engine, bytes_per_s=engine.config.placement.move_bytes_per_s)
             self.reconciler = Reconciler(engine)
             self.fetcher = Fetcher(engine)
@@ -479,6 +526,16 @@ class Keeper:
             self._resume()
         for worker in self._workers():
             worker.start()
+
+    def _counts(self, device: str) -> Counts:
+        """What the node has on a device; of the log, every message that did not leave it."""
+        engine = self._engine
+        with engine.lock:
+            copies, moves = engine.holdings.counts(device)
+            if device == LOG:
+                live = sum(shard.partition.live() for shard in engine.catalog.shards.values())
+                copies += live - len(engine.holdings)
+        return Counts(copies, moves)
 
     def stop(self) -> None:
         """Make no more copies; what is owed is asked for at the next start."""

@@ -94,8 +94,17 @@ class Placing:
             replicas=message.replicas or 1,
         )
 
+    def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
+        """Where a stored message would be put if it came now."""
+        return self._place(shard, stored, 0, view, copies=())
+
     def again(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
         """Where a stored message should be now."""
+        return self._place(shard, stored, now_ms, view, copies=best_first(stored.holding, view))
+
+    def _place(
+        self, shard: Shard, stored: Stored, now_ms: int, view: View, *, copies: tuple[str, ...]
+    ) -> Wanted:
         row, holding = stored.row, stored.holding
         spec = shard.queue.spec
         read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
@@ -114,7 +123,7 @@ class Placing:
                 terms=self.terms(spec),
                 durable=bool(row[1] & DURABLE),
                 replicas=replicas,
-                copies=best_first(holding, view),
+                copies=copies,
                 target=holding.target,
                 enqueued_at_ms=row[5] & LOW48,
                 access=stored.access,

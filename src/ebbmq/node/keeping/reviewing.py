@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.copies import LOG, Step, name_of
+from ebbmq.core.copies import Step, name_of
 from ebbmq.core.reviews import Reviews, ages_of
 from ebbmq.core.row import DYING, LEASED
 from ebbmq.model import Reason
@@ -18,16 +18,16 @@ from ebbmq.policy.decay import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ebbmq.core.partition import Row
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.placing import Stored
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
 _AT_ONCE: Final = 256
-#: A leased message is looked at again after so long.
-_LEASED_MS: Final = 1_000
+#: A message that is leased, or that no device gives, is looked at again after so long.
+_AGAIN_MS: Final = 1_000
 
 
 class Reviewer:
@@ -46,8 +46,12 @@ class Reviewer:
             while engine.closed is None:
                 with engine.lock:
                     shard = engine.catalog.shards.get(pid)
-                    if shard is None or shard.faulty is not None or not self._some(shard):
-                        break
+                    seqs = self._due(shard) if shard is not None else []
+                if shard is None or not seqs:
+                    break
+                fetched = engine.keeping.fetch_headers(shard, seqs)
+                with engine.lock:
+                    self._review(shard, seqs, fetched)
                 engine.let_others_in()
 
     def was_read(self, shard: Shard, seqs: Iterable[int], until_ms: int) -> None:
@@ -76,44 +80,46 @@ class Reviewer:
             known = self._reviews[pid] = spec, reviews
         return known[1]
 
-    def _some(self, shard: Shard) -> bool:
-        """Look at some messages; whether more may be due (the lock is held)."""
+    def _due(self, shard: Shard) -> list[int]:
+        """Some messages that are to be looked at now (the lock is held)."""
+        if shard.faulty is not None:
+            return []
+        reviews = self.of(shard)
+        if not reviews.cursors and not shard.partition.accesses.rates:
+            return []
+        return reviews.due(self._engine.now_ms(), _AT_ONCE)
+
+    def _review(self, shard: Shard, seqs: list[int], fetched: dict[int, bytes]) -> None:
+        """Look at messages (the lock is held)."""
         engine = self._engine
-        reviews, now_ms = self.of(shard), engine.now_ms()
-        if not reviews.cursors and not len(shard.partition.accesses):
-            return False
-        seqs = reviews.due(now_ms, _AT_ONCE)
-        if not seqs:
-            return False
-        view = engine.keeping.view()
+        reviews, now_ms, view = self.of(shard), engine.now_ms(), engine.keeping.view()
         steps: list[Step] = []
         for seq in seqs:
             row = shard.partition.index.read(seq)
             if row is None or row[0] == DYING:
                 continue
-            if row[0] == LEASED:
-                reviews.look_at(seq, now_ms + _LEASED_MS)
+            stored = engine.keeping.stored(shard, seq, row, fetched)
+            if row[0] == LEASED or stored.headers is None:
+                reviews.look_at(seq, now_ms + _AGAIN_MS)
             else:
-                steps += self._look(shard, seq, row, now_ms, view)
+                steps += self._look(shard, seq, stored, now_ms, view)
         engine.keeping.apply(steps, calm=True)
         engine.settle(shard)
-        return True
 
-    def _look(self, shard: Shard, seq: int, row: Row, now_ms: int, view: View) -> list[Step]:
-        keeper, partition = self._engine.keeping, shard.partition
+    def _look(self, shard: Shard, seq: int, stored: Stored, now_ms: int, view: View) -> list[Step]:
+        keeper, partition, row = self._engine.keeping, shard.partition, stored.row
         name = name_of(partition.pid, seq)
-        stored = keeper.stored(shard, seq, row, name)._replace(
-            access=partition.accesses.of(seq), review_at_ms=now_ms
-        )
+        stored = stored._replace(access=partition.accesses.of(seq), review_at_ms=now_ms)
         wanted = keeper.placing.again(shard, stored, now_ms, view)
         if wanted.action != "keep":
             keeper.decisions.note(now_ms, [name], "faded", "", f"score {wanted.score:.1f}")
             partition.end_row(seq, row, Reason.FADED, now_ms)
             return []
-        self._next_look(shard, seq, row, wanted, now_ms)
-        return self._steps(name, stored.holding.staying(), wanted, now_ms)
+        self._next_look(shard, seq, wanted, now_ms)
+        reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
+        return keeper.rearrange(name, wanted, reason)
 
-    def _next_look(self, shard: Shard, seq: int, row: Row, wanted: Wanted, now_ms: int) -> None:
+    def _next_look(self, shard: Shard, seq: int, wanted: Wanted, now_ms: int) -> None:
         """Have a message looked at where no cursor will come by in time."""
         at_ms = wanted.review_at_ms
         if at_ms is None or at_ms <= now_ms:
@@ -121,23 +127,3 @@ class Reviewer:
         reviews = self.of(shard)
         if wanted.phase is Phase.FRESH or shard.partition.accesses.of(seq).rate > 0.0:
             reviews.look_at(seq, at_ms)
-
-    def _steps(self, name: int, present: frozenset[str], wanted: Wanted, now_ms: int) -> list[Step]:
-        """Ask for what is wanted and let go of the rest, which waits for what was asked for."""
-        keeper = self._engine.keeping
-        holdings = self._engine.holdings
-        reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
-        steps: list[Step] = []
-        if wanted.target != holdings.of(name).target:
-            keeper.mark(name)
-            steps.append(holdings.set_target(name, wanted.target))
-        for device in wanted.add:
-            steps.append(keeper.ask(name, device))
-            event = "archived" if wanted.phase is Phase.FADED else "copied"
-            keeper.decisions.note(now_ms, [name], event, device, reason)
-        if not wanted.missing:
-            for device in sorted(present - set(wanted.copies)):
-                if device == LOG or device in keeper.view().states:
-                    steps.append(holdings.drop_copy(name, device))
-                    keeper.decisions.note(now_ms, [name], "dropped", device, reason)
-        return steps

@@ -1,0 +1,113 @@
+"""What operators ask of holding storage: give up a device, apply the rules to what is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ebbmq import limits
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.core.row import DYING, FREE
+from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
+from ebbmq.model import Evicted
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+_AT_ONCE: Final = 512
+
+
+def evict(engine: Engine, device: str, *, force: bool = False) -> Evicted:
+    """Count on a lost device no more; what it alone had is lost, on the record.
+
+    Raises:
+        UnknownDevice: no such device is configured, and no message has a copy there.
+        InvalidSpec: the node's own log cannot be evicted.
+        DeviceInUse: it answers, and `force` is not given.
+    """
+    if device == LOG:
+        raise InvalidSpec("the node's own log cannot be evicted", "name another device")
+    with engine.lock:
+        engine.check_open()
+        states = engine.devices.states if engine.devices is not None else {}
+        copies, moves = engine.holdings.counts(device)
+        if device not in states and not copies and not moves:
+            known = ", ".join(name for name in states if name != LOG) or "none"
+            raise UnknownDevice(f"there is no device {device!r}", f"configured are: {known}")
+        if device in states and states[device].usable and not force:
+            raise DeviceInUse(
+                f"device {device!r} answers and has {copies} copies",
+                "evict what is lost for good; to give up a device that works, force it",
+            )
+    lost, name = 0, 0
+    while True:
+        with engine.lock:
+            engine.check_open()
+            some = [each for each, _ in engine.holdings.after(name, _AT_ONCE)]
+            step = (
+                engine.holdings.evict_copies(device, some)
+                if some
+                else engine.holdings.evict_device(device)
+            )
+            lost += len(step.effects)
+            engine.keeping.apply([step])
+            engine.keeping.mend(fact.name for fact in step.facts)
+            position = engine.journal.position
+        if not some:
+            break
+        name = some[-1] + 1
+        engine.let_others_in()
+    engine.journal.wait("synced", position)
+    log.warning("device_evicted", device=device, copies=copies, messages_lost=lost)
+    return Evicted(device, copies, lost)
+
+
+def apply_rules(engine: Engine, progress: Callable[[int, int], None] | None = None) -> int:
+    """Ask the rules again for everything that is stored; returns how many messages move."""
+    with engine.lock:
+        engine.check_open()
+        if engine.devices is None:
+            raise InvalidSpec(
+                "there is no device but the node's own log", "configure some under [devices]"
+            )
+        shards = [shard for shard in engine.catalog.shards.values() if shard.faulty is None]
+        total = sum(shard.partition.live() for shard in shards)
+    moved = done = 0
+    for shard in shards:
+        for number in sorted(shard.partition.index.pages):
+            for at in range(0, limits.PAGE_ROWS, _AT_ONCE):
+                first = number * limits.PAGE_ROWS + at
+                looked, changed = _again(engine, shard, range(first, first + _AT_ONCE))
+                done, moved = done + looked, moved + changed
+                if progress is not None and looked:
+                    progress(done, max(done, total))
+                if looked:
+                    engine.let_others_in()
+    return moved
+
+
+def _again(engine: Engine, shard: Shard, seqs: range) -> tuple[int, int]:
+    """Ask the rules for some messages; returns how many there were, and how many move."""
+    keeper = engine.keeping
+    fetched = keeper.fetch_headers(shard, seqs)
+    looked = changed = 0
+    with engine.lock:
+        engine.check_open()
+        view = keeper.view()
+        for seq in seqs:
+            row = shard.partition.index.read(seq)
+            if row is None or row[0] in (FREE, DYING):
+                continue
+            looked += 1
+            stored = keeper.stored(shard, seq, row, fetched)
+            if stored.headers is None:
+                continue  # its device is away: what it is like cannot be said
+            wanted = keeper.placing.anew(shard, stored, view)
+            steps = keeper.rearrange(name_of(shard.partition.pid, seq), wanted, "rules applied")
+            if any(step.facts for step in steps):
+                changed += 1
+                keeper.apply(steps, calm=True)
+    return looked, changed

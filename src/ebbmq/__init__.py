@@ -27,6 +27,7 @@ from ebbmq.errors import (
     TooLarge,
     TooSlow,
     Unauthenticated,
+    UnknownDevice,
     UnknownPath,
     UnknownQueue,
     UnknownRule,
@@ -34,6 +35,7 @@ from ebbmq.errors import (
 )
 from ebbmq.model import (
     AdaptSpec,
+    DeviceStatus,
     Lease,
     Message,
     Peeked,
@@ -61,6 +63,7 @@ __all__ = [
     "Broker",
     "Client",
     "ClosedBroker",
+    "DeviceStatus",
     "DirectoryInUse",
     "Draining",
     "EbbError",
@@ -87,6 +90,7 @@ __all__ = [
     "TooSlow",
     "TopicSpec",
     "Unauthenticated",
+    "UnknownDevice",
     "UnknownPath",
     "UnknownQueue",
     "UnknownRule",

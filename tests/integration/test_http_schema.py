@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+KNOWN = {"queue": "q", "topic": "t", "rule": "r", "device": "log", "id": "1-1"}
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Served(tmp_path_factory.mktemp("schema") / "data") as running:
@@ -51,9 +54,7 @@ def test_answers_are_as_described(case: schemathesis.Case, served: Served) -> No
 def aim(case: schemathesis.Case) -> None:
     """Have a valid request be about what is there, and keep what no schema can say."""
     for name in case.path_parameters:
-        case.path_parameters[name] = {"queue": "q", "topic": "t", "rule": "r", "id": "1-1"}.get(
-            name, "some"
-        )
+        case.path_parameters[name] = KNOWN.get(name, "some")
     if isinstance(case.query, dict):
         case.query.pop("version", None)  # one that nobody has seen is refused
     if isinstance(case.body, dict):

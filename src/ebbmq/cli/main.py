@@ -12,6 +12,7 @@ from ebbmq.cli import fault
 from ebbmq.cli.backup import backup, restore
 from ebbmq.cli.consume import consume
 from ebbmq.cli.demo import demo
+from ebbmq.cli.devices import devices
 from ebbmq.cli.doctor import doctor
 from ebbmq.cli.peek import peek
 from ebbmq.cli.publish import publish
@@ -59,6 +60,7 @@ for command in (
     queues,
     topics,
     users,
+    devices,
     rules,
     removals,
     why,

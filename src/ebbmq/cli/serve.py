@@ -67,7 +67,7 @@ def serve(
       ebbmq serve --data /var/lib/ebbmq --config /etc/ebbmq.toml
     """
     set_here = {f"http.{name}": value for name, value in options.items() if value is not None}
-    read = partial(_read, file, set_here)
+    read = partial(_read, file or session.config, set_here)
     try:
         # Only this command needs what it brings in, and not every installation has it.
         from ebbmq.node.server.serving import run  # noqa: PLC0415

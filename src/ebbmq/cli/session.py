@@ -20,6 +20,7 @@ from rich.text import Text
 from ebbmq.cli.server import Server
 from ebbmq.errors import ClientError, DirectoryInUse, UnknownQueue
 from ebbmq.node.broker import Broker
+from ebbmq.node.devices.identities import known_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +50,8 @@ class Session:
     """One run of the command line."""
 
     chosen_data: Path | None = None
+    #: Settings of the store: its devices and rules count wherever it is opened.
+    config: Path | None = None
     server: Server = field(default_factory=Server)
     as_json: bool = False
     out: Console = field(default_factory=lambda: _console(stderr=False))
@@ -80,6 +83,8 @@ class Session:
         if self.server.url is not None:
             if self.chosen_data is not None:
                 raise click.UsageError("--data and --url exclude each other: name one of them")
+            if self.config is not None:
+                raise click.UsageError("--config goes with --data: a server has its own settings")
             return self.server.connect(self.note)
         self.server.check_unused()
         return self._open_directory(create=create)
@@ -94,7 +99,7 @@ class Session:
                 code="unknown_directory",
             )
         try:
-            broker = Broker.open(self.data)
+            broker = Broker.open(self.data, self.config)
         except DirectoryInUse as error:
             raise DirectoryInUse(
                 error.detail,
@@ -104,17 +109,27 @@ class Session:
         # A command is over before the broker's first tick: what fell due meanwhile is due now.
         broker.engine.run_due()
         health = broker.health()
-        for problem in (*health["problems"], *health["damage"]):
+        for problem in (*health["problems"], *health["damage"], *health["devices"]):
             self.note(f"attention: {problem}")
+        self._note_missing(broker)
         return broker
+
+    def _note_missing(self, broker: Broker) -> None:
+        """Say which devices the store was used with and is not now."""
+        if self.config is None and (known := known_devices(broker.engine.directory.path)):
+            self.note(
+                f"attention: this store has the devices {', '.join(known)}; "
+                "name the file that declares them with --config"
+            )
 
     def flags(self) -> str:
         """The options that name the directory or the server, as a hint must repeat them."""
         return self.data_flag() if self.server.url is None else self.server.flags()
 
     def data_flag(self) -> str:
-        """` --data DIR` as a hint must repeat it, or nothing where the default is meant."""
-        return f" --data {shlex.quote(str(self.chosen_data))}" if self.chosen_data else ""
+        """` --data DIR` as a hint must repeat it, and `--config FILE`; nothing for a default."""
+        told = (("data", self.chosen_data), ("config", self.config))
+        return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in told if value)
 
     def require_queue(self, broker: Verbs, name: str) -> QueueSpec:
         """The queue's spec.
@@ -216,6 +231,11 @@ def _set_data(ctx: click.Context, _: click.Parameter, value: Path | None) -> Non
         ctx.ensure_object(Session).chosen_data = value
 
 
+def _set_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).config = value
+
+
 def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         ctx.ensure_object(Session).as_json = True
@@ -262,4 +282,12 @@ def anywhere_options(command: F) -> F:
             callback=_set_server,
             help=text,
         )(command)
+    command = click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=_set_config,
+        help="Settings of the store with --data, as TOML: its devices and rules.",
+    )(command)
     return common_options(command)

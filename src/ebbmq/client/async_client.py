@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
     from ebbmq.model import (
+        DeviceStatus,
         Lease,
         Level,
         Message,
@@ -297,6 +298,14 @@ class AsyncClient(AsyncRuleVerbs):
     async def why(self, message_id: str) -> dict[str, Any]:
         """See Broker.why."""
         return await self._play(scripts.one(calls.why(message_id)))
+
+    async def devices(self) -> list[DeviceStatus]:
+        """See Broker.devices."""
+        return await self._play(scripts.one(calls.devices()))
+
+    async def probe_device(self, name: str) -> DeviceStatus:
+        """See Broker.probe_device."""
+        return await self._play(scripts.one(calls.probe_device(name)))
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

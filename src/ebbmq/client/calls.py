@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
+from ebbmq.model import DeviceStatus
 from ebbmq.wire.http import codec, forms, managing
 
 if TYPE_CHECKING:
@@ -361,13 +362,33 @@ def why(message_id: str) -> Call[dict[str, Any]]:
     return Call(method="GET", path=path, read=_object)
 
 
+_devices = reader(managing.DevicesForm)
+_device = reader(DeviceStatus)
+
+
+def devices() -> Call[list[DeviceStatus]]:
+    """Every device of the server."""
+    return Call(method="GET", path="/v1/devices", read=lambda body: _devices(body).devices)
+
+
+def probe_device(name: str) -> Call[DeviceStatus]:
+    """Have a device tried."""
+    path = f"/v1/devices/{quote(str(name) or ' ', safe='')}/probe"
+    return Call(method="POST", path=path, body=b"", read=_device)
+
+
 def health() -> Call[dict[str, Any]]:
     """Whether the server is ready; one that is not says so with 503."""
 
     def read(body: bytes) -> dict[str, Any]:
         found = _health(body)
         problems = [problem.detail for problem in found.problems]
-        return {"ready": found.ready, "problems": problems, "damage": found.damage}
+        return {
+            "ready": found.ready,
+            "problems": problems,
+            "damage": found.damage,
+            "devices": found.devices,
+        }
 
     return Call(method="GET", path="/health/ready", read=read, accepts=_UNAVAILABLE)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
     from ebbmq.model import (
+        DeviceStatus,
         Lease,
         Level,
         Message,
@@ -292,6 +293,14 @@ class Client(RuleVerbs):
     def why(self, message_id: str) -> dict[str, Any]:
         """See Broker.why."""
         return self._play(scripts.one(calls.why(message_id)))
+
+    def devices(self) -> list[DeviceStatus]:
+        """See Broker.devices."""
+        return self._play(scripts.one(calls.devices()))
+
+    def probe_device(self, name: str) -> DeviceStatus:
+        """See Broker.probe_device."""
+        return self._play(scripts.one(calls.probe_device(name)))
 
     def health(self) -> dict[str, Any]:
         """See Broker.health."""

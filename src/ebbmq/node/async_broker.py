@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.grants import Grants
     from ebbmq.model import (
+        DeviceStatus,
         Lease,
         Level,
         Message,
@@ -486,6 +487,14 @@ class AsyncBroker(AsyncRuleVerbs):
     async def why(self, message_id: str) -> dict[str, Any]:
         """See Broker.why."""
         return await self._call(self._broker.why, message_id)
+
+    async def devices(self) -> list[DeviceStatus]:
+        """See Broker.devices."""
+        return await self._call(self._broker.devices)
+
+    async def probe_device(self, name: str) -> DeviceStatus:
+        """See Broker.probe_device."""
+        return await self._call(self._broker.probe_device, name)
 
     async def journal(self) -> dict[str, int]:
         """See Broker.journal."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ebbmq.journal.disk import Disk
     from ebbmq.model import (
+        DeviceStatus,
         Lease,
         Level,
         Message,
@@ -391,6 +392,18 @@ class Broker(RuleVerbs):
     def why(self, message_id: str) -> dict[str, Any]:
         """Where a message is, or why it left."""
         return looking.why(self.engine, message_id)
+
+    def devices(self) -> list[DeviceStatus]:
+        """Where copies of bodies are kept, and how each device is doing; the node's log first."""
+        return looking.devices(self.engine)
+
+    def probe_device(self, name: str) -> DeviceStatus:
+        """Try a device now; a success counts also while its circuit is open.
+
+        Raises:
+            UnknownDevice: there is none of that name.
+        """
+        return looking.probe_device(self.engine, name)
 
     def journal(self) -> dict[str, int]:
         """How often the journal was flushed and how much was written since the broker was opened.

@@ -12,6 +12,8 @@ from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import REASON_TEXT, Reason, Removal
 from ebbmq.node import leasing
+from ebbmq.node.devices import describing
+from ebbmq.node.devices.settings import LOG
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.core.partition import Partition
-    from ebbmq.model import QueueSpec
+    from ebbmq.model import DeviceStatus, QueueSpec
     from ebbmq.node.engine import Engine
     from ebbmq.node.removals import Reading
 
@@ -228,6 +230,30 @@ def _fields(removal: Removal) -> dict[str, Any]:
     }
 
 
+def devices(engine: Engine) -> list[DeviceStatus]:
+    """Every device, the node's own log first."""
+    with engine.lock:
+        engine.check_open()
+    if engine.devices is None:
+        return [describing.lone_log(engine.directory, engine.clock)]
+    return engine.devices.describe()
+
+
+def probe_device(engine: Engine, name: str) -> DeviceStatus:
+    """Try a device now, and tell how it is.
+
+    Raises:
+        UnknownDevice: there is none of that name.
+    """
+    with engine.lock:
+        engine.check_open()
+    if engine.devices is not None:
+        return engine.devices.probe(name)
+    if name != LOG:
+        raise describing.unknown(name, [LOG])
+    return describing.lone_log(engine.directory, engine.clock, probe=True)
+
+
 def journal(engine: Engine) -> dict[str, int]:
     """What the journal did since the broker was opened, and how large it is."""
     with engine.lock:
@@ -256,4 +282,16 @@ def health(engine: Engine) -> dict[str, Any]:
         for shard in engine.catalog.shards.values():
             if shard.faulty is not None:
                 problems.append(f"partition {shard.partition.pid:x} is faulty: {shard.faulty}")
-        return {"ready": not problems, "problems": problems, "damage": list(engine.damage)}
+        damage = list(engine.damage)
+    found = engine.devices.describe() if engine.devices is not None else []
+    return {
+        "ready": not problems,
+        "problems": problems,
+        "damage": damage,
+        # Others are used instead, so that it can take work all the same.
+        "devices": [
+            f"device {each.name!r} cannot be used: {each.last_error or 'it is not open yet'}"
+            for each in found
+            if not each.usable
+        ],
+    }

@@ -27,15 +27,17 @@ class LogDevice:
 
     def __init__(self, spec: DeviceSpec, data: Path) -> None:
         self.spec: Final = spec
+        self.where = str(data / "journal")
         self._journal = data / "journal"
         self._probe_file = data / "probe"
 
-    def probe(self) -> Probe:
-        """Write and sync a sector beside the journal, and tell the space."""
+    def probe(self, *, write: bool = True) -> Probe:
+        """Write and sync a sector beside the journal unless told not to, and tell the space."""
         started = perf_counter()
         failure, used, free = "", 0, 0
         try:
-            self._write()
+            if write:
+                self._write()
             latency_ms = (perf_counter() - started) * 1_000
             used = sum(entry.stat().st_blocks * 512 for entry in os.scandir(self._journal))
             stats = os.statvfs(self._journal)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import threading
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -21,6 +20,7 @@ import msgspec
 from ebbmq.errors import DirectoryInUse, InvalidSpec, StorageFailed
 from ebbmq.holding.contract import MissingPackage
 from ebbmq.holding.opening import Where, open_device
+from ebbmq.node.devices.identities import Identities
 from ebbmq.node.devices.settings import DeviceConfig, public_url
 from ebbmq.node.directory import write_durably
 
@@ -36,44 +36,6 @@ class _Identity(msgspec.Struct, frozen=True):
     """`device.json`: 16 bytes that are this device's for ever."""
 
     uuid: bytes
-
-
-class Identities:
-    """Which device in a directory is the one of a name: `devices.json` of the data directory."""
-
-    def __init__(self, data: Path) -> None:
-        self._path = data / "devices.json"
-        #: Ports open their devices at the same time.
-        self._lock = threading.Lock()
-
-    def get(self, name: str) -> bytes | None:
-        """The identity the device of that name had, if it was ever open."""
-        with self._lock:
-            return self._read().get(name)
-
-    def note(self, name: str, identity: bytes) -> None:
-        """Remember it."""
-        with self._lock:
-            known = self._read()
-            if known.get(name) != identity:
-                write_durably(self._path, msgspec.json.encode({**known, name: identity}))
-
-    def forget(self, name: str) -> None:
-        """Let the next device of that name be a new one; for a device that is lost."""
-        with self._lock:
-            known = self._read()
-            if known.pop(name, None) is not None:
-                write_durably(self._path, msgspec.json.encode(known))
-
-    def _read(self) -> dict[str, bytes]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, bytes])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.DecodeError) as error:
-            raise StorageFailed(
-                f"{self._path} cannot be read: {error}", "restore it from a backup, or delete it"
-            ) from error
 
 
 class Place:

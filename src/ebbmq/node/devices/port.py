@@ -77,7 +77,7 @@ class Port:
         #: Set once the device was tried for the first time.
         self.tried: Final = threading.Event()
         self._talking = Talking(place)
-        self._stall_ms = judging.stall_ms
+        self.stall_ms: Final = judging.stall_ms
         self._clock = clock
         self._listener = listener
         #: Guards everything below; the thread waits on it for calls.
@@ -189,7 +189,7 @@ class Port:
 
     def due_ms(self) -> int:
         """When to tick next, at the latest."""
-        return min(self._probe_at_ms, self._clock.elapsed_ms() + self._stall_ms // 4)
+        return min(self._probe_at_ms, self._clock.elapsed_ms() + self.stall_ms // 4)
 
     def _add_probe(self) -> Future[Probe]:
         future: Future[Probe] = Future()
@@ -204,7 +204,7 @@ class Port:
             if under is None or under.is_answered or under.verb == "scan":
                 return []
             waited_ms = under.waited_ms()
-            if waited_ms < self._stall_ms:
+            if waited_ms < self.stall_ms:
                 return []
             under.is_answered = True
             if under.verb == "probe":
@@ -283,7 +283,7 @@ class Port:
         if under.verb == "probe" and not failures:
             probe: Probe = answers[0]
             if not probe.ok:
-                failures.append(self._unreachable(probe.detail))
+                failures.append(StorageFailed(probe.detail))
             else:
                 health.measured(probe)
         for failure in failures:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from ebbmq.node.devices.describing import Counts, Seen, told, unknown
+from ebbmq.node.devices.identities import Identities
 from ebbmq.node.devices.monitor import Monitor
 from ebbmq.node.devices.own_log import LogPlace
-from ebbmq.node.devices.places import Identities, places
+from ebbmq.node.devices.places import places
 from ebbmq.node.devices.port import Judging, Port
 from ebbmq.node.devices.settings import LOG, DeviceConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ebbmq.model import DeviceStatus
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.devices.talking import Openable
@@ -25,43 +27,6 @@ if TYPE_CHECKING:
 
 #: How long a start waits for the first answers; who is later is not used until then.
 _START_TIMEOUT_S: Final = 3.0
-
-
-class Counts(NamedTuple):
-    """What the node has on a device, and what is on its way there or from there."""
-
-    copies: int = 0
-    moves: int = 0
-
-
-class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A device as people see it."""
-
-    name: str
-    kind: str
-    where: str
-    tier: str
-    durable: bool
-    failure_domain: str
-    cost_per_gib_month: float
-    used_bytes: int
-    capacity_bytes: int
-    free_percent: float
-    latency_ms: float
-    #: 0 (good) to -100, as rules see it, and what each measure takes of it.
-    status: float
-    parts: dict[str, float]
-    usable: bool
-    circuit: Literal["closed", "open", "half_open"]
-    #: Since when it can, or cannot, be used.
-    since_ms: int
-    calls: int
-    errors: int
-    last_error: str
-    last_error_at_ms: int | None
-    pending_bytes: int
-    copies: int
-    moves: int
 
 
 class Devices:
@@ -135,34 +100,23 @@ class Devices:
         """Every device for people, the node's own log first."""
         return [self._describe(port) for port in self._all]
 
+    def probe(self, name: str) -> DeviceStatus:
+        """Try a device now, and tell how it is; one that does not answer is told as it is.
+
+        Raises:
+            UnknownDevice: there is none of that name.
+        """
+        port = next((each for each in self._all if each.name == name), None)
+        if port is None:
+            raise unknown(name, self.states)
+        # The status tells what became of it.
+        wait([port.probe()], port.stall_ms / 1_000)
+        return self._describe(port)
+
     def _describe(self, port: Port) -> DeviceStatus:
-        spec, state, health = port.spec, port.state, port.health
-        reading, counts = health.reading, self.counts(port.name)
-        return DeviceStatus(
-            name=port.name,
-            kind=port.kind,
-            where=port.shown,
-            tier=spec.tier,
-            durable=spec.durable,
-            failure_domain=spec.failure_domain,
-            cost_per_gib_month=spec.cost_per_gib_month,
-            used_bytes=reading.used_bytes,
-            capacity_bytes=reading.capacity_bytes,
-            free_percent=state.free_percent,
-            latency_ms=state.latency_ms,
-            status=state.status,
-            parts=health.parts(),
-            usable=state.usable,
-            circuit=health.circuit.at(self._clock.elapsed_ms()),
-            since_ms=port.since_ms,
-            calls=health.calls,
-            errors=health.errors,
-            last_error=health.last_error,
-            last_error_at_ms=port.last_error_at_ms,
-            pending_bytes=port.pending_bytes,
-            copies=counts.copies,
-            moves=counts.moves,
-        )
+        seen = Seen(port.kind, port.shown, port.since_ms, port.last_error_at_ms, port.pending_bytes)
+        now_ms = self._clock.elapsed_ms()
+        return told(port.spec, port.health, seen, self.counts(port.name), now_ms)
 
     def close(self) -> None:
         """Look no more, and let go of every device."""

@@ -25,6 +25,7 @@ from ebbmq.node.server.asking import (
     name_of,
     query_of,
 )
+from ebbmq.node.server.devices import Devices
 from ebbmq.node.server.health import Health
 from ebbmq.node.server.manual import Manual
 from ebbmq.node.server.metrics import Metrics
@@ -81,7 +82,7 @@ def build(context: Context) -> Application:
 
 def handlers(context: Context) -> list[HTTPRouteHandler]:
     """Every endpoint there is."""
-    parts = (Queues, Topics, Rules, Store, Health, Metrics, StartPage, Manual)
+    parts = (Queues, Topics, Rules, Devices, Store, Health, Metrics, StartPage, Manual)
     return [route for part in parts for route in part(context).routes()]
 
 

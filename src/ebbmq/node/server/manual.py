@@ -111,7 +111,7 @@ def _operation(method: str, path: str, operation: Schema) -> Markup:
 
 def _curl(method: str, path: str, body: Schema | None) -> str:
     given = {"get": "", "post": "", "put": " -X PUT", "delete": " -X DELETE"}[method]
-    for name in ("queue", "topic", "rule", "name", "id"):
+    for name in ("queue", "topic", "rule", "device", "name", "id"):
         path = path.replace(f"{{{name}}}", f"${name.upper()}")
     command = f"curl -s{given} $URL{path}"
     if body and "example" in body:

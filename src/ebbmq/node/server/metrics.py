@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
+    from ebbmq.model import DeviceStatus
     from ebbmq.node.server.context import Context
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -105,6 +106,8 @@ class Metrics:
         caller = caller_of(self._context, request)
         seen = [view["stats"] for view in await views(self._context, caller)]
         families = [*of_queues(seen), *await self._of_node(len(seen))]
+        if self._context.access.may_see(caller, None):
+            families += of_devices(await self._context.broker.devices())
         return Response(text_of(families).encode(), headers={"content-type": CONTENT_TYPE})
 
     async def _of_node(self, queues: int) -> list[Family]:
@@ -144,6 +147,33 @@ class Metrics:
                 for name, told, value in counters
             ),
         ]
+
+
+_OF_DEVICES: Final[tuple[tuple[str, str, str, Callable[[DeviceStatus], float]], ...]] = (
+    ("used_bytes", "gauge", "What is kept there takes.", lambda d: d.used_bytes),
+    ("capacity_bytes", "gauge", "What may be kept there.", lambda d: d.capacity_bytes),
+    ("latency_seconds", "gauge", "How long a call takes.", lambda d: d.latency_ms / 1_000),
+    ("status", "gauge", "From 0, good, to -100, as rules see it.", lambda d: d.status),
+    ("circuit_open", "gauge", "1 while it is not used.", lambda d: int(d.circuit != "closed")),
+    ("pending_bytes", "gauge", "What waits to be written there.", lambda d: d.pending_bytes),
+    ("copies", "gauge", "Copies of messages it has.", lambda d: d.copies),
+    ("moves", "gauge", "Copies on their way to it or from it.", lambda d: d.moves),
+    ("calls", "counter", "Calls and probes.", lambda d: d.calls),
+    ("errors", "counter", "Calls and probes that failed or were refused.", lambda d: d.errors),
+)
+
+
+def of_devices(devices: Sequence[DeviceStatus]) -> list[Family]:
+    """What there is to say of devices."""
+    return [
+        Family(
+            f"ebbmq_device_{name}",
+            kind,
+            told,
+            [((("device", device.name),), value(device)) for device in devices],
+        )
+        for name, kind, told, value in _OF_DEVICES
+    ]
 
 
 def of_queues(seen: Sequence[Stats]) -> list[Family]:

@@ -39,6 +39,7 @@ _PARAMETERS: Final = {
     "queue": "The queue's name; a slash in it is sent as %2F.",
     "topic": "The topic's name; a slash in it is sent as %2F.",
     "rule": "The rule's id; a slash in it is sent as %2F.",
+    "device": "The device's name; the node's own log is `log`.",
     "name": "The name given to the lease call.",
     "id": "A message's id, as receipts show it.",
 }

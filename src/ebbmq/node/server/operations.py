@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ebbmq.model import DeviceStatus
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -443,6 +444,38 @@ OPERATIONS: Final = (
         needs=_IF_MATCH,
         query=rules.VersionQuery,
         statuses=(204,),
+    ),
+    Operation(
+        method="get",
+        path="/v1/devices",
+        name="list_devices",
+        group="Devices",
+        summary="Every device with its space, latency, status and circuit.",
+        scope="manage",
+        needs=_EVERYTHING,
+        answer=managing.DevicesForm,
+    ),
+    Operation(
+        method="get",
+        path="/v1/devices/{device}",
+        name="show_device",
+        group="Devices",
+        summary="One device.",
+        scope="manage",
+        needs=_EVERYTHING,
+        answer=DeviceStatus,
+    ),
+    Operation(
+        method="post",
+        path="/v1/devices/{device}/probe",
+        name="probe_device",
+        group="Devices",
+        summary="Try a device now; a success counts also while its circuit is open.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=NoFields,
+        may_be_empty=True,
+        answer=DeviceStatus,
     ),
     Operation(
         method="post",

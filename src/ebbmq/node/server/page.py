@@ -14,7 +14,9 @@ from ebbmq.node.server.asking import Answer, Asking, caller_of
 from ebbmq.node.server.health import readiness
 from ebbmq.node.server.html import Markup, joined, page, tag
 from ebbmq.node.server.metrics import resident_bytes
+from ebbmq.node.server.page_devices import devices_table
 from ebbmq.node.server.queues import views
+from ebbmq.node.server.words import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,6 @@ _SHOWN_MAX: Final = 200
 _HOST: Final = re.compile(
     r"[A-Za-z0-9.\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?"
 )
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class StartPage:
@@ -55,14 +56,17 @@ class StartPage:
             return page("EbbMQ", tag(_NAME_ALONE), body, status=401)
         seen = [view["stats"] for view in await views(self._context, caller)]
         health = await readiness(self._context)
-        told = [problem.detail for problem in health.problems] + health.damage
-        if not self._context.access.may_see(caller, None):
+        told = [problem.detail for problem in health.problems] + health.damage + health.devices
+        sees_all = self._context.access.may_see(caller, None)
+        if not sees_all:
             told = ["ask its operator"] if told else []
+        devices = await self._context.broker.devices() if sees_all else []
         body = joined(
             [
                 tag('<p class="bad">{why}</p>', why="; ".join(told)) if told else Markup(""),
                 _tiles(seen),
                 tag("<h2>Queues</h2>{queues}", queues=_queues(seen)),
+                devices_table(devices),
                 _steps(url, token=self._context.access.has_users),
             ]
         )
@@ -219,25 +223,3 @@ def _steps(url: str, *, token: bool) -> Markup:
 
 def _post(command: str, body: str) -> str:
     return f"{command} \\\n  -d '{body}'"
-
-
-def duration(seconds: float) -> str:
-    """A duration as people say it: the two largest units."""
-    if seconds < 1:
-        return f"{round(seconds * 1_000)} ms"
-    whole = int(seconds)
-    said: list[str] = []
-    for worth, unit in _UNITS:
-        if whole >= worth or said:
-            said.append(f"{whole // worth} {unit}")
-            whole %= worth
-    return " ".join(said[:2])
-
-
-def size(nbytes: float) -> str:
-    """A number of bytes as people say it."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < limits.KIB:
-            return f"{nbytes:.0f} {unit}"
-        nbytes /= limits.KIB
-    return f"{nbytes:.1f} GiB"

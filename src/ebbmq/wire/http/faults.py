@@ -13,6 +13,8 @@ from ebbmq.wire.http.forms import FaultForm
 #: The most specific class of an error decides; a code narrower than its class may differ.
 _STATUS: Final[dict[type[EbbError], int]] = {
     errors.UnknownQueue: 404,
+    errors.UnknownDevice: 404,
+    errors.DeviceInUse: 409,
     errors.UnknownPath: 404,
     errors.InvalidMessage: 400,
     errors.InvalidSpec: 400,

@@ -15,6 +15,7 @@ from ebbmq.model import (
     SPEC_FLOATS,
     SPEC_WHOLE,
     SPEC_WHOLE_OR_NONE,
+    DeviceStatus,
     QueueSpec,
     Removal,
     TopicSpec,
@@ -251,6 +252,12 @@ def topic_of(topic: str, form: TopicForm) -> TopicSpec:
     return TopicSpec(topic, max_age_ms=form.max_age_ms)
 
 
+class DevicesForm(msgspec.Struct):
+    """GET /v1/devices: every device, the node's own log first."""
+
+    devices: list[DeviceStatus]
+
+
 class BackupForm(_Request):
     """POST /v1/backup; `target` is a new or empty directory on the server's machine."""
 
@@ -271,11 +278,15 @@ class ProblemForm(msgspec.Struct):
 
 
 class HealthForm(msgspec.Struct):
-    """GET /health/ready: whether to send work here, and why not."""
+    """GET /health/ready: whether to send work here, and why not.
+
+    A device that cannot be used is told, and does not keep the server from taking work.
+    """
 
     ready: bool
     problems: list[ProblemForm]
     damage: list[str]
+    devices: list[str] = []
 
 
 class LiveForm(msgspec.Struct):

@@ -152,7 +152,9 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
 
 
 def test_devices_survive_a_change_of_other_settings() -> None:
-    before = config.load({"devices": {"ram": {**MEMORY, "status": {"every_ms": 50}}}})
+    before = config.load(
+        {"devices": {"log": {"tier": "ssd"}, "ram": {**MEMORY, "status": {"every_ms": 50}}}}
+    )
     after = config.changed(before, {"http.port": 9})
     assert after.devices == before.devices
     assert config.changed(config.Config(), {"devices": before.devices}).devices == before.devices

@@ -1,0 +1,190 @@
+"""`ebbmq devices`: where copies of messages are kept, and how each device is doing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
+from ebbmq.cli.values import show_bytes, show_duration, show_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.model import DeviceStatus
+
+_COLUMNS: Final = (
+    "DEVICE",
+    "KIND",
+    "TIER",
+    ">USED",
+    ">OF",
+    ">LATENCY",
+    ">STATUS",
+    ">COPIES",
+    ">MOVES",
+    "CIRCUIT",
+)
+_BAR: Final = 12
+#: From this width on there is room to draw.
+_WIDE: Final = 100
+#: Where a status starts to keep further copies away, and where it is bad.
+_STRAINED, _BAD = -20, -60
+_AGAIN_S: Final = 1.0
+
+
+@click.group(invoke_without_command=True, short_help="Show how the storage devices are doing.")
+@click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
+@anywhere_options
+@click.pass_context
+def devices(ctx: click.Context, *, watch: bool) -> None:
+    """List the devices with their space, latency, status, copies, moves and circuit.
+
+    `log` is the node's own log, which takes every message first. The others are those of
+    [devices.NAME] in the configuration. The status goes from 0, good, to -100, and is added to the
+    weight of a device's rules. While the circuit is open a device is not used.
+
+    \b
+    Examples:
+      ebbmq devices --url http://127.0.0.1:8080 --watch
+      ebbmq devices --data DIR --config ebbmq.toml
+      ebbmq devices show hdd
+      ebbmq devices probe hdd
+    """
+    session = ctx.ensure_object(Session)
+    if ctx.invoked_subcommand is not None:
+        return
+    with session.open() as broker:
+        if not watch:
+            _show(session, broker.devices())
+            return
+        if session.as_json or not session.out.is_terminal:
+            while True:
+                session.show_json_line(broker.devices())
+                time.sleep(_AGAIN_S)
+        with Live(console=session.out, auto_refresh=False) as live:
+            while True:
+                live.update(table(broker.devices(), live.console.width), refresh=True)
+                time.sleep(_AGAIN_S)
+
+
+def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
+    if session.as_json:
+        session.show_json(found)
+        return
+    session.out.print(table(found, session.out.width))
+    for device in found:
+        # What is wrong with a directory's devices was told when it was opened.
+        if not device.usable and session.server.url is not None:
+            ago = show_duration(max(0, wall_ms() - device.since_ms))
+            session.note(f"{device.name} has not been used for {ago}: {device.last_error}")
+    if len(found) == 1:
+        session.note("no other device is configured; docs/devices.md says how to add one")
+
+
+def table(found: Sequence[DeviceStatus], width: int) -> Table:
+    """The devices, one a row; with a bar of the space where there is room for it."""
+    shown = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    columns = [*_COLUMNS, "SPACE"] if width >= _WIDE else _COLUMNS
+    for name in columns:
+        right = name.startswith(">")
+        shown.add_column(
+            name.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=name != "DEVICE",
+            overflow="fold",
+        )
+    for device in found:
+        shown.add_row(*_cells(device)[: len(columns)])
+    return shown
+
+
+def _cells(device: DeviceStatus) -> list[Text]:
+    has_space = device.usable or device.used_bytes
+    share = min(1.0, device.used_bytes / device.capacity_bytes)
+    full = round(share * _BAR)
+    style = "red" if device.status <= _BAD else "yellow" if device.status < _STRAINED else "green"
+    return [
+        Text(device.name),
+        Text(device.kind),
+        Text(device.tier),
+        Text(show_bytes(device.used_bytes) if has_space else "-"),
+        Text(show_bytes(device.capacity_bytes) if has_space else "-"),
+        Text(f"{device.latency_ms:g} ms" if device.usable and device.latency_ms else "-"),
+        Text(f"{device.status:.0f}", style=style),
+        Text(f"{device.copies:,}"),
+        Text(f"{device.moves:,}"),
+        Text("closed", style="green") if device.usable else Text("open", style="bold red"),
+        Text.assemble(("\u2588" * full, "cyan"), ("\u2591" * (_BAR - full), "dim"))
+        if has_space
+        else Text(""),
+    ]
+
+
+@devices.command(short_help="Show everything about one device.")
+@click.argument("name")
+@anywhere_options
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show everything about the device NAME.
+
+    \b
+    Example:
+      ebbmq devices show hdd --url http://127.0.0.1:8080
+    """
+    with session.open() as broker:
+        found = {device.name: device for device in broker.devices()}
+        # The broker knows how to say that there is none, with the name that was meant.
+        device = found.get(name) or broker.probe_device(name)
+    _show_one(session, device)
+
+
+@devices.command(short_help="Try a device now.")
+@click.argument("name")
+@anywhere_options
+@pass_session
+def probe(session: Session, name: str) -> None:
+    """Try the device NAME now; if it answers, its circuit closes sooner.
+
+    \b
+    Example:
+      ebbmq devices probe hdd --url http://127.0.0.1:8080
+    """
+    with session.open() as broker:
+        device = broker.probe_device(name)
+    _show_one(session, device)
+
+
+def _show_one(session: Session, device: DeviceStatus) -> None:
+    if session.as_json:
+        session.show_json(device)
+        return
+    parts = ", ".join(f"{name} {points:.0f}" for name, points in device.parts.items() if points)
+    used, capacity = show_bytes(device.used_bytes), show_bytes(device.capacity_bytes)
+    session.show_fields(
+        {
+            "device": device.name,
+            "kind": device.kind,
+            "where": device.where or "in RAM",
+            "tier": device.tier,
+            "durable": "yes" if device.durable else "no: gone with a restart",
+            "failure domain": device.failure_domain,
+            "cost": f"{device.cost_per_gib_month:g} per GiB and month",
+            "space": f"{used} of {capacity} used, {device.free_percent:g} % free",
+            "latency": f"{device.latency_ms:g} ms",
+            "status": f"{device.status:.0f}" + (f" ({parts})" if parts else ""),
+            "circuit": f"{device.circuit} since {show_instant(device.since_ms)}",
+            "calls": f"{device.calls:,}, of which {device.errors:,} failed",
+            "last error": f"{device.last_error} ({show_instant(device.last_error_at_ms)})"
+            if device.last_error
+            else "-",
+            "waiting": show_bytes(device.pending_bytes),
+            "copies": f"{device.copies:,}",
+            "moves": f"{device.moves:,}",
+        }
+    )

@@ -279,3 +279,16 @@ def test_a_damaged_relocation_is_damage_and_not_a_torn_tail(
     last.write_bytes(bytes(data))
     is_damaged, problems = _judge(contents, copy)
     assert is_damaged, problems
+
+
+def test_a_store_whose_only_message_is_damaged_opens_and_names_it(tmp_path: Path) -> None:
+    with Broker.open(tmp_path, config=CONFIG) as broker:
+        broker.declare(QueueSpec("q"))
+        (receipt,) = broker.publish("q", [Message(b"the only body")])
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    for path in (tmp_path / "journal").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"the only body", b"the only bodi"))
+    with Broker.open(tmp_path, config=CONFIG) as broker:
+        assert _named(broker.health()["damage"]) == {receipt.id}
+        assert broker.lease("q") == []

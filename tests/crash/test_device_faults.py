@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ebbmq import Broker, QueueSpec
+from ebbmq import Broker, Message, QueueSpec
 from ebbmq.core.copies import LOG
+from ebbmq.errors import EbbError
 from ebbmq.holding import opening
 from tests.crash.copies import holdings, stored, supposed, wait_until_settled
 from tests.crash.devices import Trio
-from tests.crash.load import LEASE_TIMEOUT_MS, Load, drain
+from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain
 from tests.crash.mounts import tmpfs
 from tests.history import check
 from tests.servers import Postgres, Valkey, wait_until
@@ -164,3 +166,26 @@ def test_every_message_can_be_had_while_a_device_is(tmp_path: Path, trio: Trio, 
         # What it could not be told is what it must forget when it is back.
         wait_until_settled(broker, "forgetting")
         assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
+
+
+def test_a_publish_that_waits_for_copies_is_answered_when_the_broker_closes(
+    tmp_path: Path, trio: Trio
+) -> None:
+    answers: list[EbbError] = []
+    broker = open_broker(tmp_path, trio)
+
+    def publish() -> None:
+        try:
+            broker.publish("twice", [Message(b"body", importance=9)])
+        except EbbError as error:
+            answers.append(error)
+
+    publisher = threading.Thread(target=publish)
+    with trio.suffering("file frozen"), trio.suffering("sql frozen"):
+        publisher.start()
+        wait_until(lambda: any(each.pending for each in holdings(broker).values()), "publishing")
+        broker.close()
+        publisher.join(PATIENCE_S)
+    assert [answer.code for answer in answers] == ["closed_broker"]
+    with open_broker(tmp_path, trio) as broker:
+        assert [lease.body for lease in broker.lease("twice", wait_ms=5_000)] == [b"body"]

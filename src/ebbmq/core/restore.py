@@ -14,7 +14,6 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
-from ebbmq.core import row as rows
 from ebbmq.core.classes import NEVER, class_key
 from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK
 from ebbmq.core.lifecycle import distinct, ends_of
@@ -95,10 +94,11 @@ class Restorer:
                 if seq not in self._as_of:
                     self._index.write(seq, bytes(block[offset : offset + 64]))
             return
-        before = np.frombuffer(page.buffer, dtype=rows.DTYPE)[at >> 6 : (at + len(block)) >> 6]
-        page.live -= int(np.count_nonzero(before["state"]))
+        filled = page.view[at >> 6 : (at + len(block)) >> 6]
+        page.live -= int(np.count_nonzero(filled["state"]))
         page.buffer[at : at + len(block)] = bytes(block)
-        page.live += len(block) >> 6
+        # Of a damaged record some rows may be left out.
+        page.live += int(np.count_nonzero(filled["state"]))
         page.dirty = True
 
     def _known(self, seq: int, position: int) -> tuple[Page, int] | None:

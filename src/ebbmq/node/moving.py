@@ -14,7 +14,7 @@ from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, HIGH, LOW48, RATE_UNIT, RE
 from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
 from ebbmq.node import intake, outflow, publishing
-from ebbmq.node.keeping.fetching import BodyElsewhere
+from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.levels import WRITTEN
 from ebbmq.node.log import log
 

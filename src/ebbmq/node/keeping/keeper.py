@@ -37,13 +37,13 @@ from ebbmq.core.copies import (
     parts_of,
 )
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
-from ebbmq.errors import DamagedRecord, Overloaded
+from ebbmq.errors import ClosedBroker, DamagedRecord, Overloaded
 from ebbmq.model import Reason
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import reading
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.fetching import BodyElsewhere
 from ebbmq.node.keeping.placing import Placing, Stored
+from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Access, Phase
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
-    from ebbmq.node.keeping.fetching import Fetcher
     from ebbmq.node.keeping.mover import Mover
+    from ebbmq.node.keeping.prefetching import Prefetcher
     from ebbmq.node.keeping.reconciling import Reconciler
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
@@ -78,7 +78,7 @@ class Batch:
     def __init__(self, position: int, waiting: int) -> None:
         self.position = position
         self.waiting = waiting
-        self.told: list[Callable[[], None]] = []
+        self.told: list[Callable[[Exception | None], None]] = []
 
 
 class Keeper:
@@ -92,7 +92,7 @@ class Keeper:
         self.decisions = Decisions()
         self.mover: Mover | None = None
         self.reconciler: Reconciler | None = None
-        self.fetcher: Fetcher | None = None
+        self.fetcher: Prefetcher | None = None
         #: By message: the batches that wait for its copies.
         self._lacking: dict[Name, list[Batch]] = {}
         #: By partition, in the order they came; those of one publish call by its position.
@@ -211,31 +211,47 @@ class Keeper:
             self._calls[position] = self._await(position, self._called)
             self._called = []
 
-    def when_copied(self, position: int, tell: Callable[[], None]) -> bool:
-        """Have a call told when it has its copies; False: it has them, nothing is told."""
+    def when_copied(self, position: int, tell: Callable[[Exception | None], None]) -> bool:
+        """Have a call told when it has its copies, or an error when the broker is closed before.
+
+        False: it has them, nothing is told.
+        """
         with self._engine.lock:
             batch = self._calls.get(position)
             if batch is None:
                 return False
-            batch.told.append(tell)
-            return True
+            if self._engine.closed is None:
+                batch.told.append(tell)
+                return True
+        tell(_closed())
+        return True
 
     def wait(self, position: int, timeout_ms: int | None = None) -> None:
         """Return once the call at a position has its copies; the lock must be free.
 
         Raises:
             Overloaded: code `confirm_timeout`.
+            ClosedBroker: the broker was closed before.
         """
         if not self._calls:
             return
         done = threading.Event()
+        errors: list[Exception] = []
+
+        def tell(error: Exception | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
+
         timeout_s = None if timeout_ms is None else timeout_ms / 1_000
-        if self.when_copied(position, done.set) and not done.wait(timeout_s):
+        if self.when_copied(position, tell) and not done.wait(timeout_s):
             raise Overloaded(
                 "the publish has not all its copies yet",
                 "it is stored in the log, and may still get them: see `ebbmq devices`",
                 code="confirm_timeout",
             )
+        if errors:
+            raise errors[0]
 
     def _copied(self, name: Name) -> None:
         """A message has the copies it needs, or needs them no more."""
@@ -246,7 +262,7 @@ class Keeper:
             if self._calls.get(batch.position) is batch:
                 del self._calls[batch.position]
             for tell in batch.told:
-                tell()
+                tell(None)
 
     def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:
         """Messages were leased: where reads count, they are looked at once that is over."""
@@ -512,8 +528,8 @@ class Keeper:
         engine = self._engine
         if engine.devices is not None:
             # Who has no devices does not load what they need.
-            from ebbmq.node.keeping.fetching import Fetcher  # noqa: PLC0415
             from ebbmq.node.keeping.mover import Mover  # noqa: PLC0415
+            from ebbmq.node.keeping.prefetching import Prefetcher  # noqa: PLC0415
             from ebbmq.node.keeping.reconciling import Reconciler  # noqa: PLC0415
 
             for name, port in engine.devices.ports.items():
@@ -521,7 +537,7 @@ class Keeper:
             engine.devices.counts = self._counts
             self.mover = Mover(engine, bytes_per_s=engine.config.placement.move_bytes_per_s)
             self.reconciler = Reconciler(engine)
-            self.fetcher = Fetcher(engine)
+            self.fetcher = Prefetcher(engine)
         with engine.lock:
             self._resume()
         for worker in self._workers():
@@ -541,8 +557,12 @@ class Keeper:
         """Make no more copies; what is owed is asked for at the next start."""
         for worker in self._workers():
             worker.stop()
+        with self._engine.lock:
+            told = [tell for batch in self._calls.values() for tell in batch.told]
+        for tell in told:
+            tell(_closed())
 
-    def _workers(self) -> list[Mover | Reconciler | Fetcher]:
+    def _workers(self) -> list[Mover | Reconciler | Prefetcher]:
         every = (self.reconciler, self.fetcher, self.mover)
         return [worker for worker in every if worker is not None]
 
@@ -572,6 +592,13 @@ class Keeper:
         if found is None or found[0].buffer[found[1]] == FREE:
             return None
         return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
+
+
+def _closed() -> ClosedBroker:
+    return ClosedBroker(
+        "the broker was closed before the publish had all its copies",
+        "it is stored in the log and gets them when the data directory is opened again",
+    )
 
 
 def lacks(holding: Holding, lost: Devices) -> int:

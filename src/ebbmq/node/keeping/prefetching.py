@@ -43,7 +43,7 @@ class _Wish(NamedTuple):
     ahead: bool
 
 
-class Fetcher:
+class Prefetcher:
     """One thread that reads from devices; wishes are left with the engine's lock held."""
 
     def __init__(self, engine: Engine) -> None:

@@ -138,12 +138,20 @@ def ack_run(pid: int, first: int, count: int) -> Fact:
 
 def ack_array(pid: int, seqs: npt.NDArray[np.uint64]) -> Fact:
     """`ack` for sorted numbers."""
-    breaks = np.flatnonzero(np.diff(seqs) != 1) + 1
-    starts = np.concatenate(([0], breaks))
-    runs = np.zeros(len(starts), dtype=GRANT_RUN_DTYPE)
-    runs["first"] = seqs[starts]
-    runs["rows"] = np.diff(np.append(starts, len(seqs)))
-    return Fact(ACK, pid, len(seqs), int(seqs[0]), [runs.tobytes()])
+    return Fact(ACK, pid, len(seqs), int(seqs[0]), [packed_runs(seqs, 0).tobytes()])
+
+
+def packed_runs(seqs: npt.NDArray[np.uint64], generation: int) -> npt.NDArray[np.void]:
+    """Runs of sorted numbers that share a generation."""
+    ends = np.flatnonzero(seqs[1:] - seqs[:-1] != 1)
+    starts = np.zeros(len(ends) + 2, dtype=np.int64)
+    np.add(ends, 1, out=starts[1:-1])
+    starts[-1] = len(seqs)
+    runs = np.empty(len(ends) + 1, dtype=GRANT_RUN_DTYPE)
+    runs["first"] = seqs[starts[:-1]]
+    runs["rows"] = starts[1:] - starts[:-1]
+    runs["generation"] = generation
+    return runs
 
 
 def acked(payload: bytes | memoryview) -> list[tuple[int, int]]:

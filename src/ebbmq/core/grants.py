@@ -219,6 +219,11 @@ def is_run(seqs: list[int]) -> bool:
     return seqs[-1] - first == count - 1 and seqs == list(range(first, first + count))
 
 
+def is_sorted(seqs: npt.NDArray[np.uint64]) -> bool:
+    """Whether row numbers rise, and so are all different."""
+    return bool((seqs[1:] > seqs[:-1]).all())
+
+
 def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> bytes:
     """The row as it was, packed; a free one if no lease of it was granted."""
     one = Grants([], [], grants.deadline_ms, grants.nonce)
@@ -324,8 +329,13 @@ def _runs(grants: Grants) -> bytes:
     first, count = seqs[0], len(seqs)
     if (grants.is_run or is_run(seqs)) and generations.count(generations[0]) == count:
         return fact.GRANT_RUN.pack(first, count, generations[0] + 1)
-    order = np.argsort(np.array(seqs, dtype=np.uint64))
-    numbers = np.array(seqs, dtype=np.uint64)[order]
+    numbers = np.array(seqs, dtype=np.uint64)
+    if generations.count(generations[0]) == count:
+        if not is_sorted(numbers):
+            numbers.sort()
+        return fact.packed_runs(numbers, generations[0] + 1).tobytes()
+    order = np.argsort(numbers)
+    numbers = numbers[order]
     raised = np.array(generations, dtype=np.uint32)[order] + np.uint32(1)
     breaks = np.flatnonzero((np.diff(numbers) != 1) | (raised[1:] != raised[:-1])) + 1
     starts = np.concatenate(([0], breaks))

@@ -28,7 +28,7 @@ from ebbmq.core.block import (
     WHERE,
     Block,
 )
-from ebbmq.core.grants import MANY
+from ebbmq.core.grants import MANY, is_sorted
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
 from ebbmq.core.row import ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
 
@@ -141,11 +141,12 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     tokens = np.frombuffer(packed, dtype=">u4").reshape(-1, _TOKEN_WORDS).astype(np.uint64)
     seqs = tokens[:, _SEQ_HIGH] << _HALF | tokens[:, _SEQ_LOW]
     first, count = int(seqs[0]), len(seqs)
+    rising = False
     is_run = seqs.tobytes() == (np.arange(count, dtype=np.uint64) + seqs[0]).tobytes()
     whole = partition.index.stretch(first, count) if is_run else None
     if whole is not None:
         groups: list[_Group] = [(slice(None), *whole)]
-    elif not is_run and len(np.unique(seqs)) != count:
+    elif not is_run and not (rising := is_sorted(seqs)) and len(np.unique(seqs)) != count:
         return False
     else:
         groups = list(partition.index.whole_pages(seqs))
@@ -164,7 +165,7 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     partition.facts.append(
         fact.ack_run(partition.pid, first, count)
         if is_run
-        else fact.ack_array(partition.pid, np.sort(seqs))
+        else fact.ack_array(partition.pid, seqs if rising else np.sort(seqs))
     )
     return True
 

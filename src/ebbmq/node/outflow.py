@@ -63,11 +63,11 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     if len(grants.seqs) == 1:
         return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
-    tokens["pid"] = pid
+    generations = grants.column("generation")
+    tokens[:] = (pid, 0, generations[0] + 1, epoch, nonce)
     tokens["seq"] = grants.seqs
-    tokens["generation"] = [before + 1 for before in grants.column("generation")]
-    tokens["epoch"] = epoch
-    tokens["nonce"] = nonce
+    if generations.count(generations[0]) != len(generations):
+        tokens["generation"] = [before + 1 for before in generations]
     packed = tokens.tobytes().hex()
     return [packed[at : at + TOKEN_CHARS] for at in range(0, len(packed), TOKEN_CHARS)]
 

@@ -6,8 +6,6 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import leases
@@ -143,10 +141,8 @@ def _one_partition(
 
 def _are_all_of(pid: int, packed: bytes) -> bool:
     """Whether tokens are all of one partition."""
-    if len(packed) == TOKEN.size:
-        return int.from_bytes(packed[:4], "big") == pid
-    pids = np.frombuffer(packed, dtype=">u4")[:: TOKEN.size // 4]
-    return bool((pids == pid).all())
+    count, wanted = len(packed) // TOKEN.size, pid.to_bytes(4, "big")
+    return all(packed[at :: TOKEN.size] == wanted[at : at + 1] * count for at in range(4))
 
 
 def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) -> list[int]:

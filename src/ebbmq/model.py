@@ -178,7 +178,81 @@ class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):
     outcome: str
 
 
-class Peeked(msgspec.Struct, frozen=True, gc=False):
+class Kept(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a message is kept on the devices of a node."""
+
+    #: How often it was leased, and reads a day, weighted by how long ago they were.
+    access_count: int
+    access_rate: float
+    #: High is faded.
+    decay_score: float
+    #: The tier it is read from.
+    tier: str
+    copies: tuple[str, ...]
+    copies_acked: int
+    #: Devices that have confirmed its removal; of a message that is there, none.
+    removals_acked: int
+    #: How many copies it should have.
+    replica_target: int
+
+
+class _Shown(msgspec.Struct, frozen=True, gc=False):
+    """A message that is shown; without devices beside the log nothing is told of how it is kept."""
+
+    def _told(self, name: str) -> Any:
+        kept: Kept | None = getattr(self, "kept", None)
+        return None if kept is None else getattr(kept, name)
+
+    @property
+    def access_count(self) -> int | None:
+        """How often it was leased."""
+        told: int | None = self._told("access_count")
+        return told
+
+    @property
+    def access_rate(self) -> float | None:
+        """Reads a day, weighted by how long ago they were."""
+        told: float | None = self._told("access_rate")
+        return told
+
+    @property
+    def decay_score(self) -> float | None:
+        """How faded it is; high is faded."""
+        told: float | None = self._told("decay_score")
+        return told
+
+    @property
+    def tier(self) -> str | None:
+        """The tier it is read from."""
+        told: str | None = self._told("tier")
+        return told
+
+    @property
+    def copies(self) -> tuple[str, ...] | None:
+        """The devices that have it."""
+        told: tuple[str, ...] | None = self._told("copies")
+        return told
+
+    @property
+    def copies_acked(self) -> int | None:
+        """How many devices have confirmed a copy."""
+        told: int | None = self._told("copies_acked")
+        return told
+
+    @property
+    def removals_acked(self) -> int | None:
+        """How many devices have confirmed its removal."""
+        told: int | None = self._told("removals_acked")
+        return told
+
+    @property
+    def replica_target(self) -> int | None:
+        """How many copies it should have."""
+        told: int | None = self._told("replica_target")
+        return told
+
+
+class Peeked(_Shown, frozen=True, gc=False):
     """A message as `peek` shows it: nothing changes by looking."""
 
     id: str
@@ -196,9 +270,11 @@ class Peeked(msgspec.Struct, frozen=True, gc=False):
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
+    #: With devices beside the node's log.
+    kept: Kept | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
+class Lease(_Shown, frozen=True, gc=False):
     """A message handed to one consumer until `deadline_ms`; the token settles it."""
 
     id: str
@@ -216,6 +292,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     deadline_ms: int
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
+    #: With devices beside the node's log.
+    kept: Kept | None = None
 
 
 class Removal(msgspec.Struct, frozen=True, gc=False):

@@ -320,3 +320,30 @@ def test_devices_say_how_many_copies_they_have(tmp_path: Path) -> None:
         broker.publish("q", [Message(b"bytes")] * 2)
         found = {each.name: (each.copies, each.moves) for each in broker.engine.devices.describe()}
         assert found == {LOG: (2, 0), "ssd": (7, 0), "hdd": (0, 0), "ram": (0, 0)}
+
+
+def test_a_lease_a_peek_and_why_show_how_a_message_is_kept(tmp_path: Path) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q", score_base=3.0))
+        (chosen,) = ids(broker.publish("q", text(1, replicas=2)))
+        until(is_on(broker, [chosen], "ssd", LOG))
+        (seen,) = broker.peek("q")
+        (lease,) = broker.lease("q")
+        assert seen.kept == lease.kept
+        assert (lease.copies, lease.copies_acked, lease.replica_target) == (("log", "ssd"), 2, 2)
+        assert (lease.tier, lease.access_count, lease.removals_acked) == ("log", 0, 0)
+        assert lease.decay_score == pytest.approx(3.0)
+        told = broker.why(chosen)
+        assert told["copies"] == ("log", "ssd")
+        assert [each["event"] for each in told["decisions"]] == ["placed", "copied"]
+        assert "W-001" in told["decisions"][0]["reason"]
+        broker.ack("q", [lease.token])
+        until(lambda: "removals_waiting" not in broker.why(chosen))
+        assert broker.why(chosen)["state"] == "gone"
+
+
+def test_without_devices_nothing_is_told_of_how_a_message_is_kept(tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data") as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"x")] * 2)
+        assert [lease.copies for lease in broker.lease("q", 2)] == [None, None]

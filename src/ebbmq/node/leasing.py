@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from ebbmq import limits
 from ebbmq.core import grants as granting
@@ -14,7 +15,7 @@ from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import fetching, outflow
-from ebbmq.node.keeping import reading
+from ebbmq.node.keeping import reading, telling
 from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
 from ebbmq.node.outflow import Delivery
@@ -22,7 +23,7 @@ from ebbmq.node.outflow import Delivery
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ebbmq.model import Lease, Peeked
+    from ebbmq.model import Kept, Lease, Peeked
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.reading import Body
@@ -162,7 +163,7 @@ def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Leas
         not partition.depth[READY]
         or shard.faulty is not None
         or len(queue.shards) > 1
-        or queue.spec.score_access_bonus
+        or engine.devices is not None
     ):
         return None
     if engine.disk_full:
@@ -293,8 +294,14 @@ def fetch(
         if None in payloads:
             grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
         if grants.seqs:
-            out.append(Delivery(shard.partition, grants, payloads, now_ms))  # type: ignore[arg-type]
+            kept = _kept(engine, shard, grants) if engine.devices is not None else None
+            out.append(Delivery(shard.partition, grants, payloads, now_ms, kept))  # type: ignore[arg-type]
     return out
+
+
+def _kept(engine: Engine, shard: Shard, grants: Grants) -> list[Kept]:
+    with engine.lock:
+        return telling.kept(engine, shard, zip(grants.seqs, grants.rows, strict=True))
 
 
 def _complete(
@@ -365,6 +372,11 @@ def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]
         todo = [i for i in rows if out[i] is None]
         if not todo:
             break
+    # Bytes that were never written are not damage.
+    if todo and engine.journal.failed is None:
+        instead = reading.read_instead(engine, shard, [seqs[i] for i in todo])
+        for number, body in zip(todo, instead, strict=True):
+            out[number] = body
     return out
 
 
@@ -458,7 +470,10 @@ def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Pee
     with engine.lock:
         if moving and row[1] & ELSEWHERE and engine.keeping.fetcher is not None:
             engine.keeping.fetcher.keep(shard, seq, payload)
-        return outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
+        seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
+        if engine.devices is None:
+            return seen
+        return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
 
 
 def _seqs(shard: Shard, count: int, state: str, now_ms: int) -> list[int]:

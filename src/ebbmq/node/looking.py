@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from ebbmq.core import row as rows
@@ -14,6 +15,7 @@ from ebbmq.model import REASON_TEXT, Reason, Removal
 from ebbmq.node import leasing
 from ebbmq.node.devices import describing
 from ebbmq.node.devices.settings import LOG
+from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 
 if TYPE_CHECKING:
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ebbmq.core.partition import Partition
+    from ebbmq.core.partition import Partition, Row
     from ebbmq.model import DeviceStatus, QueueSpec
+    from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.removals import Reading
 
@@ -204,22 +207,41 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             "enqueued_at_ms": row[5] & LOW48,
             "bytes": row[11],
             "segment": row[9],
-            "damaged": seen is None,
+            "damaged": seen is None and not row[1] & rows.ELSEWHERE,
+            **_kept(engine, shard, seq, row),
         }
     with engine.lock:
         reading = _reading(engine)
     found = reading.find([pid], seq=seq)
     if len(found):
         removal = _removal(found[-1], queue or "a deleted queue")
-        return {"id": identity, "queue": queue, "state": "removed", **_fields(removal)}
+        fields = _fields(removal) | _story(engine, pid, seq)
+        return {"id": identity, "queue": queue, "state": "removed", **fields}
     if shard is not None and 0 < seq < issued:
         return {
             "id": identity,
             "queue": queue,
             "state": "gone",
             "reason": "acked, or its removal record is older than the removals log keeps",
+            **_story(engine, pid, seq),
         }
     return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
+
+
+def _kept(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
+    """Where the copies of a message are, and why."""
+    if engine.devices is None:
+        return {}
+    with engine.lock:
+        (kept,) = telling.kept(engine, shard, [(seq, row)])
+    return msgspec.structs.asdict(kept) | _story(engine, shard.partition.pid, seq)
+
+
+def _story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
+    if engine.devices is None:
+        return {}
+    with engine.lock:
+        return telling.story(engine, pid, seq)
 
 
 def _fields(removal: Removal) -> dict[str, Any]:
@@ -234,8 +256,9 @@ def devices(engine: Engine) -> list[DeviceStatus]:
     """Every device, the node's own log first."""
     with engine.lock:
         engine.check_open()
+        live = engine.live
     if engine.devices is None:
-        return [describing.lone_log(engine.directory, engine.clock)]
+        return [describing.lone_log(engine.directory, engine.clock, live)]
     return engine.devices.describe()
 
 
@@ -247,11 +270,12 @@ def probe_device(engine: Engine, name: str) -> DeviceStatus:
     """
     with engine.lock:
         engine.check_open()
+        live = engine.live
     if engine.devices is not None:
         return engine.devices.probe(name)
     if name != LOG:
         raise describing.unknown(name, [LOG])
-    return describing.lone_log(engine.directory, engine.clock, probe=True)
+    return describing.lone_log(engine.directory, engine.clock, live, probe=True)
 
 
 def journal(engine: Engine) -> dict[str, int]:
@@ -283,15 +307,10 @@ def health(engine: Engine) -> dict[str, Any]:
             if shard.faulty is not None:
                 problems.append(f"partition {shard.partition.pid:x} is faulty: {shard.faulty}")
         damage = list(engine.damage)
-    found = engine.devices.describe() if engine.devices is not None else []
     return {
         "ready": not problems,
         "problems": problems,
         "damage": damage,
         # Others are used instead, so that it can take work all the same.
-        "devices": [
-            f"device {each.name!r} cannot be used: {each.last_error or 'it is not open yet'}"
-            for each in found
-            if not each.usable
-        ],
+        "devices": engine.devices.troubles() if engine.devices is not None else [],
     }

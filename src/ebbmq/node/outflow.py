@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from ebbmq.core import envelope
 from ebbmq.core import row as rows
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Block
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
-    from ebbmq.model import Timing
+    from ebbmq.model import Kept, Timing
 
 #: No more digits than the fields have bits.
 _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
@@ -106,6 +107,8 @@ class Delivery(NamedTuple):
     grants: Grants
     payloads: Sequence[bytes]
     at_ms: int
+    #: How each is kept, where there are devices.
+    kept: Sequence[Kept] | None = None
 
     def tokens(self) -> list[str]:
         """What settles them."""
@@ -113,11 +116,14 @@ class Delivery(NamedTuple):
 
     def leases(self) -> list[Lease]:
         """Them as a caller in this process gets them."""
-        return leases(self.partition, self.grants, self.payloads, self.at_ms)
+        found = leases(self.partition, self.grants, self.payloads, self.at_ms)
+        if self.kept is None:
+            return found
+        return [replace(lease, kept=kept) for lease, kept in zip(found, self.kept, strict=True)]
 
     def alike(self) -> Alike | None:
         """Them by field, without their bodies; None if there is more to each than its row."""
-        return alike(self.partition, self.grants, self.at_ms)
+        return None if self.kept else alike(self.partition, self.grants, self.at_ms)
 
 
 def leases(
@@ -159,6 +165,7 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         "deadline_ms": grants.deadline_ms,
         "latency_history": (),
         "type": "BYTE",
+        "kept": None,
     }
     own: dict[str, list[Any]] = {}
     spelled = {"id": f"{pid:x}-%x"}

@@ -22,7 +22,7 @@ class Decision(NamedTuple):
 
     at_ms: int
     name: Name
-    #: placed, copied, dropped, archived, moved, lost, refused, faded, forgotten
+    #: placed, asked, archived, copied, dropped, refused, lost, faded
     event: str
     device: str
     reason: str
@@ -37,11 +37,9 @@ class Decisions:
 
     def note(self, at_ms: int, names: Iterable[Name], event: str, device: str, reason: str) -> None:
         """Something was decided about these messages."""
-        before = len(self._last)
         fresh = [Decision(at_ms, name, event, device, reason) for name in names]
         self._last.extend(fresh)
         self.counts[event] += len(fresh)
-        assert len(self._last) >= min(before, _KEPT_MAX)
 
     def of(self, name: Name) -> list[Decision]:
         """What was decided about a message, as far as it is remembered, oldest first."""

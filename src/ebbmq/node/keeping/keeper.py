@@ -105,8 +105,8 @@ class Keeper:
         self._states: tuple[States, States] | None = None
         #: By device that is being compared: copies it confirmed meanwhile.
         self.confirmed_since: dict[str, set[Name]] = {}
-        #: Some message has fewer copies than it should.
-        self.is_short = False
+        #: Some message may have fewer copies than it should, as one may at the start.
+        self.is_short = True
 
     @property
     def is_idle(self) -> bool:
@@ -161,16 +161,18 @@ class Keeper:
 
         True if some of them lack copies that must be there before they are leased.
         """
-        holdings = self.placing.holdings(shard, batch, self.view(), topic=topic)
+        answers = self.placing.answers(shard, batch, self.view(), topic=topic)
+        now_ms = self._engine.now_ms()
         pid, index = shard.partition.pid, shard.partition.index
         facts: list[Fact] = []
         lacking: list[Name] = []
         mover = self.mover
         assert mover is not None
-        for seq, holding in enumerate(holdings, first):
+        for seq, (holding, devices, reason) in enumerate(answers, first):
             if holding == NORMAL:
                 continue
             name = name_of(pid, seq)
+            self.decisions.note(now_ms, [name], "placed", devices, reason)
             self._holdings.restore(Held(name, holding))
             facts.append(Held(name, holding))
             found = index.locate(seq)
@@ -314,7 +316,7 @@ class Keeper:
         for device in wanted.copies:
             if device in before.leaving or device not in before.copies | before.pending:
                 steps.append(self.ask(name, device))
-                event = "archived" if wanted.phase is Phase.FADED else "copied"
+                event = "archived" if wanted.phase is Phase.FADED else "asked"
                 self.decisions.note(now_ms, [name], event, device, reason)
         if wanted.missing:
             return steps
@@ -392,10 +394,12 @@ class Keeper:
         """A device has these copies."""
         if device in self.confirmed_since:
             self.confirmed_since[device].update(names)
+        self.decisions.note(self._engine.now_ms(), names, "copied", device, "")
         self.apply([self._holdings.copy_acked(name, device) for name in names])
 
     def copies_failed(self, device: str, names: Sequence[Name]) -> None:
         """A device did not take these copies; others are asked."""
+        self.decisions.note(self._engine.now_ms(), names, "refused", device, "")
         self.apply([self._holdings.copy_failed(name, device) for name in names])
         self.mend(names)
 
@@ -419,7 +423,11 @@ class Keeper:
         ]
         if len(lost) < len(names):
             log.error("only_copy_missing", device=device, count=len(names) - len(lost))
+        self.decisions.note(self._engine.now_ms(), lost, "lost", device, "")
         self.apply([self._holdings.copy_lost(name, device) for name in lost])
+        if device == LOG:
+            for name in lost:
+                self._leave_log(name)
         self.mend(lost)
 
     def refuse_for_now(self, device: str) -> None:

@@ -41,12 +41,20 @@ class Stored(NamedTuple):
     review_at_ms: int | None
 
 
+class Answer(NamedTuple):
+    """Where a message should be, and why."""
+
+    holding: Holding
+    devices: str
+    reason: str
+
+
 class Placing:
     """Asks the rules for messages of one node."""
 
     def __init__(self) -> None:
         self._view: View | None = None
-        self._answers: dict[object, Holding] = {}
+        self._answers: dict[object, Answer] = {}
         self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
 
     def terms(self, spec: QueueSpec) -> Terms:
@@ -56,13 +64,13 @@ class Placing:
             known = self._terms[spec.name] = spec, Terms.of(spec, default=LOG)
         return known[1]
 
-    def holdings(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Holding]:
+    def answers(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Answer]:
         """Where each message of a batch should be."""
         if view is not self._view or len(self._answers) > _ANSWERS_MAX:
             self._view = view
             self._answers.clear()
         spec = shard.queue.spec
-        out: list[Holding] = []
+        out: list[Answer] = []
         answers, plain = self._answers, not view.chooser.devices
         for message, payload in zip(batch.messages, batch.payloads, strict=True):
             key = _key(message, payload, spec, topic=topic, plain=plain)
@@ -74,7 +82,7 @@ class Placing:
 
     def _ask(
         self, shard: Shard, message: Message, payload: bytes, view: View, *, topic: bool
-    ) -> Holding:
+    ) -> Answer:
         spec = shard.queue.spec
         terms = self.terms(spec)
         asked = Placed(
@@ -85,14 +93,15 @@ class Placing:
         )
         wanted = place(asked, 0, view)
         if not wanted.copies:
-            return NORMAL
-        return placed(
+            return Answer(NORMAL, LOG, "")
+        holding = placed(
             frozenset(wanted.copies),
             wanted.target,
             terms.min_copies,
             durable=message.durable,
             replicas=message.replicas or 1,
         )
+        return Answer(holding, ", ".join(wanted.copies), _reason(wanted))
 
     def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
         """Where a stored message would be put if it came now."""
@@ -133,6 +142,16 @@ class Placing:
             now_ms,
             view,
         )
+
+
+def _reason(wanted: Wanted) -> str:
+    choice = wanted.chosen_by
+    if choice is None:
+        return "no device can be used"
+    reason = f"rule {choice.rule}" if choice.rule is not None else choice.ground
+    if wanted.floor_added is not None:
+        reason += f"; {wanted.floor_added} because it is durable"
+    return reason
 
 
 def best_first(holding: Holding, view: View) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from ebbmq import choices, limits
 from ebbmq.errors import ClientError, InvalidMessage, InvalidRequest
-from ebbmq.model import NO_HEADERS, Lease, Message, Peeked
+from ebbmq.model import NO_HEADERS, Kept, Lease, Message, Peeked
 from ebbmq.wire.http.forms import (
     LeaseForm,
     MessageForm,
@@ -170,6 +170,7 @@ def lease_form(lease: Lease) -> LeaseForm:
         lease.type,
         lease.body if text is UNSET else UNSET,
         text,
+        *_kept(lease.kept),
     )
 
 
@@ -193,7 +194,12 @@ def peek_form(peeked: Peeked) -> PeekForm:
         peeked.type,
         peeked.body if text is UNSET else UNSET,
         text,
+        *_kept(peeked.kept),
     )
+
+
+def _kept(kept: Kept | None) -> tuple[Any, ...]:
+    return () if kept is None else msgspec.structs.astuple(kept)
 
 
 def _plain(headers: Headers) -> dict[str, str]:
@@ -215,6 +221,8 @@ def _fields(form: LeaseForm | PeekForm) -> dict[str, Any]:
     text, body = fields.pop("text"), fields.pop("body_b64")
     fields["body"] = body if text is UNSET else text.encode()
     fields["headers"] = fields["headers"] or NO_HEADERS
+    kept = {name: fields.pop(name) for name in Kept.__struct_fields__}
+    fields["kept"] = None if kept["copies"] is UNSET else Kept(**kept)
     return fields
 
 

@@ -120,6 +120,14 @@ class LeaseForm(msgspec.Struct, gc=False):
     type: str
     body_b64: bytes | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    access_count: int | UnsetType = UNSET
+    access_rate: float | UnsetType = UNSET
+    decay_score: float | UnsetType = UNSET
+    tier: str | UnsetType = UNSET
+    copies: tuple[str, ...] | UnsetType = UNSET
+    copies_acked: int | UnsetType = UNSET
+    removals_acked: int | UnsetType = UNSET
+    replica_target: int | UnsetType = UNSET
 
 
 class PeekForm(msgspec.Struct, gc=False):
@@ -141,6 +149,14 @@ class PeekForm(msgspec.Struct, gc=False):
     type: str
     body_b64: bytes | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    access_count: int | UnsetType = UNSET
+    access_rate: float | UnsetType = UNSET
+    decay_score: float | UnsetType = UNSET
+    tier: str | UnsetType = UNSET
+    copies: tuple[str, ...] | UnsetType = UNSET
+    copies_acked: int | UnsetType = UNSET
+    removals_acked: int | UnsetType = UNSET
+    replica_target: int | UnsetType = UNSET
 
 
 class LeasesForm(msgspec.Struct, gc=False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbmq.model import Kept
 from ebbmq.wire.http.codec import encode
 from ebbmq.wire.http.forms import LeaseForm
 
@@ -20,7 +21,11 @@ _END: Final = b"]}"
 _BODY: Final = "body_b64"
 #: Fields that are whole numbers: they fill their place in a pattern as they are.
 _WHOLE: Final = ("attempt", "importance", "band", "enqueued_at_ms")
-_FIELDS: Final = tuple(name for name in LeaseForm.__struct_fields__ if name not in {_BODY, "text"})
+_FIELDS: Final = tuple(
+    name
+    for name in LeaseForm.__struct_fields__
+    if name not in {_BODY, "text", *Kept.__struct_fields__}
+)
 
 
 def encode_alike(

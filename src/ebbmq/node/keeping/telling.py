@@ -1,0 +1,75 @@
+"""What people see of where a message is kept: on leases, peeks, and when they ask for one by id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.core.row import LOW48
+from ebbmq.model import Kept
+from ebbmq.policy.decay import Score
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ebbmq.core.copies import Devices
+    from ebbmq.core.partition import Row
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.policy.rules.properties import States
+
+
+def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[Kept]:
+    """How messages are kept, by number and row; a row is as before a lease (the lock is held)."""
+    assert engine.devices is not None
+    states, now_ms = engine.devices.states, engine.now_ms()
+    pid, accesses = shard.partition.pid, shard.partition.accesses
+    score = Score.of(shard.queue.spec)
+    out: list[Kept] = []
+    for seq, row in seen:
+        holding = engine.holdings.of(name_of(pid, seq))
+        rate = accesses.of(seq).rate_at(now_ms)
+        out.append(
+            Kept(
+                access_count=row[13],
+                access_rate=rate,
+                decay_score=score.at(now_ms - (row[5] & LOW48), rate),
+                tier=_tier(holding.copies, states),
+                copies=tuple(sorted(holding.copies)),
+                copies_acked=len(holding.copies),
+                removals_acked=0,
+                replica_target=holding.target,
+            )
+        )
+    return out
+
+
+def _tier(copies: Devices, states: States) -> str:
+    """The tier a message is read from: that of its fastest copy that can be used."""
+    known = [states[device] for device in copies if device in states]
+    if LOG in copies and LOG in states:
+        return states[LOG].tier
+    usable = [state for state in known if state.usable] or known
+    return min(usable, key=lambda state: state.latency_ms).tier if usable else ""
+
+
+def story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
+    """The copies of a message and the decisions behind them (the lock is held)."""
+    name = name_of(pid, seq)
+    tombstone = engine.holdings.tombstone(name)
+    told: dict[str, Any] = {
+        "decisions": [
+            {"at_ms": each.at_ms, "event": each.event, "device": each.device, "reason": each.reason}
+            for each in engine.keeping.decisions.of(name)
+        ]
+    }
+    if tombstone is not None:
+        told["removals_acked"] = len(tombstone.acked)
+        told["removals_waiting"] = sorted(tombstone.waiting)
+    holding = engine.holdings.of(name)
+    if holding.pending or holding.leaving or holding.dropping:
+        told["moving"] = {
+            "to": sorted(holding.pending),
+            "from": sorted(holding.leaving | holding.dropping),
+        }
+    return told

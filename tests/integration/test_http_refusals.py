@@ -161,6 +161,26 @@ def test_paths_that_lead_nowhere_are_named(
     assert (status == 405) == ("allow" in answer.headers)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/queues/q/messages/"),
+        ("GET", "/v1/queues//q/messages"),
+        ("GET", "/v1/queues/q/"),
+        ("GET", "//v1/queues/q"),
+        ("GET", "/v1/queues/"),
+        ("DELETE", "/v1/queues/q/"),
+        ("GET", "/metrics/"),
+    ],
+)
+def test_a_slash_too_many_leads_nowhere_for_messages_and_management_alike(
+    server: Served, method: str, path: str
+) -> None:
+    answer = server.ask(method, path)
+    assert (answer.status, answer.json["code"]) == (404, "unknown_path")
+    assert "slash" in answer.json["action"]
+
+
 def test_a_request_over_the_limit_is_refused_whether_it_says_so_or_not(server: Served) -> None:
     body = base64.b64encode(bytes(2 << 20))
     said = server.ask("POST", PUBLISH, b'{"messages":[{"body_b64":"' + body + b'"}]}')

@@ -27,9 +27,7 @@ from ebbmq.wire.http.routes import Route
         ("POST", "/v1/queues/q/extensions", Route("extend", "q")),
         ("POST", "/v1/topics/t/messages", Route("publish_topic", "t")),
         ("GET", "/v1/queues/q", None),
-        ("POST", "/v1/queues/q/messages/", None),
         ("POST", "/v1/queues/q/messages/x", None),
-        ("GET", "/v1/queues/q/leases/", None),
         ("POST", "/v1/topics/t/leases", None),
         ("POST", "/v2/queues/q/messages", None),
         ("POST", "x/v1/queues/q/messages", None),
@@ -39,6 +37,25 @@ from ebbmq.wire.http.routes import Route
 )
 def test_a_path_names_its_verb(method: str, path: str, route: Route | None) -> None:
     assert routes.parse(method, path.encode()) == route
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/queues/q/messages/",
+        "/v1/queues/q/leases/",
+        "/v1/queues//messages",
+        "//v1/queues/q/messages",
+        "/v1/queues/q/",
+        "/v1/queues/",
+        "/docs/",
+        "//",
+    ],
+)
+def test_a_path_with_an_empty_part_is_unknown(path: str) -> None:
+    with pytest.raises(UnknownPath, match="empty") as caught:
+        routes.parse("POST", path.encode())
+    assert "slash" in caught.value.action
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))

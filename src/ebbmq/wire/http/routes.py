@@ -35,10 +35,18 @@ def parse(method: str, raw_path: bytes) -> Route | None:
     """The verb that is asked for; None if the path is not one of a message verb.
 
     Raises:
-        UnknownPath: code `method_not_allowed`: the path is, with another method.
+        UnknownPath: a part of it is empty; code `method_not_allowed`: the path is one of a verb,
+            with another method.
         InvalidRequest: a name in the path is not UTF-8.
     """
     parts = raw_path.split(b"/")
+    # For every path alike: a router that takes `/v1/queues/q/` for the queue itself would not do
+    # so for its message verbs.
+    if b"" in parts[1:] and raw_path != b"/":
+        raise UnknownPath(
+            f"{method:.20} {raw_path.decode('ascii', 'replace'):.200}: a part of the path is empty",
+            "leave out slashes at the end and those that follow another; see /docs for every path",
+        )
     methods = _methods(parts)
     if methods is None:
         return None
@@ -63,7 +71,7 @@ def _methods(parts: list[bytes]) -> dict[str, str] | None:
     methods = _VERBS.get((parts[2], parts[4]))
     if len(parts) == _PARTS:
         return methods
-    return _READ_LEASE if methods is _LEASES and parts[5] else None
+    return _READ_LEASE if methods is _LEASES else None
 
 
 def _text(part: bytes) -> str:

@@ -53,6 +53,7 @@ TOPIC_VERBS = {
     "declare": Verb("PUT", "", {}, "manage"),
     "show": Verb("GET", "", None, None),
     "publish": Verb("POST", "/messages", {"messages": [{"text": "x"}]}, "publish"),
+    "delete": Verb("DELETE", "", None, "manage"),
 }
 
 

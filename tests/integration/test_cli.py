@@ -283,6 +283,26 @@ class TestTopics:
         assert run("topics", "publish", "news", "all is well").code == 0
         assert run("consume", "mail").out == run("consume", "audit").out == "all is well\n"
 
+    def test_a_queue_that_was_unsubscribed_gets_no_more(self, run: Run) -> None:
+        for queue in ("audit", "mail"):
+            run("queues", "declare", queue)
+        run("topics", "declare", "news")
+        for queue in ("audit", "mail"):
+            run("topics", "subscribe", "news", queue)
+        assert run("topics", "unsubscribe", "news", "mail").code == 0
+        (topic,) = run("topics", "--json").json
+        assert topic["queues"] == ["audit"]
+        assert "mail" not in run("topics", "publish", "news", "x").out
+
+    def test_a_deleted_topic_is_gone_and_its_queues_keep_what_they_got(self, run: Run) -> None:
+        run("queues", "declare", "mail")
+        run("topics", "declare", "news")
+        run("topics", "subscribe", "news", "mail")
+        run("topics", "publish", "news", "kept")
+        assert run("topics", "delete", "news").code == 0
+        assert run("topics", "--json").json == []
+        assert "kept" in run("peek", "mail").out
+
     def test_an_unknown_topic_names_the_nearest(self, run: Run) -> None:
         run("topics", "declare", "news")
         result = run("topics", "publish", "newz", "x")

@@ -67,6 +67,8 @@ def aim(case: schemathesis.Case) -> None:
         for field in ("wait_ms", "timeout_ms"):
             if field in body and body[field] is not None:
                 body[field] = {"wait_ms": 0, "timeout_ms": 20_000}[field]
+        if "until_ms" in body:
+            body["until_ms"] = (1 << 48) - 1  # an instant that is past is refused
         if "topic" in case.path_parameters:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids

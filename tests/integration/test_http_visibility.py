@@ -58,7 +58,7 @@ VERBS = [
     ("POST", "/resume", None, "manage"),
     ("POST", "/purge", None, "manage"),
     ("POST", "/redrive", None, "manage"),
-    ("PUT", "/decay-factor", {"factor": 1, "until_ms": 1}, "manage"),
+    ("PUT", "/decay-factor", {"factor": 1, "until_ms": (1 << 48) - 1}, "manage"),
     ("GET", "/removals", None, "consume"),
     ("GET", "", None, "any"),
     ("DELETE", "", None, "manage"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NUMBERS = itertools.count()
 #: Longer than anything takes; who waits so long has not been woken.
 PATIENCE_MS = 60_000
+FAR_MS = (1 << 48) - 1
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +258,25 @@ class TestTopics:
         assert broker.stats(other)["depth"]["ready"] == 0
         assert {"topic": topic, "max_age_ms": 86_400_000, "queues": [mail, web]} in broker.topics()
 
+    def test_a_deleted_topic_is_unknown_and_its_queues_keep_what_they_got(
+        self, broker: Any, queue: str
+    ) -> None:
+        topic = f"news-{next(NUMBERS)}"
+        broker.declare_topic(TopicSpec(topic))
+        broker.subscribe(topic, queue)
+        broker.publish_topic(topic, [Message(b"kept")])
+        broker.delete_topic(topic)
+        assert topic not in [each["topic"] for each in broker.topics()]
+        for call in (
+            lambda: broker.publish_topic(topic, [Message(b"m")]),
+            lambda: broker.delete_topic(topic),
+        ):
+            with pytest.raises(UnknownQueue, match=topic):
+                call()
+        assert bodies(broker.peek(queue)) == [b"kept"]
+        broker.declare_topic(TopicSpec(topic))
+        assert broker.publish_topic(topic, [Message(b"m")]) == {}
+
     def test_an_unknown_topic_or_queue_is_named(self, broker: Any, queue: str) -> None:
         topic = f"topic-{next(NUMBERS)}"
         broker.declare_topic(TopicSpec(topic))
@@ -264,6 +284,8 @@ class TestTopics:
             lambda: broker.publish_topic("no-topic", [Message(b"m")]),
             lambda: broker.subscribe("no-topic", queue),
             lambda: broker.subscribe(topic, "no-queue"),
+            lambda: broker.unsubscribe(topic, "no-queue"),
+            lambda: broker.delete_topic("no-topic"),
         ):
             with pytest.raises(UnknownQueue):
                 call()
@@ -595,6 +617,25 @@ class TestManaging:
         broker.publish(queue, [Message(b"after")])
         (after,) = broker.peek(queue, where=lambda message: message.body == b"after")
         assert after.decay_rate == pytest.approx(2 * before.decay_rate, abs=0.01)
+
+    def test_a_decay_factor_until_an_instant_that_is_past_is_refused(
+        self, broker: Any, queue: str
+    ) -> None:
+        broker.publish(queue, [Message(b"m")])
+        (seen,) = broker.peek(queue)
+        with pytest.raises(InvalidSpec, match="until_ms") as caught:
+            broker.set_decay_factor(queue, 2.0, seen.enqueued_at_ms)
+        assert "past" in caught.value.detail
+        assert broker.stats(queue)["decay_factor"] == 1.0
+
+    def test_a_decay_factor_ends_with_its_queue(
+        self, broker: Any, fresh: Callable[..., str]
+    ) -> None:
+        queue = fresh(decay_rate=0.1)
+        broker.set_decay_factor(queue, 2.0, FAR_MS)
+        broker.delete(queue)
+        broker.declare(QueueSpec(queue, decay_rate=0.1))
+        assert broker.stats(queue)["decay_factor"] == 1.0
 
     def test_a_backup_is_a_store(self, broker: Any, queue: str, tmp_path: Path) -> None:
         broker.publish(queue, [Message(b"kept")])

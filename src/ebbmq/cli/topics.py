@@ -102,6 +102,48 @@ def subscribe(session: Session, topic: str, queue: str) -> None:
         session.say(f"{queue} gets what is published to {topic}")
 
 
+@topics.command(short_help="Deliver a topic's messages to a queue no longer.")
+@click.argument("topic")
+@click.argument("queue")
+@anywhere_options
+@pass_session
+def unsubscribe(session: Session, topic: str, queue: str) -> None:
+    """From now on, deliver nothing of TOPIC to QUEUE; what it has, it keeps.
+
+    \b
+    Example:
+      ebbmq topics unsubscribe news mail
+    """
+    with session.open() as broker:
+        _require_topic(session, broker, topic)
+        session.require_queue(broker, queue)
+        broker.unsubscribe(topic, queue)
+    if session.as_json:
+        session.show_json({"topic": topic, "queue": queue, "outcome": "unsubscribed"})
+    else:
+        session.say(f"{queue} no longer gets what is published to {topic}")
+
+
+@topics.command(short_help="Delete a topic.")
+@click.argument("name")
+@anywhere_options
+@pass_session
+def delete(session: Session, name: str) -> None:
+    """Delete the topic NAME; its queues keep what they got from it.
+
+    \b
+    Example:
+      ebbmq topics delete news
+    """
+    with session.open() as broker:
+        _require_topic(session, broker, name)
+        broker.delete_topic(name)
+    if session.as_json:
+        session.show_json({"topic": name, "outcome": "deleted"})
+    else:
+        session.say(f"topic {name} is deleted; its queues keep what they got from it")
+
+
 @topics.command(short_help="Publish messages to every queue of a topic.")
 @click.argument("topic")
 @message_options

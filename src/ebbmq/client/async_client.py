@@ -143,6 +143,10 @@ class AsyncClient(AsyncRuleVerbs):
         """See Broker.declare_topic."""
         await self._play(scripts.declare_topic(spec))
 
+    async def delete_topic(self, topic: str) -> None:
+        """See Broker.delete_topic."""
+        await self._play(scripts.one(calls.delete_topic(topic)))
+
     async def subscribe(self, topic: str, queue: str) -> None:
         """See Broker.subscribe."""
         await self._play(scripts.one(calls.subscribe(topic, queue, subscribed=True)))

@@ -332,6 +332,11 @@ def declare_topic(spec: TopicSpec) -> Call[None]:
     return Call(method="PUT", path=_topic(spec.name), body=body, read=nothing)
 
 
+def delete_topic(topic: str) -> Call[None]:
+    """Remove a topic."""
+    return Call(method="DELETE", path=_topic(topic), read=nothing, done_if=UnknownQueue)
+
+
 def subscribe(topic: str, queue: str, *, subscribed: bool) -> Call[None]:
     """Have a queue get what a topic gets, or no longer."""
     path = _topic(topic, "queues", _name("queue", queue))

@@ -142,6 +142,10 @@ class Client(RuleVerbs):
         """See Broker.declare_topic."""
         self._play(scripts.declare_topic(spec))
 
+    def delete_topic(self, topic: str) -> None:
+        """See Broker.delete_topic."""
+        self._play(scripts.one(calls.delete_topic(topic)))
+
     def subscribe(self, topic: str, queue: str) -> None:
         """See Broker.subscribe."""
         self._play(scripts.one(calls.subscribe(topic, queue, subscribed=True)))

@@ -182,6 +182,10 @@ class AsyncBroker(AsyncRuleVerbs):
         """See Broker.declare_topic."""
         await self._call(self._broker.declare_topic, spec)
 
+    async def delete_topic(self, topic: str) -> None:
+        """See Broker.delete_topic."""
+        await self._call(self._broker.delete_topic, topic)
+
     async def subscribe(self, topic: str, queue: str) -> None:
         """See Broker.subscribe."""
         await self._call(self._broker.subscribe, topic, queue)

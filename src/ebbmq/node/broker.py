@@ -101,6 +101,10 @@ class Broker(RuleVerbs):
         """Make a topic, or change one."""
         self.engine.journal.wait("synced", declaring.declare_topic(self.engine, spec))
 
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic and its subscriptions; what queues got from it stays in them."""
+        self.engine.journal.wait("synced", declaring.delete_topic(self.engine, topic))
+
     def subscribe(self, topic: str, queue: str) -> None:
         """Have a queue receive what is published to a topic from now on."""
         self.engine.journal.wait("synced", declaring.subscribe(self.engine, topic, queue))

@@ -35,7 +35,13 @@ def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
-        apply_factor(queue, factor, until_ms, run, engine.now_ms())
+        now_ms = engine.now_ms()
+        if until_ms <= now_ms:
+            raise InvalidSpec(
+                f"until_ms is {until_ms}, which is past: it is {now_ms}",
+                "give the instant, in milliseconds, up to which the factor is to hold",
+            )
+        apply_factor(queue, factor, until_ms, run, now_ms)
         engine.catalog.factors[name] = (factor, until_ms, run)
         return note_catalog(engine)
 
@@ -126,6 +132,7 @@ def delete(engine: Engine, name: str) -> int:
             del engine.catalog.shards[shard.partition.pid]
             engine.residency.close(shard.partition.pid)
         del engine.catalog.queues[name]
+        engine.catalog.factors.pop(name, None)
         for topic in list(engine.catalog.topics.values()):
             if name in topic.queues:
                 left = [queue_name for queue_name in topic.queues if queue_name != name]
@@ -187,6 +194,15 @@ def declare_topic(engine: Engine, spec: TopicSpec) -> int:
         engine.check_open()
         known = engine.catalog.topics.get(spec.name)
         engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+        return note_catalog(engine)
+
+
+def delete_topic(engine: Engine, name: str) -> int:
+    """Remove a topic and its subscriptions; what queues got from it stays in them."""
+    with engine.lock:
+        engine.check_open()
+        engine.catalog.topic(name)
+        del engine.catalog.topics[name]
         return note_catalog(engine)
 
 

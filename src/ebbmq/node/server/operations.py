@@ -330,6 +330,15 @@ OPERATIONS: Final = (
         answer=managing.TopicView,
     ),
     Operation(
+        method="delete",
+        path=_TOPIC,
+        name="delete_topic",
+        group="Topics",
+        summary="Remove a topic and its subscriptions; what queues got from it stays in them.",
+        scope="manage",
+        statuses=(204,),
+    ),
+    Operation(
         method="put",
         path=f"{_TOPIC}/queues/{{queue}}",
         name="subscribe",

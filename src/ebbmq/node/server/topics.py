@@ -42,6 +42,7 @@ class Topics:
             get("/v1/topics")(self.list_all),
             put(_TOPIC)(self.declare),
             get(_TOPIC)(self.show),
+            delete(_TOPIC)(self.delete),
             put(_SUBSCRIPTION)(self.subscribe),
             delete(_SUBSCRIPTION, status_code=200)(self.unsubscribe),
         ]
@@ -65,6 +66,12 @@ class Topics:
         query_of(request, NoFields)
         caller = caller_of(self._context, request)
         return answer(await self._view(caller, name_of(request, "topic")))
+
+    async def delete(self, request: Asking) -> None:
+        """Remove a topic and its subscriptions."""
+        query_of(request, NoFields)
+        _, topic = self._managed(request)
+        await self._broker.delete_topic(topic)
 
     async def subscribe(self, request: Asking) -> Answer:
         """Have a queue get what is published to a topic from now on."""

@@ -447,8 +447,12 @@ class Keeper:
             if known is None:
                 continue
             shard, seq, row = known
-            wanted = self.placing.again(shard, self.stored(shard, seq, row), 0, view)
-            for device in wanted.add[:missing]:
+            stored = self.stored(shard, seq, row)
+            add = self.placing.again(shard, stored, 0, view).add
+            if not add and LOG in stored.holding.leaving:
+                # It was to leave the log for a device that did not take it: where to instead?
+                add = self.placing.anew(shard, stored, view).copies
+            for device in add[:missing]:
                 steps.append(self.ask(name, device))
             if lacks(self._holdings.of(name), lost):
                 self.is_short = True

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.25
 _AT_ONCE: Final = 2_048
+#: While copies are lacking that no device can take, all messages are looked through so often.
+_MEND_EVERY_MS: Final = 2_000
 #: Messages that are mended in one pass; the rest follow in the next.
 _SHORT_MAX: Final = 50_000
 
@@ -42,6 +44,8 @@ class Reconciler:
         self._to_compare = set(engine.devices.ports)
         self._away_since: dict[str, int] = {}
         self._lost: frozenset[str] = frozenset()
+        self._usable: frozenset[str] = self._usable_devices()
+        self._mend_at_ms = 0
         engine.devices.on_return = self.returned
         self._thread = threading.Thread(target=self._run, name="ebbmq-reconciler", daemon=True)
 
@@ -81,10 +85,12 @@ class Reconciler:
                 except EbbError as error:
                     log.warning("not_compared", device=device, detail=error.detail)
                     self._to_compare.add(device)
-        lost = self._lost_devices()
-        keeper = self._engine.keeping
-        if lost != self._lost or keeper.is_short:
-            self._lost = lost
+        lost, usable = self._lost_devices(), self._usable_devices()
+        keeper, now_ms = self._engine.keeping, self._engine.clock.elapsed_ms()
+        again = keeper.is_short and now_ms >= self._mend_at_ms
+        if lost != self._lost or usable != self._usable or again:
+            self._lost, self._usable = lost, usable
+            self._mend_at_ms = now_ms + _MEND_EVERY_MS
             keeper.is_short = False
             self._mend()
 
@@ -99,6 +105,9 @@ class Reconciler:
         return frozenset(
             device for device, since in self._away_since.items() if now_ms - since >= patience_ms
         )
+
+    def _usable_devices(self) -> frozenset[str]:
+        return frozenset(name for name, state in self._devices.states.items() if state.usable)
 
     # A device that is back
 

@@ -118,8 +118,9 @@ class Rules:
         with self._building:
             wanted = self._wanted
             if wanted is not self._ready:
-                self._chooser = Chooser(*wanted)
-                self._ready = wanted
+                chooser = Chooser(*wanted)
+                _ = chooser.alike  # made now, so that no publish waits for it
+                self._chooser, self._ready = chooser, wanted
 
     def what_if(self, states: States) -> View:
         """What would be chosen in other states; the view in force stays as it is."""

@@ -182,6 +182,19 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
     )
 
 
+def sole_choice(message: Placed, devices: View) -> Choice | None:
+    """The choice of `place` for a message at intake, found without ranking all devices.
+
+    None where it wants more than one device, or where it has to be asked.
+    """
+    if message.copies or max(message.replicas, message.terms.min_copies) > 1:
+        return None
+    choice = devices.choose(message.properties, message.terms.default)
+    if choice is None or (message.durable and not devices.states[choice.device].durable):
+        return None
+    return choice
+
+
 def _present(message: Placed, now_ms: int, score: float, rate: float) -> Properties:
     if not message.copies:
         return message.properties

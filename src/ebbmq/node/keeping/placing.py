@@ -14,17 +14,15 @@ from ebbmq.core.copies import LOG, NORMAL, Holding
 from ebbmq.core.holdings import placed
 from ebbmq.core.row import DURABLE, LOW48
 from ebbmq.policy.decay import Access
-from ebbmq.policy.placement import Placed, Terms, place
+from ebbmq.policy.placement import Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ebbmq.core.partition import Batch, Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.policy.placement import Wanted
-    from ebbmq.policy.rules.choose import View
+    from ebbmq.policy.rules.choose import Choice, View
 
 _ANSWERS_MAX: Final = 4_096
 _NO_ACCESS: Final = Access()
@@ -54,7 +52,9 @@ class Placing:
 
     def __init__(self) -> None:
         self._view: View | None = None
-        self._answers: dict[object, Answer] = {}
+        #: By what the messages of a batch share, then by what the rules see of a message.
+        self._answers: dict[object, dict[object, Answer]] = {}
+        self._known = 0
         self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
 
     def terms(self, spec: QueueSpec) -> Terms:
@@ -66,17 +66,26 @@ class Placing:
 
     def answers(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Answer]:
         """Where each message of a batch should be."""
-        if view is not self._view or len(self._answers) > _ANSWERS_MAX:
-            self._view = view
+        if view is not self._view or self._known > _ANSWERS_MAX:
+            self._view, self._known = view, 0
             self._answers.clear()
-        spec = shard.queue.spec
+        spec, alike = shard.queue.spec, view.chooser.alike
+        # What all messages of the batch have in common is told once.
+        shared = (
+            spec.name,
+            spec.min_copies,
+            spec.default_importance,
+            alike.text("destination", "TOPIC" if topic else "QUEUE"),
+        )
+        answers = self._answers.setdefault(shared, {})
         out: list[Answer] = []
-        answers, plain = self._answers, not view.chooser.devices
-        for message, payload in zip(batch.messages, batch.payloads, strict=True):
-            key = _key(message, payload, spec, topic=topic, plain=plain)
+        keys = alike.keys(batch.messages, list(map(len, batch.payloads)))
+        for number, key in enumerate(keys):
             found = answers.get(key)
             if found is None:
+                message, payload = batch.messages[number], batch.payloads[number]
                 found = answers[key] = self._ask(shard, message, payload, view, topic=topic)
+                self._known += 1
             out.append(found)
         return out
 
@@ -91,17 +100,23 @@ class Placing:
             durable=message.durable,
             replicas=message.replicas or 1,
         )
-        wanted = place(asked, 0, view)
-        if not wanted.copies:
+        sole = sole_choice(asked, view)
+        if sole is not None:
+            copies: tuple[str, ...] = (sole.device,)
+            target, reason = 1, _by(sole)
+        else:
+            wanted = place(asked, 0, view)
+            copies, target, reason = wanted.copies, wanted.target, _reason(wanted)
+        if not copies:
             return Answer(NORMAL, LOG, "")
         holding = placed(
-            frozenset(wanted.copies),
-            wanted.target,
+            frozenset(copies),
+            target,
             terms.min_copies,
             durable=message.durable,
             replicas=message.replicas or 1,
         )
-        return Answer(holding, ", ".join(wanted.copies), _reason(wanted))
+        return Answer(holding, ", ".join(copies), reason)
 
     def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
         """Where a stored message would be put if it came now."""
@@ -148,10 +163,14 @@ def _reason(wanted: Wanted) -> str:
     choice = wanted.chosen_by
     if choice is None:
         return "no device can be used"
-    reason = f"rule {choice.rule}" if choice.rule is not None else choice.ground
+    reason = _by(choice)
     if wanted.floor_added is not None:
         reason += f"; {wanted.floor_added} because it is durable"
     return reason
+
+
+def _by(choice: Choice) -> str:
+    return f"rule {choice.rule}" if choice.rule is not None else choice.ground
 
 
 def best_first(holding: Holding, view: View) -> tuple[str, ...]:
@@ -165,28 +184,6 @@ def best_first(holding: Holding, view: View) -> tuple[str, ...]:
     if not present and LOG in holding.leaving:
         present = [LOG]
     return tuple(sorted(present, key=lambda device: (states[device].durable, device)))
-
-
-def _key(
-    message: Message, payload: Sequence[int], spec: QueueSpec, *, topic: bool, plain: bool
-) -> object:
-    """What decides where a message goes; without rules that is not much."""
-    if plain:
-        return spec.name, spec.min_copies, message.replicas, message.durable
-    headers = message.headers
-    return (
-        spec.name,
-        spec.min_copies,
-        message.replicas,
-        message.durable,
-        topic,
-        len(payload),
-        message.type,
-        message.importance,
-        message.key,
-        message.store,
-        tuple(headers.items()) if headers else None,
-    )
 
 
 def _properties(message: Message, size: int, spec: QueueSpec, *, topic: bool) -> Properties:

@@ -10,12 +10,14 @@ default, then by status, then by name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 from typing_extensions import override
 
 from ebbmq.errors import InvalidSpec
+from ebbmq.policy.rules.alike import Alike
 from ebbmq.policy.rules.cases import ruled
 from ebbmq.policy.rules.degrees import Degrees
 from ebbmq.policy.rules.first import FirstMatch
@@ -114,6 +116,12 @@ class Chooser:
             else Degrees(cases, count, self.strategy.softness)
         )
 
+    @cached_property
+    def alike(self) -> Alike:
+        """Which messages the rules cannot tell apart, whatever the states of the devices."""
+        conditions = (case.condition for case in self._ruled.cases)
+        return Alike(conditions, exact=self.strategy.kind == "fuzzy")
+
     def view(self, states: States) -> View:
         """What is chosen while the devices are in these states; made anew when a status changes."""
         match self._evaluator:
@@ -209,12 +217,16 @@ class FirstMatchView(View):
 
     @override
     def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
-        found: list[Choice] = []
-        remaining = statuses.copy()
-        while (best := self.best(message, remaining)) is not None:
-            found.append(best)
-            remaining[self.chooser.devices.index(best.device)] = -INF
-        return found
+        each = self._match.best_of_each(message, self.states, self._fixed, len(statuses))
+        found = [
+            (-weight - statuses[device], rank)
+            for weight, rank, device in each
+            if statuses[device] > -INF
+        ]
+        return [
+            Choice(self._rules[rank].device, -score, "rules", self._rules[rank].id)
+            for score, rank in sorted(found)
+        ]
 
 
 class _ScoredView(View):

@@ -11,9 +11,12 @@ whatever evaluates it: closures here, Spark columns in the pipeline. What its pa
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 Comparator = Literal["==", "!=", "<", "<=", ">", ">="]
 Kind = Literal["number", "text"]
@@ -140,7 +143,8 @@ class Any(msgspec.Struct, frozen=True, tag="any", cache_hash=True):
     parts: tuple[Condition, ...]
 
 
-Leaf = Always | Compare | OneOf | IsPresent | Contains
+Asking = Compare | OneOf | IsPresent | Contains
+Leaf = Always | Asking
 Condition = Leaf | Not | All | Any
 
 ALWAYS: Final = Always()
@@ -162,10 +166,9 @@ def depth(condition: Condition) -> int:
     return deepest
 
 
-def properties_of(condition: Condition) -> set[Property]:
-    """Every property a condition asks for."""
-    found: set[Property] = set()
-    waiting = [condition]
+def leaves_of(conditions: Iterable[Condition]) -> Iterator[Asking]:
+    """Every leaf that asks for a property."""
+    waiting = list(conditions)
     while waiting:
         match waiting.pop():
             case Not(part):
@@ -175,5 +178,9 @@ def properties_of(condition: Condition) -> set[Property]:
             case Always():
                 pass
             case leaf:
-                found.add(leaf.property)
-    return found
+                yield leaf
+
+
+def properties_of(condition: Condition) -> set[Property]:
+    """Every property a condition asks for."""
+    return {leaf.property for leaf in leaves_of([condition])}

@@ -85,6 +85,29 @@ class FirstMatch:
                     best, best_rank = adjusted, rank
         return None if best_rank < 0 else (best_rank, best)
 
+    def best_of_each(
+        self, message: Properties, states: States, fixed: list[Posting], devices: int
+    ) -> list[tuple[float, int, int]]:
+        """(weight, rank, device) of the winner among the rules of each device that has one."""
+        weights, ranks = [-INF] * devices, [-1] * devices
+        least = -INF  # every device has a rule of this weight already
+        for posting in self._tables.met(message, fixed):
+            for weight, rank, device, test in posting:
+                if weight < least:
+                    break
+                known = weights[device]
+                if (weight > known or (weight == known and rank < ranks[device])) and (
+                    test is None or test(message, states)
+                ):
+                    weights[device], ranks[device] = weight, rank
+                    if known <= least:
+                        least = min(weights)
+        return [
+            (weight, rank, device)
+            for device, (weight, rank) in enumerate(zip(weights, ranks, strict=True))
+            if rank >= 0
+        ]
+
 
 class _Making:
     def posting(self, entries: Sequence[_Entry]) -> Posting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ebbmq import AsyncBroker, AsyncClient, Broker, Client, DeviceStatus
-from ebbmq.errors import Forbidden, UnknownDevice
+from ebbmq import AsyncBroker, AsyncClient, Broker, Client, DeviceStatus, Message, QueueSpec
+from ebbmq.errors import DeviceInUse, Forbidden, UnknownDevice
 from ebbmq.node.server.users import Users
 from tests.served import Served
 from tests.servers import free_port
@@ -93,6 +94,15 @@ class TestHttp:
     def test_a_strange_name_is_one_nobody_has(self, served: Served, name: str) -> None:
         assert served.ask("GET", f"/v1/devices/{name}").status == 404
 
+    def test_one_that_answers_is_given_up_only_by_force(self, served: Served) -> None:
+        answer = served.ask("POST", "/v1/devices/hdd/evict")
+        assert (answer.status, answer.json["code"]) == (409, "device_in_use")
+        forced = served.ask("POST", "/v1/devices/hdd/evict", {"force": True})
+        assert forced.json == {"device": "hdd", "copies": 0, "messages_lost": 0}
+        assert served.ask("POST", "/v1/devices/log/evict").status == 400
+        assert served.ask("POST", "/v1/devices/none/evict").status == 404
+        assert served.ask("POST", "/v1/devices/hdd/evict", {"farce": True}).status == 400
+
     def test_they_take_the_scope_manage_for_everything(
         self, served: Served, tmp_path: Path
     ) -> None:
@@ -103,6 +113,7 @@ class TestHttp:
             ("GET", "/v1/devices"),
             ("GET", "/v1/devices/ram"),
             ("POST", "/v1/devices/ram/probe"),
+            ("POST", "/v1/devices/away/evict"),
         ):
             for token, status in ((operator, 200), (owner, 403)):
                 told = {"authorization": f"Bearer {token}"}
@@ -135,6 +146,9 @@ def test_devices_look_the_same_however_they_are_asked_for(served: Served, way: s
         assert broker.probe_device("ram").usable
         with pytest.raises(UnknownDevice, match="hddd"):
             broker.probe_device("hddd")
+        with pytest.raises(DeviceInUse):
+            broker.evict_device("hdd")
+        assert broker.evict_device("hdd", force=True).messages_lost == 0
     finally:
         if way in ("Client", "AsyncClient"):
             broker.close()
@@ -247,6 +261,31 @@ class TestCommandLine:
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=60)
         assert b"Traceback" not in errors
+
+    def test_a_disk_that_is_lost_is_given_up_and_another_takes_its_place(
+        self, tmp_path: Path
+    ) -> None:
+        config = toml(tmp_path / "e.toml")
+        rule = '[[rules]]\nid = "W-001"\nweight = 90\ndevice = "hdd"'
+        config.write_text(f"{config.read_text()}\n{rule}\n")
+        place = ("--data", str(tmp_path / "data"), "--config", str(config))
+        with Broker.open(tmp_path / "data", config) as broker:
+            broker.declare(QueueSpec("q"))
+            broker.publish("q", [Message(b"x") for _ in range(3)])
+            wait_until(lambda: broker.devices()[2].copies == 3, "moving")
+            wait_until(lambda: broker.devices()[0].copies == 0, "leaving the log")
+        shutil.rmtree(tmp_path / "data" / "devices" / "hdd")
+        away = ebbmq("devices", "show", "hdd", *place)
+        assert "ebbmq devices evict hdd" in away.stdout + away.stderr
+        done = ebbmq("devices", "evict", "hdd", "--yes", *place)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == (
+            "hdd is given up: it had 3 copies; 3 messages had no other and left, on the record\n"
+        )
+        with Broker.open(tmp_path / "data", config) as broker:
+            assert len(broker.removals("q", reason="lost")) == 3
+            wait_until(lambda: broker.devices()[2].usable, "taking the new disk")
+            assert broker.devices()[2].copies == 0
 
     def test_a_store_that_had_devices_asks_for_its_configuration(self, tmp_path: Path) -> None:
         data, config = str(tmp_path / "data"), str(toml(tmp_path / "e.toml"))

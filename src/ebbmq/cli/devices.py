@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
-from ebbmq.cli.values import show_bytes, show_duration, show_instant
+from ebbmq.cli.values import show_bytes, show_count, show_duration, show_instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,6 +158,35 @@ def probe(session: Session, name: str) -> None:
     with session.open() as broker:
         device = broker.probe_device(name)
     _show_one(session, device)
+
+
+@devices.command(short_help="Give up a device that is lost for good.")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Give up a device that answers, too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@anywhere_options
+@pass_session
+def evict(session: Session, name: str, *, force: bool, yes: bool) -> None:
+    """Give up the device NAME: its copies count no more, and others are made elsewhere.
+
+    Messages of which it had the only copy are gone, on the record (ebbmq removals). If the device
+    comes back all the same, what it still has is deleted there. Devices that are only away for a
+    while need nothing of this: their messages get other copies meanwhile.
+
+    \b
+    Example:
+      ebbmq devices evict hdd --url http://127.0.0.1:8080
+    """
+    with session.open() as broker:
+        session.confirm(f"Give up {name} for good, and what only it has?", yes=yes)
+        told = broker.evict_device(name, force=force)
+    if session.as_json:
+        session.show_json(told)
+        return
+    session.say(
+        f"{name} is given up: it had {told.copies:,} {'copy' if told.copies == 1 else 'copies'}; "
+        f"{show_count(told.messages_lost, 'message')} had no other and left, on the record"
+    )
 
 
 def _show_one(session: Session, device: DeviceStatus) -> None:

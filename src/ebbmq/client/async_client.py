@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ebbmq.client.scripts import Script
     from ebbmq.model import (
         DeviceStatus,
+        Evicted,
         Lease,
         Level,
         Message,
@@ -310,6 +311,10 @@ class AsyncClient(AsyncRuleVerbs):
     async def probe_device(self, name: str) -> DeviceStatus:
         """See Broker.probe_device."""
         return await self._play(scripts.one(calls.probe_device(name)))
+
+    async def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+        """See Broker.evict_device."""
+        return await self._play(scripts.one(calls.evict_device(name, force=force)))
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
-from ebbmq.model import DeviceStatus
+from ebbmq.model import DeviceStatus, Evicted
 from ebbmq.wire.http import codec, forms, managing
 
 if TYPE_CHECKING:
@@ -369,6 +369,7 @@ def why(message_id: str) -> Call[dict[str, Any]]:
 
 _devices = reader(managing.DevicesForm)
 _device = reader(DeviceStatus)
+_evicted = reader(Evicted)
 
 
 def devices() -> Call[list[DeviceStatus]]:
@@ -378,8 +379,23 @@ def devices() -> Call[list[DeviceStatus]]:
 
 def probe_device(name: str) -> Call[DeviceStatus]:
     """Have a device tried."""
-    path = f"/v1/devices/{quote(str(name) or ' ', safe='')}/probe"
-    return Call(method="POST", path=path, body=b"", read=_device)
+    return Call(method="POST", path=f"{_device_path(name)}/probe", body=b"", read=_device)
+
+
+def _device_path(name: str) -> str:
+    return f"/v1/devices/{quote(str(name) or ' ', safe='')}"
+
+
+def evict_device(name: str, *, force: bool) -> Call[Evicted]:
+    """Not repeated in doubt: a second answer would tell of nothing."""
+    return Call(
+        method="POST",
+        path=f"{_device_path(name)}/evict",
+        body=codec.encode(managing.EvictForm(force=force)),
+        read=_evicted,
+        repeatable=False,
+        doubt="look at the devices, and at the removals, before you do it again",
+    )
 
 
 def health() -> Call[dict[str, Any]]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ebbmq.client.scripts import Script
     from ebbmq.model import (
         DeviceStatus,
+        Evicted,
         Lease,
         Level,
         Message,
@@ -305,6 +306,10 @@ class Client(RuleVerbs):
     def probe_device(self, name: str) -> DeviceStatus:
         """See Broker.probe_device."""
         return self._play(scripts.one(calls.probe_device(name)))
+
+    def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+        """See Broker.evict_device."""
+        return self._play(scripts.one(calls.evict_device(name, force=force)))
 
     def health(self) -> dict[str, Any]:
         """See Broker.health."""

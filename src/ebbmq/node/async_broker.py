@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ebbmq.core.grants import Grants
     from ebbmq.model import (
         DeviceStatus,
+        Evicted,
         Lease,
         Level,
         Message,
@@ -499,6 +500,10 @@ class AsyncBroker(AsyncRuleVerbs):
     async def probe_device(self, name: str) -> DeviceStatus:
         """See Broker.probe_device."""
         return await self._call(self._broker.probe_device, name)
+
+    async def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+        """See Broker.evict_device."""
+        return await self._call(self._broker.evict_device, name, force=force)
 
     async def journal(self) -> dict[str, int]:
         """See Broker.journal."""

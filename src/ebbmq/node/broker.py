@@ -9,6 +9,7 @@ from ebbmq.errors import LeaseLost, Overloaded
 from ebbmq.node import declaring, intake, leasing, looking, moving_back, publishing, settling
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
+from ebbmq.node.keeping import verbs as holding_verbs
 from ebbmq.node.opening import close_engine, open_engine
 from ebbmq.node.rule_verbs import RuleVerbs
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
     from ebbmq.model import (
         DeviceStatus,
+        Evicted,
         Lease,
         Level,
         Message,
@@ -408,6 +410,22 @@ class Broker(RuleVerbs):
             UnknownDevice: there is none of that name.
         """
         return looking.probe_device(self.engine, name)
+
+    def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+        """Give up a device that is lost for good: its copies count no more and others are made.
+
+        Messages of which it had the only copy are gone, on the record. If the device comes back
+        all the same, what it still has is deleted there.
+
+        Args:
+            name: the device; it need not be configured any more.
+            force: give up a device that answers, too.
+
+        Raises:
+            UnknownDevice: there is none of that name.
+            DeviceInUse: it answers; see `force`.
+        """
+        return holding_verbs.evict(self.engine, name, force=force)
 
     def journal(self) -> dict[str, int]:
         """How often the journal was flushed and how much was written since the broker was opened.

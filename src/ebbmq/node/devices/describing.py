@@ -66,8 +66,11 @@ def told(spec: DeviceSpec, health: Health, seen: Seen, counts: Counts, now_ms: i
     )
 
 
-def lone_log(directory: Directory, clock: Clock, *, probe: bool = False) -> DeviceStatus:
-    """The node's own log where nobody watches it: its space, and if asked for how fast it is."""
+def lone_log(directory: Directory, clock: Clock, live: int, *, probe: bool = False) -> DeviceStatus:
+    """The node's own log, which has all that is live, where nobody watches it.
+
+    Its space is told, and only if asked for how fast it is.
+    """
     config = DeviceConfig()
     spec = config.spec(LOG)
     device, health = LogDevice(spec, directory.path), Health(spec, config.status, trusted=True)
@@ -80,7 +83,7 @@ def lone_log(directory: Directory, clock: Clock, *, probe: bool = False) -> Devi
     else:
         health.failed(found.detail, now_ms)
     health.read(now_ms, 0, 0.0)
-    return told(spec, health, Seen(LOG, device.where, clock.wall_ms()), Counts(), now_ms)
+    return told(spec, health, Seen(LOG, device.where, clock.wall_ms()), Counts(live), now_ms)
 
 
 def unknown(name: str, known: Iterable[str]) -> UnknownDevice:

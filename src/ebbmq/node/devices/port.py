@@ -289,9 +289,9 @@ class Port:
         for failure in failures:
             self.last_error_at_ms = self._clock.wall_ms()
             if isinstance(failure, DeviceFull) and under.verb != "probe":
-                health.refused(failure.detail)
+                health.refused(_in_words(failure))
             else:
-                health.failed(failure.detail, now_ms)
+                health.failed(_in_words(failure), now_ms)
         if not failures:
             nbytes = under.nbytes
             if under.verb == "get":
@@ -356,3 +356,8 @@ class Port:
         is_stuck = under is not None and under.is_answered
         if self._thread.is_alive() and not is_stuck:
             self._thread.join(_CLOSE_TIMEOUT_S)
+
+
+def _in_words(error: EbbError) -> str:
+    """What happened and what to do, as people are told later."""
+    return f"{error.detail} ({error.action})" if error.action else error.detail

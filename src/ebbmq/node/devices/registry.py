@@ -100,6 +100,14 @@ class Devices:
         """Every device for people, the node's own log first."""
         return [self._describe(port) for port in self._all]
 
+    def troubles(self) -> list[str]:
+        """Which devices cannot be used, and why."""
+        return [
+            f"device {port.name!r} cannot be used: {port.health.last_error or 'it is not open yet'}"
+            for port in self._all
+            if not port.state.usable
+        ]
+
     def probe(self, name: str) -> DeviceStatus:
         """Try a device now, and tell how it is; one that does not answer is told as it is.
 

@@ -9,6 +9,7 @@ from ebbmq.core.copies import LOG, name_of
 from ebbmq.core.row import DYING, FREE
 from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
 from ebbmq.model import Evicted
+from ebbmq.node.devices.identities import Identities
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def evict(engine: Engine, device: str, *, force: bool = False) -> Evicted:
         name = some[-1] + 1
         engine.let_others_in()
     engine.journal.wait("synced", position)
+    # Another disk may take its name; without this it would be refused as not the one it was.
+    Identities(engine.directory.path).forget(device)
     log.warning("device_evicted", device=device, copies=copies, messages_lost=lost)
     return Evicted(device, copies, lost)
 

@@ -1,4 +1,4 @@
-"""The endpoints of devices: how each is doing, and have one tried."""
+"""The endpoints of devices: how each is doing, have one tried, give one up."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Devices:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._probes = Turns("probes of a device", 4)
+        self._evictions = Turns("evictions of a device", 1)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """What Litestar serves."""
@@ -41,6 +42,7 @@ class Devices:
             get("/v1/devices")(self.list_all),
             get(_DEVICE)(self.show),
             post(f"{_DEVICE}/probe", status_code=200)(self.probe),
+            post(f"{_DEVICE}/evict", status_code=200)(self.evict),
         ]
 
     async def list_all(self, request: Asking) -> Answer:
@@ -63,6 +65,14 @@ class Devices:
         await body_of(request, NoFields)
         with self._probes:
             return answer(await self._context.broker.probe_device(name_of(request, "device")))
+
+    async def evict(self, request: Asking) -> Answer:
+        """Give up a device that is lost for good."""
+        self._check(request)
+        force = (await body_of(request, managing.EvictForm)).force
+        with self._evictions:
+            name = name_of(request, "device")
+            return answer(await self._context.broker.evict_device(name, force=force))
 
     def _check(self, request: Asking) -> None:
         self._context.access.check(caller_of(self._context, request), "manage", None)

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ebbmq.model import DeviceStatus
+from ebbmq.model import DeviceStatus, Evicted
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -485,6 +485,19 @@ OPERATIONS: Final = (
         body=NoFields,
         may_be_empty=True,
         answer=DeviceStatus,
+    ),
+    Operation(
+        method="post",
+        path="/v1/devices/{device}/evict",
+        name="evict_device",
+        group="Devices",
+        summary="Give up a device that is lost for good; what it alone had is gone, on the record.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=managing.EvictForm,
+        may_be_empty=True,
+        answer=Evicted,
+        example='{"force": false}',
     ),
     Operation(
         method="post",

@@ -258,6 +258,12 @@ class DevicesForm(msgspec.Struct):
     devices: list[DeviceStatus]
 
 
+class EvictForm(_Request):
+    """POST /v1/devices/{device}/evict; `force` gives up a device that answers, too."""
+
+    force: bool = False
+
+
 class BackupForm(_Request):
     """POST /v1/backup; `target` is a new or empty directory on the server's machine."""
 

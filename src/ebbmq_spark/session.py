@@ -44,6 +44,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether everything runs in this machine's one Java process."""
         return self.master.startswith("local")
 
+    @property
+    def has_driver(self) -> bool:
+        """Whether the driver is this process, so that it can be asked how far it is."""
+        return not self.master.startswith(CONNECT)
+
     def of_spark(self, scratch: Path) -> dict[str, str]:
         """These settings by Spark's names."""
         settings = {
@@ -56,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.shuffle_partitions is not None:
             settings["spark.sql.shuffle.partitions"] = str(self.shuffle_partitions)
-        if not self.master.startswith(CONNECT):
+        if self.has_driver:
             settings |= {
                 "spark.driver.memory": self.memory,
                 "spark.local.dir": str(scratch),
@@ -81,7 +86,7 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
         SparkFailed: Spark could not be started, or the cluster not be reached.
     """
     settings = settings or Settings()
-    if not settings.master.startswith(CONNECT):
+    if settings.has_driver:
         require_java()
     scratch = Path(tempfile.mkdtemp(prefix="ebbmq-spark-"))
     log = scratch / "spark.log"

@@ -18,7 +18,13 @@ SETTINGS = Settings(
     master="local[2]",
     memory="512m",
     shuffle_partitions=2,
-    more={"spark.sql.adaptive.enabled": "false", "spark.default.parallelism": "2"},
+    more={
+        "spark.sql.adaptive.enabled": "false",
+        "spark.default.parallelism": "2",
+        # Compiling a plan that runs once, on a few rows, takes longer than running it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    },
 )
 
 

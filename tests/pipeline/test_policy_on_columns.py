@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 # One example is one job of Spark on many rows, hence few examples.
 FEW = hypothesis.settings(
-    max_examples=6,
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 plain = st.floats(-1e6, 1e6, allow_nan=False)
-ROWS = 64
+ROWS = 128
 
 
 @FEW

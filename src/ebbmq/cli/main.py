@@ -21,6 +21,7 @@ from ebbmq.cli.removals import removals, why
 from ebbmq.cli.rules import rules
 from ebbmq.cli.serve import serve
 from ebbmq.cli.session import anywhere_options
+from ebbmq.cli.simulate import simulate
 from ebbmq.cli.topics import topics
 from ebbmq.cli.users import users
 from ebbmq.errors import EbbError
@@ -64,6 +65,7 @@ for command in (
     rules,
     removals,
     why,
+    simulate,
     bench,
     backup,
     restore,

@@ -1,0 +1,250 @@
+"""`ebbmq simulate`: try policies on traffic before a queue gets one."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli.values import duration_ms, show_count, show_duration
+from ebbmq.errors import ClientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ebbmq_spark.simulation.outcome import Outcome
+    from ebbmq_spark.simulation.study import QueueStudy
+    from ebbmq_spark.simulation.sweep import Sweep
+
+PATTERNS: Final = ("bursts", "diurnal", "overload")
+PICTURE: Final = Path("ebbmq-simulate.png")
+BEST: Final = Path("ebbmq-best.toml")
+#: Policies in the table, beside the references; the picture and --json have all of them.
+SHOWN: Final = 8
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(short_help="Try policies on traffic, on Spark.")
+@click.option(
+    "--policies",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A TOML file of policies and values to combine; the usual ones unless given.",
+)
+@click.option("--trace", help="A Parquet file or directory of recorded traffic.")
+@click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 20_000_000),
+    default=200_000,
+    show_default=True,
+    help="How many to generate.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of generated traffic.")
+@click.option("--save-trace", type=FILE, help="Keep the generated traffic as Parquet.")
+@click.option("--consumers", type=click.IntRange(1, 100_000), help="How many work at once.")
+@click.option(
+    "--useful",
+    "useful_ms",
+    type=duration_ms,
+    help="How long a message is useful, where the trace does not say.",
+)
+@click.option(
+    "--resolution",
+    "resolution_ms",
+    type=duration_ms,
+    help="1ms is exact; a fiftieth of the useful time at most unless given.",
+)
+@click.option("--picture", type=FILE, default=PICTURE, show_default=True)
+@click.option("--no-picture", is_flag=True, help="Numbers only.")
+@click.option(
+    "--best",
+    type=FILE,
+    default=BEST,
+    show_default=True,
+    help="Where to write the best policy of each queue.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--memory", default="1g", show_default=True, help="Of Spark on this machine.")
+@common_options
+@pass_session
+def simulate(session: Session, /, **options: Any) -> None:
+    """Replay traffic against many policies at once and say what each of them comes to.
+
+    Every policy runs the broker's own queue on a virtual clock, with the consumers and working
+    times of the trace. Shown are the importance done on time, what was let go, how long messages
+    waited and what the backlog took; the best policy of each queue is written as TOML.
+
+    \b
+    Examples:
+      ebbmq simulate --generate overload
+      ebbmq simulate --trace monday.parquet --policies sweep.toml --useful 60s
+      ebbmq simulate --generate bursts --messages 50000 --save-trace bursts.parquet --json
+    """
+    if (options["trace"] is None) == (options["pattern"] is None):
+        raise click.UsageError("name the traffic: either --trace FILE or --generate PATTERN")
+    _require_spark()
+    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
+    from ebbmq_spark.simulation.study import study  # noqa: PLC0415
+
+    sweep = _sweep(options)
+    settings = Settings(master=options["master"], memory=options["memory"])
+    with _trace(session, options) as trace, session.progress() as bar:
+        task = bar.add_task("starting Spark", total=None)
+        with spark_session(settings, "ebbmq simulate") as spark:
+            bar.update(task, description="simulating")
+
+            def watch(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+
+            studies = study(
+                spark,
+                trace,
+                sweep,
+                resolution_ms=options["resolution_ms"],
+                progress=watch if settings.has_driver and session.err.is_terminal else None,
+            )
+    _finish(session, studies, sweep, options)
+
+
+def _require_spark() -> None:
+    """See that the extra is installed.
+
+    Raises:
+        ClientError: it is not.
+    """
+    try:
+        import ebbmq_spark.simulation.study  # noqa: F401, PLC0415  # an optional dependency
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package of it").partition(".")[0]
+        raise ClientError(
+            f"simulating runs on Spark, and {package} is not installed",
+            "pip install 'ebbmq[spark]'; Spark also needs Java 17 or newer",
+            code="spark_missing",
+        ) from error
+
+
+def _sweep(options: dict[str, Any]) -> Sweep:
+    from ebbmq_spark.simulation.sweep import Sweep, read_sweep  # noqa: PLC0415
+
+    path: Path | None = options["policies"]
+    sweep = Sweep() if path is None else read_sweep(path.read_bytes(), str(path))
+    said = {name: options[name] for name in ("consumers", "useful_ms") if options[name] is not None}
+    return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
+
+
+@contextlib.contextmanager
+def _trace(session: Session, options: dict[str, Any]) -> Iterator[str]:
+    """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
+    if options["trace"] is not None:
+        yield options["trace"]
+        return
+    from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
+    from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
+
+    pattern, count = options["pattern"], options["messages"]
+    traffic = generate(pattern, count, seed=options["seed"], consumers=options["consumers"] or 0)
+    session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
+    with tempfile.TemporaryDirectory(prefix="ebbmq-trace-") as directory:
+        path: Path = options["save_trace"] or Path(directory) / "trace.parquet"
+        save(traffic, path)
+        yield str(path)
+
+
+def _finish(
+    session: Session, studies: Sequence[QueueStudy], sweep: Sweep, options: dict[str, Any]
+) -> None:
+    from ebbmq_spark.simulation import picture  # noqa: PLC0415
+    from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
+
+    best: Path = options["best"]
+    best.parent.mkdir(parents=True, exist_ok=True)
+    best.write_text(best_toml(studies, _heading(studies, options)))
+    drawn: Path | None = None if options["no_picture"] else options["picture"]
+    if drawn is not None:
+        picture.draw([each.row() for each in studies], sweep.goal, drawn)
+    if session.as_json:
+        session.show_json(
+            {
+                "queues": {each.queue: _as_json(each) for each in studies},
+                "best": str(best),
+                "picture": None if drawn is None else str(drawn),
+            }
+        )
+        return
+    for each in studies:
+        _show(session, each, sweep)
+    session.say(f"The best as TOML: {best}")
+    if drawn is not None:
+        session.say(f"The picture: {drawn}")
+
+
+def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:
+    tried = max(len(each.outcomes) for each in studies)
+    messages = sum(each.outcomes[0].messages for each in studies)
+    traffic = options["trace"] or f"generated traffic ({options['pattern']})"
+    return f"ebbmq simulate: {tried} policies, {show_count(messages, 'message')} of {traffic}"
+
+
+def _as_json(study: QueueStudy) -> dict[str, object]:
+    return {
+        "best": study.choice.best.policy,
+        "within": study.choice.within,
+        "front": [each.policy for each in study.choice.front],
+        "policies": [
+            {
+                **msgspec.to_builtins(each),
+                "worth_on_time": each.worth_on_time,
+                "on_time_share": each.on_time_share,
+                "let_go_share": each.let_go_share,
+                "stale_share": each.stale_share,
+                "spec": study.changes[each.policy],
+            }
+            for each in study.outcomes
+        ],
+    }
+
+
+def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
+    from ebbmq_spark.simulation.sweep import REFERENCES  # noqa: PLC0415
+
+    best = study.choice.best
+    ranked = sorted(study.outcomes, key=lambda each: -each.worth_on_time)
+    shown = [each for each in ranked if each.policy not in REFERENCES][:SHOWN]
+    shown += [each for each in ranked if each.policy in REFERENCES or each is best]
+    shown = sorted({each.policy: each for each in shown}.values(), key=lambda e: -e.worth_on_time)
+    session.say(
+        f"queue {study.queue}: {show_count(best.messages, 'message')}, "
+        f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
+        f"times to {show_duration(best.resolution_ms)}"
+    )
+    session.show_table(
+        ("", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99", ">PEAK",
+         ">MB DAYS"),
+        (_cells(each, study, best) for each in shown),
+    )  # fmt: skip
+    if not study.choice.within:
+        session.note(
+            f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
+            f"{best.policy} is the nearest"
+        )
+
+
+def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, ...]:
+    mark = "best" if outcome is best else "front" if outcome in study.choice.front else ""
+    return (
+        mark,
+        outcome.policy,
+        f"{outcome.worth_on_time:.1%}",
+        f"{outcome.on_time_share:.1%}",
+        f"{outcome.important_on_time(8):.1%}",
+        f"{outcome.let_go_share:.1%}",
+        show_duration(outcome.wait_p50_ms),
+        show_duration(outcome.wait_p99_ms),
+        f"{outcome.peak_messages:,}",
+        f"{outcome.byte_days / 1e6:,.3g}",
+    )

@@ -1,0 +1,172 @@
+"""A sweep on Spark: one task for each queue and policy, all of them at once.
+
+The traffic of a queue is broadcast as one block, so that a task needs nothing but its own row; what
+comes back is a line of JSON. Nothing is pickled but the list of what to try.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+from pyspark.sql import functions as F
+
+from ebbmq.errors import EbbError, InvalidSpec
+from ebbmq.model import QueueSpec  # noqa: TC001  # a field of a struct is looked up at run time
+from ebbmq_spark.simulation.outcome import Outcome, outcome_of
+from ebbmq_spark.simulation.replay import replay
+from ebbmq_spark.simulation.traces import blocks_of
+from ebbmq_spark.simulation.traffic import InvalidTrace, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq_spark.simulation.sweep import Sweep
+    from ebbmq_spark.simulation.traffic import Traffic
+
+TRIALS_MAX: Final = 20_000
+#: A slice of time is at most this part of how long work is useful ..
+_USEFUL_PARTS: Final = 50
+#: .. and no longer than so many messages take to come: more of them make it no faster.
+_SLICE_MESSAGES: Final = 512
+
+
+class QueueTraffic(NamedTuple):
+    """What is to know of a queue before it is simulated."""
+
+    queue: str
+    messages: int
+    consumers: int
+    useful_ms: int
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One queue under one policy."""
+
+    queue: str
+    policy: str
+    spec: QueueSpec
+
+
+class Blocks(NamedTuple):
+    """The traffic of every queue, and what is to know of it."""
+
+    rows: DataFrame
+    queues: list[QueueTraffic]
+
+
+def prepare(trace: DataFrame, sweep: Sweep) -> Blocks:
+    """Cut a trace into blocks, which stay in memory until `Blocks.rows.unpersist`.
+
+    Raises:
+        InvalidTrace: it is empty, or holds something that no broker would have taken.
+    """
+    spec = sweep.traffic
+    rows = blocks_of(
+        trace, ignore=spec.ignore, useful_ms=spec.useful_ms, consumers=spec.consumers
+    ).persist()
+    queues = []
+    for row in rows.drop("block").orderBy("queue").collect():
+        if row.error is not None:
+            detail, _, action = row.error.partition("\n")
+            raise InvalidTrace(detail, action)
+        queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
+    if not queues:
+        raise InvalidTrace("the trace has no messages", "name another one")
+    return Blocks(rows, queues)
+
+
+def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
+    """Every queue under every policy, those that take longest first.
+
+    Raises:
+        InvalidSpec: a policy is not one a queue can have.
+    """
+    trials = [
+        Trial(queue.queue, policy.name, sweep.spec(queue.queue, policy))
+        for queue in sorted(queues, key=lambda queue: -queue.messages)
+        for policy in sweep.candidates(queue.useful_ms)
+    ]
+    if len(trials) > TRIALS_MAX:
+        raise InvalidSpec(
+            f"that is {len(trials):,} simulations, the limit is {TRIALS_MAX:,}",
+            "try fewer policies, or fewer queues at a time",
+        )
+    return trials
+
+
+def simulate(
+    spark: SparkSession,
+    blocks: Blocks,
+    trials: list[Trial],
+    sweep: Sweep,
+    resolution_ms: int | None = None,
+) -> list[Outcome]:
+    """What every trial comes to, in the order of the trials."""
+    # Every queue has as many trials, so the number of a trial tells its queue.
+    names = list(dict.fromkeys(trial.queue for trial in trials))
+    queue = F.get(F.array(*map(F.lit, names)), (F.col("id") * len(names) / len(trials)).cast("int"))
+    asked = spark.range(0, len(trials), 1, len(trials)).withColumn("queue", queue)
+    joined = asked.join(F.broadcast(blocks.rows), on="queue", how="inner").select("id", "block")
+    run = _simulator(trials, dict(sweep.prices), resolution_ms)
+    told = joined.mapInArrow(run, "id long, outcome string, error string").collect()
+    outcomes = {}
+    for row in told:
+        if row.error is not None:
+            detail, _, action = row.error.partition("\n")
+            raise InvalidTrace(detail, action)
+        outcomes[row.id] = msgspec.json.decode(row.outcome, type=Outcome)
+    return [outcomes[number] for number in range(len(trials))]
+
+
+def _simulator(
+    trials: list[Trial], prices: dict[str, float], resolution_ms: int | None
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that runs where the tasks run; specs travel as JSON, which is checked anew."""
+    encoded = [msgspec.json.encode(trial) for trial in trials]
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            ids = batch.column("id").to_pylist()
+            outcomes: list[str | None] = []
+            errors: list[str | None] = []
+            for number, block in zip(ids, batch.column("block"), strict=True):
+                trial = msgspec.json.decode(encoded[number], type=Trial)
+                try:
+                    outcome = try_policy(trial, unpack(block.as_py()), prices, resolution_ms)
+                except EbbError as error:
+                    outcomes.append(None)
+                    errors.append(f"{trial.policy}: {error.detail}\n{error.action}")
+                else:
+                    outcomes.append(msgspec.json.encode(outcome).decode())
+                    errors.append(None)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(ids), pa.array(outcomes, pa.string()), pa.array(errors, pa.string())],
+                names=["id", "outcome", "error"],
+            )
+
+    return run
+
+
+def try_policy(
+    trial: Trial, traffic: Traffic, prices: dict[str, float], resolution_ms: int | None
+) -> Outcome:
+    """What one queue's traffic comes to under one policy."""
+    step_ms = resolution_of(traffic) if resolution_ms is None else resolution_ms
+    fates = replay(traffic, trial.spec, step_ms)
+    return outcome_of(
+        trial.policy, trial.spec, traffic, fates, resolution_ms=step_ms, prices=prices
+    )
+
+
+def resolution_of(traffic: Traffic) -> int:
+    """How long a slice of time may be so that the shares hardly change."""
+    if not len(traffic):
+        return 1
+    useful_ms = float(np.percentile(traffic.useful_ms, 10))
+    filled_ms = _SLICE_MESSAGES * traffic.span_ms() / len(traffic)
+    return max(1, int(min(useful_ms / _USEFUL_PARTS, filled_ms)))

@@ -1,0 +1,56 @@
+"""Which policies are worth a look: those that no other beats in both respects, and the best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq_spark.simulation.outcome import Outcome
+    from ebbmq_spark.simulation.sweep import Goal
+
+
+class Choice(NamedTuple):
+    """What is left of a queue's policies once they were compared."""
+
+    #: Those no other beats, from the least of what is minimised to the most.
+    front: list[Outcome]
+    #: The best that keeps within the bounds of the goal; without one that does, the nearest.
+    best: Outcome
+    within: bool
+
+
+def value(outcome: Outcome, name: str) -> float:
+    """A figure by its name; a cost nobody can tell is none."""
+    found = getattr(outcome, name)
+    return 0.0 if found is None else float(found)
+
+
+def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
+    """The outcomes that no other beats: at least as good in both, and better in one."""
+    ranked = sorted(
+        outcomes,
+        key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise), each.policy),
+    )
+    out: list[Outcome] = []
+    for outcome in ranked:
+        if not out or value(outcome, goal.maximise) > value(out[-1], goal.maximise):
+            out.append(outcome)
+    return out
+
+
+def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
+    """Compare the outcomes of one queue."""
+    front = front_of(outcomes, goal)
+
+    def excess(outcome: Outcome) -> float:
+        return max(
+            (value(outcome, name) - most for name, most in goal.at_most.items()), default=0.0
+        )
+
+    allowed = [outcome for outcome in outcomes if excess(outcome) <= 0]
+    if not allowed:
+        return Choice(front, min(outcomes, key=excess), within=False)
+    best = max(front_of(allowed, goal), key=lambda each: value(each, goal.maximise))
+    return Choice(front, best, within=True)

@@ -1,0 +1,211 @@
+"""A sweep as a picture: what each policy comes to, the front, and who is on time under the best."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ebbmq_spark.simulation.front import Choice, value
+from ebbmq_spark.simulation.outcome import IMPORTANCES, Outcome
+from ebbmq_spark.simulation.sweep import REFERENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from ebbmq_spark.simulation.sweep import Goal
+
+    Place = tuple[float, float]
+
+# Okabe and Ito's colours: told apart by every kind of colour vision, and in grey.
+BEST: Final = "#0072B2"
+COLOURS: Final = {"fifo": "#D55E00", "importance": "#CC79A7"}
+INK: Final = "#222222"
+QUIET: Final = "#6b6b6b"
+FAINT: Final = "#c9c9c9"
+ROWS_MAX: Final = 6
+FRONT_MIN: Final = 2
+SHARE_MAX: Final = 1.1
+#: A front of less than this part of the panel is drawn once more, in the emptiest of these places.
+CLOSE_BELOW: Final = 0.3
+CLOSE_BOXES: Final = ((0.3, 0.22, 0.48, 0.46), (0.12, 0.12, 0.48, 0.46), (0.48, 0.4, 0.48, 0.46))
+STYLE: Final[dict[Any, object]] = {
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "text.color": INK,
+}
+AXES: Final = {
+    "worth_on_time": "importance done on time",
+    "on_time_share": "messages done on time",
+    "let_go_share": "messages let go undone",
+    "stale_share": "messages gone stale",
+    "wait_p99_ms": "99 % wait less than, ms",
+    "peak_messages": "messages waiting at most",
+    "byte_days": "MB times days kept",
+    "cost": "cost of storage",
+}
+SCALES: Final = {"byte_days": 1e-6}
+SHARES: Final = ("worth_on_time", "on_time_share", "let_go_share", "stale_share")
+
+
+class Row(NamedTuple):
+    """A queue and what its policies came to."""
+
+    queue: str
+    outcomes: Sequence[Outcome]
+    choice: Choice
+
+
+def draw(rows: Sequence[Row], goal: Goal, path: Path) -> None:
+    """Save the picture, a line of it for each of the first queues; titles say what was found."""
+    import matplotlib as mpl  # noqa: PLC0415  # slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
+
+    shown = rows[:ROWS_MAX]
+    with mpl.rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.14)
+        figure = Figure(figsize=(11.5, 4.6 * len(shown)), layout=layout)
+        axes = figure.subplots(len(shown), 2, squeeze=False, width_ratios=(1.25, 1))
+        for row, (left, right) in zip(shown, axes, strict=True):
+            _draw_front(left, row, goal)
+            _draw_on_time(right, row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, facecolor="white")
+
+
+def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
+    places = {each.policy: _place(each, goal) for each in row.outcomes}
+    front = [places[each.policy] for each in row.choice.front]
+    spread = [x for x, _ in places.values()]
+    room = (max(spread) - min(spread)) or max(abs(max(spread)), 1e-9)
+    axis.set_xlim(min(spread) - 0.06 * room, max(spread) + 0.08 * room)
+    axis.margins(y=0.08)
+    marks = {name: COLOURS[name] for name in REFERENCES if name in places}
+    marks.setdefault(row.choice.best.policy, BEST)
+    _draw_dots(axis, places, front, marks)
+    for name, side in ((goal.minimise, axis.xaxis), (goal.maximise, axis.yaxis)):
+        if name in SHARES:
+            side.set_major_formatter("{x:.0%}")
+    axis.set(xlabel=AXES[goal.minimise], ylabel=AXES[goal.maximise])
+    axis.grid(color="#ececec", lw=0.8)
+    axis.set_axisbelow(True)
+    axis.set_title(_title(row, goal))
+    _draw_close(axis, places, front, marks)
+
+
+def _place(outcome: Outcome, goal: Goal) -> Place:
+    scale = SCALES.get(goal.minimise, 1.0)
+    return value(outcome, goal.minimise) * scale, value(outcome, goal.maximise)
+
+
+def _draw_dots(
+    axis: Axes, places: dict[str, Place], front: list[Place], marks: dict[str, str]
+) -> None:
+    dots = list(places.values())
+    axis.scatter([x for x, _ in dots], [y for _, y in dots], s=20, color=FAINT, lw=0, zorder=2)
+    axis.plot([x for x, _ in front], [y for _, y in front], "-o", color=INK, lw=1.2, ms=4)
+    low, high = axis.get_xlim()
+    for name, colour in marks.items():
+        x, y = places[name]
+        axis.scatter([x], [y], s=70, color=colour, lw=0, zorder=4)
+        # A name that would leave the panel on the right stands on the left.
+        right = x > low + 0.75 * (high - low)
+        axis.annotate(
+            name if name in REFERENCES else "best",
+            (x, y),
+            xytext=(-9 if right else 9, -4),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            color=colour,
+            fontweight="bold",
+            zorder=5,
+            annotation_clip=True,
+        )
+
+
+def _draw_close(
+    axis: Axes, places: dict[str, Place], front: list[Place], marks: dict[str, str]
+) -> None:
+    """The front once more, from close by, where it is small and the panel has room for it."""
+    (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
+    width, height = right - left, top - bottom
+    wide, tall = (front[-1][0] - front[0][0]) / width, (front[-1][1] - front[0][1]) / height
+    if len(front) < FRONT_MIN or wide > CLOSE_BELOW or tall > CLOSE_BELOW:
+        return
+    scaled = [
+        ((x - left) / (right - left), (y - bottom) / (top - bottom)) for x, y in places.values()
+    ]
+
+    def covered(box: tuple[float, float, float, float]) -> int:
+        x, y, wide, tall = box
+        return sum(x - 0.12 < a < x + wide and y - 0.1 < b < y + tall for a, b in scaled)
+
+    close = axis.inset_axes(min(CLOSE_BOXES, key=covered))
+    pad_x = 0.12 * (front[-1][0] - front[0][0]) or 1e-9
+    pad_y = 0.25 * (front[-1][1] - front[0][1]) or 1e-3
+    close.set_xlim(front[0][0] - pad_x, front[-1][0] + 2.5 * pad_x)
+    close.set_ylim(front[0][1] - pad_y, front[-1][1] + pad_y)
+    near = {name: colour for name, colour in marks.items() if name not in REFERENCES}
+    _draw_dots(close, places, front, near)
+    if top <= SHARE_MAX:
+        close.yaxis.set_major_formatter("{x:.1%}")
+    close.tick_params(labelsize=8.5)
+    close.set_title("the front from close by", fontsize=9.5, fontweight="normal", pad=4)
+    close.grid(color="#ececec", lw=0.8)
+
+
+def _title(row: Row, goal: Goal) -> str:
+    best = row.choice.best
+    fifo = next((each for each in row.outcomes if each.policy == "fifo"), None)
+    found = f"{row.queue}: {_shown(best, goal.maximise)} with {best.policy}"
+    if fifo is not None and fifo is not best:
+        found += f"; {_shown(fifo, goal.maximise)} in the order of arrival"
+    return textwrap.fill(found, 62)
+
+
+def _shown(outcome: Outcome, name: str) -> str:
+    number = value(outcome, name)
+    return f"{number:.1%}" if name in SHARES else f"{number:,.0f}"
+
+
+def _draw_on_time(axis: Axes, row: Row) -> None:
+    importances = list(IMPORTANCES)
+    best = row.choice.best
+    drawn = [each for each in row.outcomes if each.policy in REFERENCES and each is not best]
+    ends: list[tuple[float, str, str]] = []
+    for each in [*drawn, best]:
+        name = "best" if each.policy not in REFERENCES else each.policy
+        colour = COLOURS.get(each.policy, BEST)
+        shares = [
+            on_time / there if there else float("nan")
+            for on_time, there in zip(
+                each.on_time_by_importance, each.published_by_importance, strict=True
+            )
+        ]
+        axis.plot(importances, shares, "-o", color=colour, lw=2.2, ms=5, clip_on=False)
+        ends.append((shares[0] if shares[0] == shares[0] else 0.0, name, colour))
+    # Names beside the left ends, where the lines are apart, and never on top of each other.
+    below = -1.0
+    for share, name, colour in sorted(ends):
+        below = max(share, below + 0.075)
+        axis.text(0.7, below, name, ha="right", va="center", color=colour, fontweight="bold")
+    axis.set_title("On time, by importance")
+    axis.set(xlim=(-2.3, 10.4), ylim=(-0.03, 1.05), xticks=importances, xlabel="importance")
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="y", color="#e6e6e6", lw=0.8)
+    axis.set_axisbelow(True)

@@ -1,0 +1,146 @@
+"""A study: traffic in, and for each queue what every policy comes to and which is the best."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import shlex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from ebbmq_spark.simulation import fleet, front, picture, traces
+from ebbmq_spark.simulation.sweep import REFERENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import SparkSession
+
+    from ebbmq.model import QueueSpec
+    from ebbmq_spark.simulation.outcome import Outcome
+    from ebbmq_spark.simulation.sweep import Sweep
+
+_GROUP: Final = "ebbmq simulate"
+_POLL_S: Final = 0.25
+
+
+class QueueStudy(NamedTuple):
+    """What the policies came to for one queue."""
+
+    queue: str
+    outcomes: list[Outcome]
+    specs: dict[str, QueueSpec]
+    changes: dict[str, dict[str, Any]]
+    choice: front.Choice
+
+    def outcome(self, policy: str) -> Outcome:
+        """What a policy came to."""
+        return next(each for each in self.outcomes if each.policy == policy)
+
+    def row(self) -> picture.Row:
+        """The queue as the picture shows it."""
+        return picture.Row(self.queue, self.outcomes, self.choice)
+
+
+def study(
+    spark: SparkSession,
+    trace: str,
+    sweep: Sweep,
+    *,
+    resolution_ms: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[QueueStudy]:
+    """Try every policy on every queue of the trace in this file.
+
+    Raises:
+        InvalidTrace: the trace cannot be read, or holds what no broker would have taken.
+        InvalidSpec: a policy is not one a queue can have.
+    """
+    blocks = fleet.prepare(traces.read_trace(spark, trace), sweep)
+    try:
+        trials = fleet.trials_of(sweep, blocks.queues)
+
+        def run() -> list[Outcome]:
+            return fleet.simulate(spark, blocks, trials, sweep, resolution_ms)
+
+        outcomes = run() if progress is None else _watched(spark, run, len(trials), progress)
+    finally:
+        blocks.rows.unpersist()
+    return [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
+
+
+def _of_queue(
+    queue: fleet.QueueTraffic, sweep: Sweep, trials: list[fleet.Trial], outcomes: list[Outcome]
+) -> QueueStudy:
+    mine = [each for each in outcomes if each.queue == queue.queue]
+    return QueueStudy(
+        queue.queue,
+        mine,
+        {trial.policy: trial.spec for trial in trials if trial.queue == queue.queue},
+        {policy.name: policy.changes for policy in sweep.candidates(queue.useful_ms)},
+        front.choose(mine, sweep.goal),
+    )
+
+
+def _watched(
+    spark: SparkSession,
+    run: Callable[[], list[Outcome]],
+    total: int,
+    progress: Callable[[int, int], None],
+) -> list[Outcome]:
+    """Tell how many tasks are done while they run."""
+    context = spark.sparkContext
+
+    def grouped() -> list[Outcome]:
+        context.setJobGroup(_GROUP, _GROUP)
+        return run()
+
+    tracker = context.statusTracker()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(grouped)
+        while not waiting.done():
+            concurrent.futures.wait([waiting], timeout=_POLL_S)
+            done = 0
+            for job in tracker.getJobIdsForGroup(_GROUP):
+                told = tracker.getJobInfo(job)
+                for stage in told.stageIds if told else ():
+                    seen = tracker.getStageInfo(stage)
+                    if seen is not None and seen.numTasks == total:
+                        done = max(done, seen.numCompletedTasks)
+            progress(done, total)
+        return waiting.result()
+
+
+def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
+    """The best policy of each queue as TOML that `--policies` reads again."""
+    lines = [f"# {heading}"]
+    for each in studies:
+        best = each.choice.best
+        compared = [
+            f"{name} {each.outcome(name).worth_on_time:.1%}"
+            for name in REFERENCES
+            if name != best.policy
+        ]
+        lines += [
+            "",
+            f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
+            f"# {declaration(each)}",
+            f"[queues.{json.dumps(each.queue)}]",
+            *(f"{name} = {_toml(value)}" for name, value in each.changes[best.policy].items()),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def declaration(study: QueueStudy) -> str:
+    """The command that gives a queue its best policy."""
+    words = ["ebbmq", "queues", "declare", study.queue]
+    for name, value in study.changes[study.choice.best.policy].items():
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + "}"
+    return msgspec.json.encode(value).decode()

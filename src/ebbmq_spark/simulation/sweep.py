@@ -1,0 +1,185 @@
+"""Which policies to try: a file of named ones and of values to combine."""
+
+from __future__ import annotations
+
+import itertools
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from ebbmq.errors import InvalidSpec
+from ebbmq.model import QueueSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+POLICIES_MAX: Final = 2_000
+#: What to compare with: the order of arrival, and importance that never fades.
+REFERENCES: Final[dict[str, dict[str, Any]]] = {
+    "fifo": {"decay_rate": 0.0, "band_width": 10.0},
+    "importance": {"decay_rate": 0.0, "band_width": 1.0},
+}
+#: Fields of a queue that change what a simulation comes to.
+SIMULATED: Final = (
+    "default_importance",
+    "decay_rate",
+    "decay_unit_ms",
+    "default_ttl_ms",
+    "band_width",
+    "stale_threshold",
+    "on_stale",
+    "fair_share",
+    "max_attempts",
+    "retry_delay_ms",
+    "failure_penalty",
+    "requeue",
+    "dead_queue",
+    "retention_ms",
+    "max_messages",
+    "max_bytes",
+    "overflow",
+    "adapt",
+    "score_base",
+    "score_per_day",
+    "score_access_bonus",
+    "score_medium",
+    "score_high",
+    "tiers",
+)
+Maximised = Literal["worth_on_time", "on_time_share"]
+Minimised = Literal[
+    "let_go_share", "stale_share", "wait_p99_ms", "peak_messages", "byte_days", "cost"
+]
+
+
+class TrafficSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[traffic]`: what the trace does not say, and what of it does not count."""
+
+    consumers: int | None = None
+    useful_ms: int | None = None
+    #: What publishers said is dropped, so that the queue's own values count.
+    ignore: tuple[Literal["importance", "ttl_ms", "decay_rate", "delay_ms", "failures"], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("consumers", "useful_ms"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidSpec(f"traffic.{name} is {value}", "use a whole number from 1 on")
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[goal]`: what a good policy is; the two of them are the axes of the picture."""
+
+    maximise: Maximised = "worth_on_time"
+    minimise: Minimised = "byte_days"
+    at_most: dict[Minimised, float] = {}
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """A name and how a queue differs from what it is otherwise."""
+
+    name: str
+    changes: dict[str, Any]
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a file of policies says."""
+
+    traffic: TrafficSpec = TrafficSpec()
+    goal: Goal = Goal()
+    #: A GB for a month, by tier.
+    prices: dict[str, float] = {}
+    base: dict[str, Any] = {}
+    queues: dict[str, dict[str, Any]] = {}
+    sweep: dict[str, list[Any]] = {}
+    policies: dict[str, dict[str, Any]] = {}
+
+    def candidates(self, useful_ms: int) -> list[Policy]:
+        """The policies to try: references, named ones, and every combination of the values.
+
+        Where the file names none, what usually matters is combined, by how long work is useful.
+
+        Raises:
+            InvalidSpec: there are too many.
+        """
+        named = {**REFERENCES, **self.policies}
+        values = self.sweep if self.sweep or self.policies else usual(useful_ms)
+        combined = _combinations(values)
+        count = len(named) + len(combined)
+        if count > POLICIES_MAX:
+            raise InvalidSpec(
+                f"the sweep has {count:,} policies, the limit is {POLICIES_MAX:,}",
+                "try fewer values of some field",
+            )
+        return [*(Policy(name, changes) for name, changes in named.items()), *combined]
+
+    def spec(self, queue: str, policy: Policy) -> QueueSpec:
+        """The queue under a policy.
+
+        Raises:
+            InvalidSpec: a value is not one its field takes; the detail names the policy.
+        """
+        fields = {**self.base, **self.queues.get(queue, {}), **policy.changes}
+        try:
+            return msgspec.convert({"name": queue, **fields}, QueueSpec)
+        except msgspec.ValidationError as error:
+            raise InvalidSpec(f"policy {policy.name!r}: {error}", "see docs/simulate.md") from error
+
+
+def usual(useful_ms: int) -> dict[str, list[Any]]:
+    """Values worth trying for work that is useful for so long."""
+    return {
+        "decay_rate": [1.0],
+        "decay_unit_ms": [max(1, useful_ms // 2), useful_ms, 2 * useful_ms, 4 * useful_ms],
+        "band_width": [0.0, 1.0, 2.0],
+        "stale_threshold": [0.0, 1.0],
+    }
+
+
+def read_sweep(text: bytes, name: str) -> Sweep:
+    """Read a file of policies.
+
+    Raises:
+        InvalidSpec: it is no TOML, or says something that nobody can follow.
+    """
+    try:
+        sweep = msgspec.toml.decode(text, type=Sweep)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidSpec(f"{name}: {error}", "see docs/simulate.md for what it takes") from error
+    for values in sweep.sweep.values():
+        if not values:
+            raise InvalidSpec(f"{name}: a list of values is empty", "give it one, or leave it away")
+    _check_fields(name, "sweep", sweep.sweep, SIMULATED)
+    for policy, changes in sweep.policies.items():
+        _check_fields(name, f"policies.{policy}", changes, SIMULATED)
+    every = tuple(field.name for field in msgspec.structs.fields(QueueSpec) if field.name != "name")
+    _check_fields(name, "base", sweep.base, every)
+    for queue, fields in sweep.queues.items():
+        _check_fields(name, f"queues.{queue}", fields, every)
+    return sweep
+
+
+def _check_fields(name: str, table: str, fields: Mapping[str, Any], known: Iterable[str]) -> None:
+    known = tuple(known)
+    for field in fields:
+        if field not in known:
+            near = get_close_matches(field, known, n=1)
+            raise InvalidSpec(
+                f"{name}: [{table}] has {field!r}, which changes nothing in a simulation",
+                f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}",
+            )
+
+
+def _combinations(values: Mapping[str, list[Any]]) -> list[Policy]:
+    if not values:
+        return []
+    out = []
+    for chosen in itertools.product(*values.values()):
+        changes = dict(zip(values, chosen, strict=True))
+        out.append(Policy(" ".join(f"{k}={_shown(v)}" for k, v in changes.items()), changes))
+    return out
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

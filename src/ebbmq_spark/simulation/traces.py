@@ -1,0 +1,114 @@
+"""Traces as Spark reads them, and as they travel to who replays them: one block a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from ebbmq.errors import EbbError
+from ebbmq.feed.traces import TRACE
+from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
+
+
+def read_trace(spark: SparkSession, path: str) -> DataFrame:
+    """The trace in a Parquet file or a directory of them; columns it lacks are empty.
+
+    Raises:
+        InvalidTrace: there is no such file, or it lacks a column that every message needs.
+    """
+    try:
+        return as_trace(spark.read.parquet(path), path)
+    except AnalysisException as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidTrace(
+            f"{path} cannot be read as Parquet: {first}",
+            "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
+        ) from error
+
+
+def as_trace(rows: DataFrame, name: str) -> DataFrame:
+    """Rows with exactly the columns of a trace, of its types.
+
+    Raises:
+        InvalidTrace: a column that every message needs is missing, or one is not of its type.
+    """
+    there = {field.name: field.dataType for field in rows.schema}
+    missing = [column for column in TRACE.required if column not in there]
+    if missing:
+        raise InvalidTrace(
+            f"{name} has no column {', '.join(missing)}",
+            f"a trace has {', '.join(TRACE.required)}; see docs/simulate.md",
+        )
+    columns = []
+    for field in schema_of(TRACE):
+        found = there.get(field.name)
+        if found is not None and isinstance(found, T.NumericType) != isinstance(
+            field.dataType, T.NumericType
+        ):
+            raise InvalidTrace(
+                f"column {field.name} of {name} is {found.simpleString()}",
+                f"it must be {field.dataType.simpleString()}",
+            )
+        column = F.lit(None) if found is None else F.col(field.name)
+        columns.append(column.cast(field.dataType).alias(field.name))
+    return rows.select(*columns)
+
+
+def blocks_of(
+    trace: DataFrame, *, ignore: Sequence[str], useful_ms: int | None, consumers: int | None
+) -> DataFrame:
+    """A trace as one row a queue: its traffic as a block of bytes, and what is to know of it.
+
+    A queue whose traffic no broker would have taken has an `error` instead of a block.
+    """
+    for name in ignore:
+        kind = schema_of(TRACE)[name].dataType
+        trace = trace.withColumn(name, F.lit(None).cast(kind))
+    if useful_ms is not None:
+        trace = trace.withColumn("useful_ms", F.coalesce("useful_ms", F.lit(useful_ms)))
+    if consumers is not None:
+        trace = trace.withColumn("consumers", F.lit(consumers))
+    return trace.groupBy("queue").applyInArrow(_block, BLOCKS)
+
+
+def _block(table: pa.Table) -> pa.Table:
+    queue = table.column("queue")[0].as_py()
+    row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
+    try:
+        traffic = from_table(table)
+        if (traffic.useful_ms == NONE).any():
+            raise InvalidTrace(
+                f"the trace of queue {queue!r} does not say how long a message is useful",
+                "say it: --useful 60s, or useful_ms in [traffic] of the policies",
+            )
+        if traffic.consumers < 1:
+            raise InvalidTrace(
+                f"the trace of queue {queue!r} does not say how many work on it at once",
+                "say it: --consumers 8, or consumers in [traffic] of the policies",
+            )
+        row |= {
+            "consumers": traffic.consumers,
+            "useful_ms": int(np.median(traffic.useful_ms)),
+            "block": pack(traffic),
+            "error": None,
+        }
+    except EbbError as error:
+        # Raised on an executor it would reach its reader as pages of Java.
+        row |= {"block": None, "error": f"{error.detail}\n{error.action}"}
+    kinds = [pa.string(), pa.int64(), pa.int32(), pa.int64(), pa.binary(), pa.string()]
+    names = ["queue", "messages", "consumers", "useful_ms", "block", "error"]
+    arrays = [pa.array([row[n]], kind) for n, kind in zip(names, kinds, strict=True)]
+    return pa.Table.from_arrays(arrays, names=names)

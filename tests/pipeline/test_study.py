@@ -1,0 +1,106 @@
+"""A study on Spark: what comes back is what one process finds, and slips are named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebbmq.errors import InvalidSpec
+from ebbmq_spark.simulation import fleet
+from ebbmq_spark.simulation.picture import draw
+from ebbmq_spark.simulation.study import best_toml, study
+from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
+from ebbmq_spark.simulation.traffic import InvalidTrace, save, to_table
+from tests.pipeline.loads import random_traffic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SWEEP = Sweep(
+    sweep={"decay_rate": [0.5, 1.0], "decay_unit_ms": [1_000]},
+    queues={"small": {"default_importance": 3}},
+)
+LARGE = random_traffic(1, 300, consumers=4)
+
+
+def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_path: Path) -> None:
+    small = random_traffic(2, 60)
+    rows = to_table(small).set_column(0, "queue", pa.array(["small"] * 60))
+    save(LARGE, tmp_path / "trace" / "0.parquet")
+    pq.write_table(rows, tmp_path / "trace" / "1.parquet")
+    seen = []
+    studies = study(
+        spark, str(tmp_path / "trace"), SWEEP, progress=lambda done, of: seen.append((done, of))
+    )
+    assert [each.queue for each in studies] == ["q", "small"]
+    for each, load in zip(studies, (LARGE, small), strict=True):
+        assert len(each.outcomes) == 4
+        for outcome in each.outcomes:
+            trial = fleet.Trial(each.queue, outcome.policy, each.specs[outcome.policy])
+            alone = fleet.try_policy(trial, load, {}, None)
+            assert outcome.messages == len(load)
+            assert outcome.worth_done_on_time == alone.worth_done_on_time
+            assert outcome.left == alone.left
+            assert outcome.wait_p99_ms == alone.wait_p99_ms
+    assert all(of == 8 for _, of in seen)
+    again = read_sweep(best_toml(studies, "two queues").encode(), "best.toml")
+    assert set(again.queues) == {"q", "small"}
+    draw([each.row() for each in studies], SWEEP.goal, tmp_path / "front.png")
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("drop", "what"),
+    [
+        (["service_ms", "bytes"], "no column bytes, service_ms"),
+        (["useful_ms"], "does not say how long a message is useful"),
+        (["consumers"], "does not say how many work on it at once"),
+    ],
+)
+def test_what_a_trace_lacks_is_named(
+    spark: SparkSession, tmp_path: Path, drop: list[str], what: str
+) -> None:
+    pq.write_table(to_table(LARGE).drop_columns(drop), tmp_path / "t.parquet")
+    with pytest.raises(InvalidTrace, match=what) as refused:
+        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+    assert refused.value.action
+
+
+def test_what_a_trace_lacks_can_be_said(spark: SparkSession, tmp_path: Path) -> None:
+    rows = to_table(LARGE).drop_columns(["useful_ms", "consumers"])
+    pq.write_table(rows, tmp_path / "t.parquet")
+    sweep = Sweep(traffic=TrafficSpec(useful_ms=500, consumers=2), policies={"only": {}})
+    (found,) = study(spark, str(tmp_path / "t.parquet"), sweep)
+    assert [each.policy for each in found.outcomes] == ["fifo", "importance", "only"]
+
+
+def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTrace, match="nowhere"):
+        study(spark, str(tmp_path / "nowhere.parquet"), SWEEP)
+    wrong = to_table(LARGE).set_column(1, "at_ms", pa.array(["noon"] * 300))
+    pq.write_table(wrong, tmp_path / "t.parquet")
+    with pytest.raises(InvalidTrace, match="column at_ms"):
+        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+    pq.write_table(to_table(LARGE).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(InvalidTrace, match="no messages"):
+        study(spark, str(tmp_path / "empty.parquet"), SWEEP)
+
+
+def test_a_value_no_broker_takes_is_named_though_an_executor_found_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wrong = to_table(LARGE).set_column(2, "importance", pa.array([77] * 300, pa.int32()))
+    pq.write_table(wrong, tmp_path / "t.parquet")
+    with pytest.raises(InvalidTrace, match="importance is 77"):
+        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+
+
+def test_too_many_simulations_are_refused() -> None:
+    queues = [fleet.QueueTraffic(f"q{n}", 1, 1, 1_000) for n in range(900)]
+    with pytest.raises(InvalidSpec, match="23,400 simulations"):
+        fleet.trials_of(Sweep(), queues)

@@ -1,0 +1,117 @@
+"""Files of policies, and which of them are worth a look."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ebbmq.errors import InvalidSpec
+from ebbmq_spark.simulation.front import choose, front_of
+from ebbmq_spark.simulation.outcome import Outcome
+from ebbmq_spark.simulation.sweep import Goal, Policy, Sweep, read_sweep
+
+FILE = b"""
+[traffic]
+consumers = 4
+useful_ms = 30000
+ignore = ["ttl_ms"]
+
+[goal]
+maximise = "on_time_share"
+minimise = "cost"
+at_most = { let_go_share = 0.2 }
+
+[prices]
+ssd = 0.1
+
+[base]
+max_attempts = 3
+
+[queues.orders]
+default_importance = 7
+
+[sweep]
+decay_rate = [0.0, 0.5]
+band_width = [0.0, 1.0, 2.0]
+
+[policies.today]
+default_ttl_ms = 60000
+"""
+
+
+def told(policy: str, good: float, bad: float, **fields: object) -> Outcome:
+    base = {
+        "queue": "q", "policy": policy, "messages": 100, "done": 100, "on_time": 0, "worth": 100,
+        "worth_done_on_time": int(good * 100), "published_by_importance": [10] * 10,
+        "on_time_by_importance": [0] * 10, "left": {"stale": 0}, "wait_p50_ms": 0.0,
+        "wait_p99_ms": 0.0, "peak_messages": 0, "byte_days": bad, "byte_days_by_tier": {},
+        "cost": None, "resolution_ms": 1,
+    }  # fmt: skip
+    return msgspec.convert({**base, **fields}, Outcome)
+
+
+def test_a_file_says_what_to_try() -> None:
+    sweep = read_sweep(FILE, "sweep.toml")
+    policies = sweep.candidates(1_000)
+    assert [policy.name for policy in policies[:4]] == [
+        "fifo", "importance", "today", "decay_rate=0 band_width=0",
+    ]  # fmt: skip
+    assert len(policies) == 2 + 1 + 6
+    spec = sweep.spec("orders", policies[-1])
+    assert (spec.name, spec.decay_rate, spec.band_width) == ("orders", 0.5, 2.0)
+    assert (spec.default_importance, spec.max_attempts) == (7, 3)
+    assert sweep.spec("other", policies[2]).default_ttl_ms == 60_000
+
+
+def test_without_a_file_what_usually_matters_is_tried() -> None:
+    policies = Sweep().candidates(60_000)
+    assert len(policies) > 20
+    assert {policy.changes.get("decay_unit_ms") for policy in policies} >= {30_000, 240_000}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"[sweep", "sweep.toml"),
+        (b"[sweeep]", "sweeep"),
+        (b"[sweep]\ndecay_rat = [1]", "'decay_rate'"),
+        (b"[sweep]\nlease_timeout_ms = [1]", "changes nothing"),
+        (b"[sweep]\ndecay_rate = []", "empty"),
+        (b"[sweep]\ndecay_rate = 0.5", "Expected `array`"),
+        (b"[goal]\nmaximise = 'fame'", "fame"),
+        (b"[traffic]\nconsumers = 0", "consumers is 0"),
+        (b"[queues.q]\ncolour = 'red'", "colour"),
+        (b"\xff", "sweep.toml"),
+    ],
+)
+def test_a_slip_in_a_file_is_named(text: bytes, what: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        read_sweep(text, "sweep.toml")
+    assert what in str(refused.value)
+
+
+def test_a_value_that_a_field_does_not_take_names_the_policy() -> None:
+    with pytest.raises(InvalidSpec, match=r"band_width|policy 'wide'"):
+        Sweep().spec("q", Policy("wide", {"band_width": 99.0}))
+    with pytest.raises(InvalidSpec, match="policy 'wide'"):
+        Sweep().spec("q", Policy("wide", {"band_width": "much"}))
+
+
+def test_too_many_policies_are_refused() -> None:
+    sweep = Sweep(sweep={"decay_rate": [n / 100 for n in range(100)], "fair_share": [*range(30)]})
+    with pytest.raises(InvalidSpec, match="3,002 policies"):
+        sweep.candidates(1)
+
+
+def test_the_front_is_what_nobody_beats() -> None:
+    outcomes = [told("a", 0.9, 9), told("b", 0.8, 3), told("c", 0.8, 4), told("d", 0.5, 1),
+                told("e", 0.4, 2), told("f", 0.9, 9)]  # fmt: skip
+    assert [each.policy for each in front_of(outcomes, Goal())] == ["d", "b", "a"]
+
+
+def test_the_best_keeps_within_the_bounds() -> None:
+    outcomes = [told("late", 0.2, 1), told("good", 0.9, 9, done=50), told("kept", 0.8, 3)]
+    assert choose(outcomes, Goal()).best.policy == "good"
+    assert choose(outcomes, Goal(at_most={"let_go_share": 0.1})).best.policy == "kept"
+    nearest = choose(outcomes, Goal(at_most={"byte_days": 0.5}))
+    assert (nearest.best.policy, nearest.within) == ("late", False)

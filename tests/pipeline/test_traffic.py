@@ -1,0 +1,66 @@
+"""Traffic, made up or recorded: it travels unchanged, and what no broker would take is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ebbmq_spark.simulation.generate import SHAPES, generate
+from ebbmq_spark.simulation.traffic import InvalidTrace, Traffic, from_table, pack, to_table, unpack
+from tests.pipeline.loads import random_traffic, traffic
+
+
+def assert_same(one: Traffic, other: Traffic) -> None:
+    for field in dataclasses.fields(Traffic):
+        assert np.array_equal(getattr(one, field.name), getattr(other, field.name)), field.name
+
+
+@pytest.mark.parametrize("load", [random_traffic(5, 50), traffic([3], decay_rate=[0.25])])
+def test_traffic_travels_unchanged(load: Traffic) -> None:
+    assert_same(unpack(pack(load)), load)
+
+
+def test_rows_may_come_in_any_order_and_lack_what_nobody_said() -> None:
+    load = random_traffic(5, 50)
+    rows = to_table(load).drop_columns(["ttl_ms", "decay_rate"])
+    shuffled = rows.take(np.random.default_rng(1).permutation(50))
+    found = from_table(shuffled)
+    assert found.at_ms.tolist() == load.at_ms.tolist()
+    assert sorted(found.service_ms) == sorted(load.service_ms)
+    assert set(found.ttl_ms) == {-1}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("importance", 0), ("importance", 11), ("decay_rate", 1.5), ("service_ms", -5.0),
+     ("service_ms", float("nan")), ("bytes", -1), ("useful_ms", 0), ("ttl_ms", 0)],
+)  # fmt: skip
+def test_what_no_broker_would_take_is_named(column: str, value: float) -> None:
+    load = traffic([0, 1], **{column: [1, value]})
+    with pytest.raises(InvalidTrace, match=f"{column} is .*queue 'q'"):
+        from_table(to_table(load).replace_schema_metadata(None)) if value != -1 else unpack(
+            pack(load)
+        )
+
+
+@pytest.mark.parametrize("pattern", SHAPES)
+def test_made_up_traffic_is_the_same_for_the_same_seed(pattern: str) -> None:
+    load = generate(pattern, 2_000, seed=7)
+    assert_same(load, generate(pattern, 2_000, seed=7))
+    assert not np.array_equal(load.at_ms, generate(pattern, 2_000, seed=8).at_ms)
+    assert len(load) == 2_000
+    assert (np.diff(load.at_ms) >= 0).all()
+    assert load.span_ms() == pytest.approx(SHAPES[pattern].duration_ms, rel=0.02)
+
+
+def test_an_overload_is_one() -> None:
+    load = generate("overload", 20_000)
+    third = SHAPES["overload"].duration_ms / 3
+    share = (load.at_ms - load.at_ms[0]) // third
+    capacity = load.consumers / load.service_ms.mean() * third
+    calm, busy, after = ((share == part).sum() / capacity for part in range(3))
+    assert calm == pytest.approx(0.6, rel=0.1)
+    assert after == pytest.approx(0.6, rel=0.1)
+    assert busy == pytest.approx(3, rel=0.1)

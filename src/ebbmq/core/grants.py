@@ -162,8 +162,10 @@ def _grant_one(partition: Partition, seq: int, grants: Grants, now_ms: int) -> N
     row = ROW.unpack_from(buffer, at)
     if row[0] != READY:
         return
-    if (row[4] or row[6] & LOW48 or partition.spec.retention_ms) and partition.end_if_due(
-        seq, row, now_ms
+    if (
+        (row[4] or row[6] & LOW48 or partition.spec.retention_ms)
+        and _some_may_end(partition, now_ms)
+        and partition.end_if_due(seq, row, now_ms)
     ):
         return
     buffer[at] = LEASED
@@ -253,9 +255,7 @@ def _all_live_on(partition: Partition, block: Block, now_ms: int) -> bool:
     fading = block.some[KIND] >> RATE_BIT
     if not fading and not block.some[DEAD] & LOW48 and not retention_ms:
         return True
-    first_ms = partition.end_wheel.next_deadline_ms()
-    if first_ms is None or first_ms > now_ms:
-        # Whatever can end by age is in the wheel until its end was dealt with.
+    if not _some_may_end(partition, now_ms):
         return True
     dead = block.column(DEAD, LOW48).astype(np.int64)
     if ((dead <= now_ms) & (dead > 0)).any():
@@ -264,6 +264,12 @@ def _all_live_on(partition: Partition, block: Block, now_ms: int) -> bool:
     if (now_ms - enqueued >= (retention_ms or limits.DURATION_MS_MAX * 2)).any():
         return False
     return not fading or _none_is_stale(partition, block, enqueued, dead, now_ms)
+
+
+def _some_may_end(partition: Partition, now_ms: int) -> bool:
+    """Whether any message may end by now: what can is in the wheel until its end is dealt with."""
+    first_ms = partition.end_wheel.next_deadline_ms()
+    return first_ms is not None and first_ms <= now_ms
 
 
 def _none_is_stale(

@@ -111,11 +111,16 @@ class Resident:
 
     def take_many(self, seqs: Sequence[int], importances: Sequence[int]) -> list[bytes | None]:
         """`take` for a batch, at half the price a message."""
-        bands = self._bands
-        payloads = [
-            bands[importance].pop(seq, None)
-            for seq, importance in zip(seqs, importances, strict=True)
-        ]
+        bands, importance = self._bands, importances[0] if importances else 0
+        payloads: list[bytes | None]
+        if importances.count(importance) == len(importances):
+            pop = bands[importance].pop
+            payloads = [pop(seq, None) for seq in seqs]
+        else:
+            payloads = [
+                bands[importance].pop(seq, None)
+                for seq, importance in zip(seqs, importances, strict=True)
+            ]
         missing = 0
         if None in payloads:
             pop = self._ahead.pop

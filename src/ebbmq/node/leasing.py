@@ -120,6 +120,10 @@ def _within(
     total = 0
     for shard, grants in granted:
         sizes = grants.column("length")
+        if total + sum(sizes) <= bytes_max:
+            total += sum(sizes)
+            out.append((shard, grants))
+            continue
         kept = 0
         while kept < len(sizes) and (total + sizes[kept] <= bytes_max or not (kept or out)):
             total += sizes[kept]

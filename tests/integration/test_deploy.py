@@ -108,6 +108,14 @@ tests:
     input_series:
       - series: 'ebbmq_ready{{instance="a"}}'
         values: '1x5 0x60'
+      - series: 'ebbmq_device_circuit_open{{instance="a", device="hdd"}}'
+        values: '0x5 1x20 0x40'
+      - series: 'ebbmq_device_status{{instance="a", device="hdd"}}'
+        values: '0x5 -100x20 0x40'
+      - series: 'ebbmq_device_used_bytes{{instance="a", device="hdd"}}'
+        values: '91x30 10x40'
+      - series: 'ebbmq_device_capacity_bytes{{instance="a", device="hdd"}}'
+        values: '100x70'
       - series: 'ebbmq_queue_messages_ready{{instance="a", queue="orders"}}'
         values: '5x60'
       - series: 'ebbmq_queue_messages_delivered_total{{instance="a", queue="orders"}}'
@@ -123,6 +131,21 @@ tests:
       - expr: count(ALERTS{{alertname="EbbMQNotReady", alertstate="firing"}})
         eval_time: 8m
         exp_samples: [{{value: 1}}]
+      - expr: count(ALERTS{{alertname="EbbMQDeviceAway", alertstate="firing"}}) or vector(0)
+        eval_time: 7m
+        exp_samples: [{{value: 0}}]
+      - expr: count(ALERTS{{alertname="EbbMQDeviceAway", device="hdd", alertstate="firing"}})
+        eval_time: 10m
+        exp_samples: [{{value: 1}}]
+      - expr: count(ALERTS{{alertname="EbbMQDeviceAway", alertstate="firing"}}) or vector(0)
+        eval_time: 40m
+        exp_samples: [{{value: 0}}]
+      - expr: count(ALERTS{{alertname="EbbMQDeviceFillsUp", device="hdd", alertstate="firing"}})
+        eval_time: 15m
+        exp_samples: [{{value: 1}}]
+      - expr: count(ALERTS{{alertname="EbbMQDeviceStrained", alertstate="firing"}}) or vector(0)
+        eval_time: 25m
+        exp_samples: [{{value: 0}}]
       - expr: count(ALERTS{{alertname="EbbMQNobodyConsumes", queue="orders", alertstate="firing"}})
         eval_time: 25m
         exp_samples: [{{value: 1}}]

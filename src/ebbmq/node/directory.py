@@ -6,6 +6,8 @@ data/
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
   removals/     removals.log removals.1.log
+  devices.json  identities of devices that are in a directory
+  devices/      file devices whose directory is not set
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from ebbmq import Broker
 from ebbmq.errors import InvalidSpec
 from ebbmq.node import config
+from ebbmq.node.devices.settings import DeviceConfig
 from ebbmq.policy.rules.spec import RuleSpec
 
 ROOT = Path(__file__).parents[3]
@@ -115,6 +118,14 @@ def test_every_example_file_is_valid(path: Path) -> None:
     config.load(path)
 
 
+def test_what_the_example_file_shows_of_devices_and_rules_can_be_used() -> None:
+    text = (ROOT / "deploy" / "ebbmq.toml").read_text()
+    shown = text[text.index("# [devices.log]") :].replace("# Storage rules", "# # Storage rules")
+    read = config.load(tomllib.loads(re.sub(r"^# ?", "", shown, flags=re.MULTILINE)))
+    assert list(read.devices) == ["log", "hdd", "archive"]
+    assert len(read.rules) == 1
+
+
 def test_the_example_file_of_the_server_names_every_setting_with_its_default() -> None:
     lines = (ROOT / "deploy" / "ebbmq.toml").read_text().splitlines()
     section, named = "", {}
@@ -123,13 +134,17 @@ def test_the_example_file_of_the_server_names_every_setting_with_its_default() -
             section = line.strip("[]") + "."
         elif line.startswith("# [["):
             section = f"{line[4:-2]}[]."
+        elif line.startswith("# ["):
+            section = f"{line[3:-1]}."
         elif "=" in line:
             name, _, value = line.removeprefix("# ").partition(" = ")
             named[section + name] = value
     defaults = config.settings(config.Config())
     rule = {name for name in named if name.startswith("rules[]")}
     assert rule == {f"rules[].{name}" for name in RuleSpec.__struct_fields__}
-    assert named.keys() - rule == defaults.keys() - {"rules"}
+    device = {name for name in named if name.startswith("devices.")}
+    assert {name.rpartition(".")[2] for name in device} <= {*DeviceConfig.__struct_fields__}
+    assert named.keys() - rule - device == defaults.keys() - {"rules"}
     for name, default in defaults.items():
         if default is not None and name != "rules":
             told = named[name].strip('"')

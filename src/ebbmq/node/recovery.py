@@ -14,7 +14,7 @@ import crc32c
 import numpy as np
 
 from ebbmq import limits
-from ebbmq.core import envelope, held, restore
+from ebbmq.core import copies, envelope, held, restore
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
@@ -68,6 +68,8 @@ class Recovery:
         self._proven = 0
         #: Messages of a relocation that was not finished, or is damaged.
         self._doubtful: dict[int, set[int]] = {}
+        #: By partition: messages whose body in a segment is damaged, with that segment.
+        self._bodiless: dict[int, dict[int, int]] = {}
         #: The last relocation, if it cannot be read.
         self._unread: Unread | None = None
         #: A record of which not even the header can be read was passed.
@@ -524,16 +526,14 @@ class Recovery:
             return
         if pid not in self._engine.catalog.shards:
             return
-        kept = bytearray(block)
         at = 8 + 64 * count
         for number in range(count):
-            row = ROW.unpack_from(kept, number * 64)
+            row = ROW.unpack_from(block, number * 64)
             body = bytes(payload[at : at + row[11]])
             at += row[11]
             if len(body) != row[11] or crc32c.crc32c(body) != row[12]:
-                self._report(f"message {message_id(pid, first + number)} cannot be read")
-                kept[number * 64] = FREE
-        self._restorer(pid).published(first, memoryview(bytes(kept)), position)
+                self._bodiless.setdefault(pid, {})[first + number] = position >> 32
+        self._restorer(pid).published(first, block, position)
 
     # What follows
 
@@ -543,6 +543,7 @@ class Recovery:
         for pid in self.faulty():
             engine.catalog.shards[pid].faulty = _FAULTY
         self._drop_without_segment()
+        self._drop_without_body()
         engine.keeping.mark_rows()
         for shard in engine.catalog.shards.values():
             partition = shard.partition
@@ -560,6 +561,24 @@ class Recovery:
             queue = engine.catalog.queues.get(name)
             if queue is not None:
                 declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+    def _drop_without_body(self) -> None:
+        """Free rows whose body in the log is damaged and that no device has a copy of."""
+        engine = self._engine
+        for pid, damaged in self._bodiless.items():
+            shard = engine.catalog.shards.get(pid)
+            for seq, segment in damaged.items() if shard is not None else ():
+                assert shard is not None
+                index = shard.partition.index
+                row, found = index.read(seq), index.locate(seq)
+                if row is None or found is None or row[0] == FREE or row[9] != segment:
+                    continue
+                name = copies.name_of(pid, seq)
+                if engine.holdings.of(name).copies != {copies.LOG}:
+                    engine.holdings.copy_lost(name, copies.LOG)
+                    continue
+                self._report(f"message {message_id(pid, seq)} cannot be read")
+                index.free(*found)
 
     def _share_bodies(self) -> None:
         """Count who needs each body that queues share."""

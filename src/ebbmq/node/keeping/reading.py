@@ -56,6 +56,23 @@ def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     return [found[seq] for seq in seqs]
 
 
+def read_instead(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
+    """Bodies whose copy in the log is damaged, from devices that have another (lock is free).
+
+    None where there is no other copy.
+    """
+    pid, holdings = shard.partition.pid, engine.holdings
+    with engine.lock:
+        others = [seq for seq in seqs if holdings.of(name_of(pid, seq)).copies - {LOG}]
+        if others:
+            for seq in others:
+                log.error("copy_damaged", device=LOG, message=f"{pid:x}-{seq:x}")
+            names = [name_of(pid, seq) for seq in others]
+            engine.keeping.copies_lost(LOG, names, damaged=names)
+    found = dict(zip(others, read(engine, shard, others), strict=True))
+    return [found.get(seq) for seq in seqs]
+
+
 def _seek(engine: Engine, shard: Shard, seq: int) -> _Sought | None:
     row = shard.partition.index.read(seq)
     if row is None:

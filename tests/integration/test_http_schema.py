@@ -53,12 +53,7 @@ def test_answers_are_as_described(case: schemathesis.Case, served: Served) -> No
 
 def aim(case: schemathesis.Case) -> None:
     """Have a valid request be about what is there, and keep what no schema can say."""
-    for name in case.path_parameters:
-        case.path_parameters[name] = KNOWN.get(name, "some")
-    if isinstance(case.query, dict):
-        case.query.pop("version", None)  # one that nobody has seen is refused
-    if case.path.endswith("/evict"):
-        case.path_parameters["device"] = "some"  # the log cannot be given up
+    aim_path(case)
     if isinstance(case.body, dict):
         body = whole(case.body)
         aim_rules(body, in_path="rule" in case.path_parameters)
@@ -75,6 +70,16 @@ def aim(case: schemathesis.Case) -> None:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids
         case.body = body
+
+
+def aim_path(case: schemathesis.Case) -> None:
+    """Have path and query be about what is there."""
+    for name in case.path_parameters:
+        case.path_parameters[name] = KNOWN.get(name, "some")
+    if isinstance(case.query, dict):
+        case.query.pop("version", None)  # one that nobody has seen is refused
+    if case.path.endswith("/evict"):
+        case.path_parameters["device"] = "some"  # the log cannot be given up
 
 
 def aim_rules(body: dict[str, Any], *, in_path: bool) -> None:

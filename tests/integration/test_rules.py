@@ -308,6 +308,38 @@ def test_rules_changed_by_many_at_once_are_all_there(served: Served) -> None:
     assert (found.version, len(found.rules)) == (before + 40, 41)
 
 
+# Who published
+
+
+def test_the_client_of_a_message_is_who_the_server_knows_it_to_be(tmp_path: Path) -> None:
+    devices = {
+        "vip": {"kind": "file", "directory": str(tmp_path / "vip"), "capacity_bytes": 1 << 30}
+    }
+    rules = [{"id": "vip", "weight": 9, "device": "vip", "when": "CLIENT_ID == bank"}]
+    users = Users(tmp_path / "data")
+    with Served(tmp_path / "data", devices=devices, rules=rules, client="cellar") as served:
+        served.broker.declare(QueueSpec("work", max_attempts=1, dead_queue="dead"))
+        tokens = {name: users.add(name, {"publish": ("*",)}) for name in ("bank", "shop")}
+
+        def publish(name: str, queue: str = "work") -> str:
+            body = {"messages": [{"text": name, "headers": {"CLIENT_ID": "bank"}}]}
+            token = {"authorization": f"Bearer {tokens[name]}"}
+            answer = served.ask("POST", f"/v1/queues/{queue}/messages", body, token)
+            return str(answer.json["receipts"][0]["id"])
+
+        def copies(message_id: str) -> list[str]:
+            return list(served.broker.why(message_id)["copies"])
+
+        bank, shop = publish("bank"), publish("shop")
+        own = served.broker.publish("work", [Message(b"own")])[0].id
+        wait_until(lambda: copies(bank) == ["vip"], "the bank's message on its device")
+        assert copies(shop) == copies(own) == ["log"]
+        served.broker.put_rule(RuleSpec("own", 9, "vip", "CLIENT_ID == cellar"))
+        later = served.broker.publish("work", [Message(b"own")])[0].id
+        wait_until(lambda: copies(later) == ["vip"], "what the node's own process publishes")
+        assert len(served.broker.lease("work", 4)) == 4
+
+
 # Reloading
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):
-    """Headers, producer's id, key, store, replicas, type and the latency history so far."""
+    """Headers, producer's id, key, store, replicas, type, latency history, who published it."""
 
     headers: dict[str, str] | None = None
     id: str | None = None
@@ -25,6 +25,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True)
     replicas: int | None = None
     type: str = "BYTE"
     history: tuple[Timing, ...] = ()
+    #: The authenticated client; None is the one that the node itself is for its own process.
+    client: str | None = None
 
 
 EMPTY = Envelope()
@@ -44,14 +46,14 @@ def is_plain(message: Message) -> bool:
     )
 
 
-def pack(message: Message, history: tuple[Timing, ...] = ()) -> bytes:
+def pack(message: Message, history: tuple[Timing, ...] = (), client: str | None = None) -> bytes:
     """The headers block of a message.
 
     Raises:
         InvalidMessage: it is larger than limits.HEADERS_BYTES_MAX.
     """
     headers = dict(message.headers) if message.headers else None
-    if not history and headers is None and _has_only_a_type(message):
+    if not history and client is None and headers is None and _has_only_a_type(message):
         return _of_type(message.type)
     block = _encode(
         Envelope(
@@ -62,6 +64,7 @@ def pack(message: Message, history: tuple[Timing, ...] = ()) -> bytes:
             message.replicas,
             message.type,
             history,
+            client,
         )
     )
     if len(block) > limits.HEADERS_BYTES_MAX:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.index import Page
-    from ebbmq.model import Message, QueueSpec
+    from ebbmq.model import Level, Message, QueueSpec
 
 RETRY_DELAY_MS_MAX: Final = 300_000
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
@@ -82,6 +82,10 @@ class Batch(NamedTuple):
     crcs: list[int]
     body_bytes: int
     has_ids: bool
+    #: Who published them, where that is not the node itself.
+    client: str | None = None
+    #: The confirm level asked for.
+    qos: Level = "written"
 
 
 class Profile(NamedTuple):

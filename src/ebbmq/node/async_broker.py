@@ -57,36 +57,36 @@ class _Intake:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._waiting: dict[tuple[str, Level], list[_Asked]] = {}
+        self._waiting: dict[tuple[str, Level, str | None], list[_Asked]] = {}
 
     def add(
-        self, queue: str, level: Level, messages: Sequence[Message]
+        self, queue: str, level: Level, messages: Sequence[Message], client: str | None
     ) -> asyncio.Future[list[Receipt]]:
         """Publish in this turn of the loop; the future holds the receipts once they hold."""
         future: asyncio.Future[list[Receipt]] = self._loop.create_future()
         if not self._waiting:
             self._loop.call_soon(self._take_in)
-        self._waiting.setdefault((queue, level), []).append(_Asked(messages, future))
+        self._waiting.setdefault((queue, level, client), []).append(_Asked(messages, future))
         return future
 
     def _take_in(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for (queue, level), asked in waiting.items():
+        for (queue, level, client), asked in waiting.items():
             if sum(len(one.messages) for one in asked) > limits.BATCH_MESSAGES_MAX:
                 for one in asked:
-                    self._publish(queue, level, [one])
+                    self._publish(queue, level, [one], client)
             else:
-                self._publish(queue, level, asked)
+                self._publish(queue, level, asked, client)
 
-    def _publish(self, queue: str, level: Level, asked: list[_Asked]) -> None:
+    def _publish(self, queue: str, level: Level, asked: list[_Asked], client: str | None) -> None:
         messages = [message for one in asked for message in one.messages]
         try:
-            receipts, _, position = publishing.publish(self._engine, queue, messages, level)
+            receipts, _, position = publishing.publish(self._engine, queue, messages, level, client)
         except EbbError as error:
             if len(asked) > 1:
                 # One of them may be at fault, or all together too many: let each have its own say.
                 for one in asked:
-                    self._publish(queue, level, [one])
+                    self._publish(queue, level, [one], client)
             elif not asked[0].future.done():
                 asked[0].future.set_exception(error)
             return
@@ -219,11 +219,20 @@ class AsyncBroker(AsyncRuleVerbs):
         messages: Message | Sequence[Message],
         confirm: Level | None = None,
         timeout_ms: int | None = None,
+        client: str | None = None,
     ) -> list[Receipt]:
-        """See Broker.publish; calls made in one turn of the loop are stored together."""
+        """See Broker.publish; calls made in one turn of the loop are stored together.
+
+        Args:
+            queue: see Broker.publish.
+            messages: see Broker.publish.
+            confirm: see Broker.publish.
+            timeout_ms: see Broker.publish.
+            client: who publishes, as rules see it; None takes `client` of the configuration.
+        """
         checked = intake.as_messages(messages)
         level = intake.level_of(confirm, checked)
-        return await _within(self._intake.add(queue, level, checked), timeout_ms)
+        return await _within(self._intake.add(queue, level, checked, client), timeout_ms)
 
     async def publish_topic(
         self,
@@ -231,9 +240,12 @@ class AsyncBroker(AsyncRuleVerbs):
         messages: Message | Sequence[Message],
         confirm: Level | None = None,
         timeout_ms: int | None = None,
+        client: str | None = None,
     ) -> dict[str, list[Receipt]]:
-        """See Broker.publish_topic."""
-        receipts, level, position = publishing.publish_topic(self._engine, topic, messages, confirm)
+        """See Broker.publish_topic; `client` as with publish."""
+        receipts, level, position = publishing.publish_topic(
+            self._engine, topic, messages, confirm, client
+        )
         if level == "synced":
             await self._synced(position, timeout_ms)
         return receipts

@@ -161,7 +161,7 @@ class Broker(RuleVerbs):
         """
         checked = intake.as_messages(messages)
         level = intake.level_of(confirm, checked)
-        batch = intake.pack(checked)
+        batch = intake.pack(checked, qos=level)
         if level == "synced" and timeout_ms is None:
             return self.engine.gathering.publish(queue, batch)
         receipts, position = publishing.store(self.engine, queue, batch, level)

@@ -59,7 +59,10 @@ def level_of(confirm: str | None, messages: Sequence[Message]) -> Level:
 
 
 def pack(
-    messages: Sequence[Message], histories: Sequence[tuple[Timing, ...]] | None = None
+    messages: Sequence[Message],
+    histories: Sequence[tuple[Timing, ...]] | None = None,
+    client: str | None = None,
+    qos: Level = "written",
 ) -> Batch:
     """Headers blocks, checksums and sizes of messages that go to one partition together."""
     payloads: list[bytes] = []
@@ -67,20 +70,21 @@ def pack(
     has_ids = False
     for number, message in enumerate(messages):
         history = histories[number] if histories else ()
-        if not history and envelope.is_plain(message):
+        if client is None and not history and envelope.is_plain(message):
             payloads.append(message.body)
             header_sizes.append(0)
         else:
-            block = envelope.pack(message, history)
+            block = envelope.pack(message, history, client)
             payloads.append(block + message.body)
             header_sizes.append(len(block))
             has_ids = has_ids or message.id is not None
     crcs = list(map(crc32c, payloads))
-    return Batch(messages, payloads, header_sizes, crcs, sum(map(len, payloads)), has_ids)
+    size = sum(map(len, payloads))
+    return Batch(messages, payloads, header_sizes, crcs, size, has_ids, client, qos)
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """Several batches as one, in order."""
+    """Several batches of one client and level as one, in order."""
     return Batch(
         [message for batch in batches for message in batch.messages],
         [payload for batch in batches for payload in batch.payloads],
@@ -88,6 +92,8 @@ def merged(batches: Sequence[Batch]) -> Batch:
         [crc for batch in batches for crc in batch.crcs],
         sum(batch.body_bytes for batch in batches),
         any(batch.has_ids for batch in batches),
+        batches[0].client,
+        batches[0].qos,
     )
 
 
@@ -101,6 +107,8 @@ def select(batch: Batch, chosen: Sequence[int]) -> Batch:
         [batch.crcs[i] for i in chosen],
         sum(map(len, payloads)),
         batch.has_ids,
+        batch.client,
+        batch.qos,
     )
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.partition import Move, Row
-    from ebbmq.model import Timing
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
 
@@ -71,8 +70,11 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
         source.partition.remove([(seq, row)], gone, engine.now_ms())
         engine.settle(source)
         return
-    message, history = _message(engine, source, seq, row, payload, reason)
-    batch = intake.pack([message], [history])
+    size = row[7] >> HIGH
+    read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
+    message = _message(engine, source, seq, row, (read, payload[size:]), reason)
+    history = read.history + source.partition.history(seq)
+    batch = intake.pack([message], [history], read.client)
     healthy = target.healthy() or [publishing.usable(target, target.shards[0])]
     goal = healthy[target.next_shard % len(healthy)]
     target.next_shard += 1
@@ -114,11 +116,15 @@ def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:
 
 
 def _message(
-    engine: Engine, shard: Shard, seq: int, row: Row, payload: bytes, reason: Reason
-) -> tuple[Message, tuple[Timing, ...]]:
+    engine: Engine,
+    shard: Shard,
+    seq: int,
+    row: Row,
+    stored: tuple[envelope.Envelope, bytes],
+    reason: Reason,
+) -> Message:
     """The message as it goes to the other queue: what it was, and to a dead queue why."""
-    size = row[7] >> HIGH
-    read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
+    read, body = stored
     headers = {k: v for k, v in envelope.headers_of(read).items() if k not in ADDED}
     if reason is not Reason.REDRIVEN:
         headers |= {
@@ -130,8 +136,8 @@ def _message(
         }
     dead = row[6] & LOW48
     redriven = reason is Reason.REDRIVEN
-    message = Message(
-        payload[size:],
+    return Message(
+        body,
         importance=row[2],
         # A dead letter waits for people: no TTL, no decay, until it is redriven.
         ttl_ms=dead - (row[5] & LOW48) if redriven and dead else None,
@@ -143,7 +149,6 @@ def _message(
         durable=bool(row[1] & DURABLE),
         type=read.type,
     )
-    return message, read.history + shard.partition.history(seq)
 
 
 def redrive_one(engine: Engine, source: Shard, target: Queue, seq: int) -> bool:

@@ -26,13 +26,22 @@ _RECORD_OVERHEAD_BYTES: Final = 64
 
 
 def publish(
-    engine: Engine, name: str, messages: object, confirm: str | None
+    engine: Engine, name: str, messages: object, confirm: str | None, client: str | None = None
 ) -> tuple[list[Receipt], Level, int]:
-    """Take messages into a queue; returns receipts that hold once (level, position) does."""
+    """Take messages into a queue; returns receipts that hold once (level, position) does.
+
+    Without a client they are the node's own, as what is published in its process is.
+    """
     checked = intake.as_messages(messages)
     level = intake.level_of(confirm, checked)
-    receipts, position = store(engine, name, intake.pack(checked), level)
+    batch = intake.pack(checked, client=other_than_own(engine, client), qos=level)
+    receipts, position = store(engine, name, batch, level)
     return receipts, level, position
+
+
+def other_than_own(engine: Engine, client: str | None) -> str | None:
+    """A client's name where it is worth noting: the node's own is not."""
+    return None if client == engine.config.client else client
 
 
 def store(engine: Engine, name: str, batch: Batch, level: Level) -> tuple[list[Receipt], int]:
@@ -243,7 +252,7 @@ def admit_bodies(shard: Shard, first: int, payloads: list[bytes], runs: list[Run
 
 
 def publish_topic(
-    engine: Engine, name: str, messages: object, confirm: str | None
+    engine: Engine, name: str, messages: object, confirm: str | None, client: str | None = None
 ) -> tuple[dict[str, list[Receipt]], Level, int]:
     """Take messages into every queue subscribed to a topic: one body, one row each, all or none."""
     checked = intake.as_messages(messages)
@@ -251,7 +260,8 @@ def publish_topic(
     with engine.lock:
         engine.check_open()
         topic = engine.catalog.topic(name)
-        batch = intake.pack([_aged(message, topic.spec) for message in checked])
+        aged = [_aged(message, topic.spec) for message in checked]
+        batch = intake.pack(aged, client=other_than_own(engine, client), qos=level)
         queues = [engine.catalog.queue(subscribed) for subscribed in topic.queues]
         shards = [_one_shard(queue) for queue in queues]
         receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from ebbmq import limits
 from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
@@ -50,7 +52,13 @@ class Answer(NamedTuple):
 class Placing:
     """Asks the rules for messages of one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: str) -> None:
+        """Makes one.
+
+        Args:
+            client: who published what no other client is noted for.
+        """
+        self._client = client
         self._view: View | None = None
         #: By what the messages of a batch share, then by what the rules see of a message.
         self._answers: dict[object, dict[object, Answer]] = {}
@@ -70,12 +78,15 @@ class Placing:
             self._view, self._known = view, 0
             self._answers.clear()
         spec, alike = shard.queue.spec, view.chooser.alike
+        client = batch.client or self._client
         # What all messages of the batch have in common is told once.
         shared = (
             spec.name,
             spec.min_copies,
             spec.default_importance,
             alike.text("destination", "TOPIC" if topic else "QUEUE"),
+            alike.text("client_id", client),
+            alike.text("qos", batch.qos),
         )
         answers = self._answers.setdefault(shared, {})
         out: list[Answer] = []
@@ -84,18 +95,20 @@ class Placing:
             found = answers.get(key)
             if found is None:
                 message, payload = batch.messages[number], batch.payloads[number]
-                found = answers[key] = self._ask(shard, message, payload, view, topic=topic)
+                asked = replace(
+                    _properties(message, len(payload), spec, topic=topic),
+                    client_id=client,
+                    qos=batch.qos,
+                )
+                found = answers[key] = self._ask(spec, message, asked, view)
                 self._known += 1
             out.append(found)
         return out
 
-    def _ask(
-        self, shard: Shard, message: Message, payload: bytes, view: View, *, topic: bool
-    ) -> Answer:
-        spec = shard.queue.spec
+    def _ask(self, spec: QueueSpec, message: Message, properties: Properties, view: View) -> Answer:
         terms = self.terms(spec)
         asked = Placed(
-            properties=_properties(message, len(payload), spec, topic=topic),
+            properties=properties,
             terms=terms,
             durable=message.durable,
             replicas=message.replicas or 1,
@@ -139,6 +152,7 @@ class Placing:
                     size=row[11] / limits.KIB,
                     type=read.type,
                     headers=envelope.headers_of(read),
+                    client_id=read.client or self._client,
                     importance=float(row[2]),
                     queue=spec.name,
                     routing_key=read.key,

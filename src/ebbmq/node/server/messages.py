@@ -60,7 +60,11 @@ class Messages:
         check_intake(self._context)
         asked = _publish(request.body)
         receipts = await self._broker.publish(
-            queue, codec.messages_of(asked.messages), asked.confirm, asked.timeout_ms
+            queue,
+            codec.messages_of(asked.messages),
+            asked.confirm,
+            asked.timeout_ms,
+            request.caller.name,
         )
         return codec.encode(forms.ReceiptsForm(receipts))
 
@@ -70,7 +74,11 @@ class Messages:
         check_intake(self._context)
         asked = _publish(request.body)
         receipts = await self._broker.publish_topic(
-            topic, codec.messages_of(asked.messages), asked.confirm, asked.timeout_ms
+            topic,
+            codec.messages_of(asked.messages),
+            asked.confirm,
+            asked.timeout_ms,
+            request.caller.name,
         )
         # Who may publish to a topic need not know every queue that is subscribed to it.
         seen = {q: each for q, each in receipts.items() if access.may_see(request.caller, q)}

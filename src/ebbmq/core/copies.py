@@ -104,6 +104,22 @@ class Step(NamedTuple):
 NOTHING: Final = Step()
 
 
+class Changed:
+    """What follows from a transition of many bodies, those that are alike together."""
+
+    __slots__ = ("dropped", "gone", "held")
+
+    def __init__(
+        self, held: dict[Holding, list[Name]], gone: dict[Devices, list[Name]] | None = None
+    ) -> None:
+        #: Facts: what is true now of these.
+        self.held = held
+        #: Facts: these left, and these devices have yet to forget them.
+        self.gone = {} if gone is None else gone
+        #: Effects: copies of bodies that live on elsewhere, to be deleted, by device.
+        self.dropped: dict[str, list[Name]] = {}
+
+
 class Tombstone(NamedTuple):
     """A message that left, with the devices that have and have not confirmed it."""
 

@@ -13,7 +13,17 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
-from ebbmq.core.copies import Fact, Gone, Held, Holding, name_of, parts_of
+from ebbmq.core.copies import (
+    Changed,
+    Devices,
+    Fact,
+    Gone,
+    Held,
+    Holding,
+    Name,
+    name_of,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,22 +36,52 @@ _ENCODE: Final = msgspec.msgpack.Encoder()
 
 def pack(facts: Iterable[Fact]) -> list[fact.Fact]:
     """Facts of any messages as journal records, in an order that comes to the same."""
-    groups: dict[tuple[int, int], dict[object, list[int]]] = {}
+    changed = Changed({})
     for each in facts:
-        pid, seq = parts_of(each.name)
         if isinstance(each, Held):
-            groups.setdefault((fact.HELD, pid), {}).setdefault(each.holding, []).append(seq)
+            changed.held.setdefault(each.holding, []).append(each.name)
         else:
-            groups.setdefault((fact.GONE, pid), {}).setdefault(each.waiting, []).append(seq)
-    out: list[fact.Fact] = []
-    for (kind, pid), told in groups.items():
-        for value, seqs in told.items():
-            for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
-                part = seqs[at : at + limits.RECORD_ROWS_MAX]
-                runs = [number for run in fact.runs_of(part) for number in run]
-                payload = _ENCODE.encode([(_plain(value), runs)])
-                out.append(fact.Fact(kind, pid, 0, min(part), [payload]))
+            changed.gone.setdefault(each.waiting, []).append(each.name)
+    return pack_changed(changed)
+
+
+def pack_changed(changed: Changed) -> list[fact.Fact]:
+    """The facts of a transition of many as journal records."""
+    out = [each for value, names in changed.held.items() for each in _told(fact.HELD, value, names)]
+    out += [
+        each for value, names in changed.gone.items() for each in _told(fact.GONE, value, names)
+    ]
     return out
+
+
+def _told(kind: int, value: Holding | Devices, names: list[Name]) -> Iterator[fact.Fact]:
+    """What is true of these messages, partition by partition; names sort by partition."""
+    plain = _plain(value)
+    by_pid: dict[int, list[tuple[int, int]]] = {}
+    for first, count in fact.runs_of(names):
+        pid, seq = parts_of(first)
+        by_pid.setdefault(pid, []).append((seq, count))
+    for pid, runs in by_pid.items():
+        for part in _parts(runs):
+            payload = _ENCODE.encode([(plain, [number for run in part for number in run])])
+            yield fact.Fact(kind, pid, 0, part[0][0], [payload])
+
+
+def _parts(runs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Runs so that no record is about too many."""
+    part: list[tuple[int, int]] = []
+    room = limits.RECORD_ROWS_MAX
+    for first, count in runs:
+        at, end = first, first + count
+        while at < end:
+            take = min(room, end - at)
+            part.append((at, take))
+            at, room = at + take, room - take
+            if not room:
+                yield part
+                part, room = [], limits.RECORD_ROWS_MAX
+    if part:
+        yield part
 
 
 def unpack(kind: int, pid: int, payload: bytes | memoryview) -> Iterator[Fact]:
@@ -70,8 +110,7 @@ def _seqs(runs: list[int]) -> Iterator[int]:
         yield from range(first, first + count)
 
 
-def _plain(value: object) -> object:
+def _plain(value: Holding | Devices) -> object:
     if isinstance(value, Holding):
         return (*map(sorted, value[:4]), *value[4:])
-    assert isinstance(value, frozenset)
     return sorted(value)

@@ -35,6 +35,7 @@ from ebbmq.core.copies import (
     NORMAL,
     NOTHING,
     BodyLost,
+    Changed,
     Devices,
     DropCopy,
     Effect,
@@ -51,7 +52,7 @@ from ebbmq.core.copies import (
 from ebbmq.core.located import SharedValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 class Holdings:
@@ -115,6 +116,11 @@ class Holdings:
         assert min_copies >= 1
         return self._change(name, placed(frozenset(wanted), target, min_copies, durable=durable))
 
+    def place_many(self, names: Sequence[Name], holding: Holding) -> Changed:
+        """`place` for many that should be at the same devices; `placed` says what that is."""
+        self._bodies.set_many(names, holding)
+        return Changed({holding: list(names)})
+
     def asked(self, name: Name) -> Step:
         """The copies that are asked for and not confirmed, to be made now."""
         return Step(tuple(PutCopy(name, device) for device in sorted(self.of(name).pending)))
@@ -159,18 +165,34 @@ class Holdings:
             holding._replace(copies=holding.copies | {device}, pending=holding.pending - {device}),
         )
 
+    def copies_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
+        """`copy_acked` for many."""
+        changed = Changed({})
+
+        def confirmed(holding: Holding) -> Holding:
+            if device not in holding.pending:
+                return holding
+            return self._settled(
+                holding._replace(
+                    copies=holding.copies | {device}, pending=holding.pending - {device}
+                )
+            )
+
+        for before, after, some in self._bodies.change(names, confirmed):
+            changed.held.setdefault(after, []).extend(some)
+            for gone in before.copies - after.copies:
+                changed.dropped.setdefault(gone, []).extend(some)
+        return changed
+
     def copy_failed(self, name: Name, device: str) -> Step:
         """The device did not take the copy, or not in time; what it may have is deleted."""
         holding = self.of(name)
         if device not in holding.pending:
             return NOTHING
-        step = self._change(
-            name,
-            holding._replace(
-                pending=holding.pending - {device}, dropping=holding.dropping | {device}
-            ),
+        after = holding._replace(
+            pending=holding.pending - {device}, dropping=holding.dropping | {device} - {LOG}
         )
-        return step._replace(effects=(DropCopy(name, device),))
+        return self._change(name, after)._replace(effects=(DropCopy(name, device),))
 
     def may_drop(self, name: Name, device: str) -> bool:
         """Whether a copy is there, and enough others, one of them durable for a durable body."""
@@ -212,6 +234,26 @@ class Holdings:
         waiting = (holding.copies | holding.pending | holding.dropping) - {LOG}
         fact = self._await(name, Tombstone(waiting))
         return Step(_forget(name, waiting), (fact,))
+
+    def remove_many(self, names: Iterable[Name]) -> Changed:
+        """`remove` for many."""
+        changed = Changed({})
+        for holding, _, some in self._bodies.change(names, lambda _: NORMAL):
+            waiting = (holding.copies | holding.pending | holding.dropping) - {LOG}
+            tombstone = Tombstone(waiting)
+            for name in some:
+                self._await(name, tombstone)
+            changed.gone.setdefault(waiting, []).extend(some)
+        return changed
+
+    def removals_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
+        """`removal_acked` for many."""
+        done: list[Name] = []
+        for name in names:
+            step = self.removal_acked(name, device)
+            if step.facts:
+                done.append(name)
+        return Changed({}, gone={NO_DEVICES: done} if done else {})
 
     def removal_acked(self, name: Name, device: str) -> Step:
         """A device has deleted its copy; with the last one the tombstone goes."""
@@ -314,16 +356,20 @@ class Holdings:
 
     def _settle(self, name: Name, holding: Holding) -> Step:
         """Let go of what is leaving, if all that was asked for is there."""
+        after = self._settled(holding)
+        gone = holding.copies - after.copies
+        step = self._change(name, after)
+        return step._replace(effects=tuple(DropCopy(name, device) for device in sorted(gone)))
+
+    def _settled(self, holding: Holding) -> Holding:
         leaving = holding.leaving
         if not leaving or holding.pending or not self._may_spare(holding, leaving):
-            return self._change(name, holding)
-        after = holding._replace(
+            return holding
+        return holding._replace(
             copies=holding.copies - leaving,
             leaving=NO_DEVICES,
             dropping=holding.dropping | leaving - {LOG},
         )
-        step = self._change(name, after)
-        return step._replace(effects=tuple(DropCopy(name, device) for device in sorted(leaving)))
 
     def _may_spare(self, holding: Holding, devices: Collection[str]) -> bool:
         rest = holding.copies.difference(devices)

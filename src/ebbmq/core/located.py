@@ -15,7 +15,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 _CHUNK_BITS: Final = 16
 _OFFSET: Final = (1 << _CHUNK_BITS) - 1
@@ -136,16 +136,51 @@ class SharedValues(Generic[V]):
 
     def set(self, location: int, value: V) -> None:
         """Give a location a value; the normal one takes no space."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._add(value)
+        number = self._number(value)
         before = self._rows.set(location, number)
         self._uses[number] += 1
-        self._uses[before] -= 1
-        if before != _NORMAL and not self._uses[before]:
+        self._drop_use(before)
+
+    def set_many(self, locations: Sequence[int], value: V) -> None:
+        """`set` for many locations."""
+        number, rows, uses = self._number(value), self._rows, self._uses
+        uses[number] += len(locations)
+        for location in locations:
+            before = rows.set(location, number)
+            if before == _NORMAL:
+                uses[before] -= 1
+            else:
+                self._drop_use(before)
+
+    def change(
+        self, locations: Iterable[int], transition: Callable[[V], V]
+    ) -> list[tuple[V, V, list[int]]]:
+        """Give locations the value that follows from theirs; a value is asked about once.
+
+        Returns what was, what is, and where, for every value that changed.
+        """
+        rows, groups = self._rows, dict[int, list[int]]()
+        for location in locations:
+            groups.setdefault(rows.get(location), []).append(location)
+        out: list[tuple[V, V, list[int]]] = []
+        for number, some in groups.items():
+            before = self._values[number]
+            after = transition(before)
+            if after != before:
+                self.set_many(some, after)
+                out.append((before, after, some))
+        return out
+
+    def _number(self, value: V) -> int:
+        number = self._numbers.get(value)
+        return self._add(value) if number is None else number
+
+    def _drop_use(self, number: int) -> None:
+        self._uses[number] -= 1
+        if number != _NORMAL and not self._uses[number]:
             # The stale value stays in its slot until the number is given out again.
-            del self._numbers[self._values[before]]
-            self._free.append(before)
+            del self._numbers[self._values[number]]
+            self._free.append(number)
 
     def counts(self) -> list[tuple[V, int]]:
         """Every value that is not normal, with how many locations have it."""

@@ -23,6 +23,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
 from ebbmq.core.order import BandedOrder, ExactOrder, Order
 from ebbmq.core.row import (
     AT_FLAGS,
+    AT_SEGMENT,
     DISPLACED,
     DURABLE,
     DYING,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from ebbmq.model import Level, Message, QueueSpec
 
 RETRY_DELAY_MS_MAX: Final = 300_000
+_PLACE: Final = Struct("<III")
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
 
 Row = tuple[int, ...]
@@ -438,14 +441,33 @@ class Partition:
             self.gone.append(seq)
         self.accesses.forget(seq)
 
-    def leave_log(self, seq: int, row: Row) -> None:
-        """The log's copy of a body goes; what is left of it there is the row."""
-        if row[1] & SHARED:
-            self.let_go.append((row[9], row[10], row[11]))
-            self.ledger[row[9]] = self.ledger.get(row[9], 0) + 64
-        else:
-            self.ledger[row[9]] -= row[11]
-        self.write_row(seq, (row[0], row[1] & ~SHARED | ELSEWHERE | HELD, *row[2:]))
+    def mark_held(self, seqs: Sequence[int]) -> None:
+        """Have rows that are there say that more is known of their copies."""
+        locate = self.index.locate
+        for seq in seqs:
+            found = locate(seq)
+            if found is not None:
+                found[0].buffer[found[1] + AT_FLAGS] |= HELD
+                found[0].dirty = True
+
+    def leave_log(self, seqs: Sequence[int]) -> None:
+        """The log's copies of bodies go; what is left of them there is the row."""
+        for seq in seqs:
+            found = self.index.locate(seq)
+            if found is None:
+                continue
+            page, at = found
+            flags = page.buffer[at + AT_FLAGS]
+            if page.buffer[at] == FREE or flags & ELSEWHERE:
+                continue
+            segment, offset, length = _PLACE.unpack_from(page.buffer, at + AT_SEGMENT)
+            if flags & SHARED:
+                self.let_go.append((segment, offset, length))
+                self.ledger[segment] = self.ledger.get(segment, 0) + 64
+            else:
+                self.ledger[segment] -= length
+            page.buffer[at + AT_FLAGS] = flags & ~SHARED | ELSEWHERE | HELD
+            page.dirty = True
 
     def free(self, seq: int, row: Row) -> None:
         """Take a row out of the index and all counts except `depth` and `totals`."""

@@ -96,12 +96,12 @@ class _Intake:
             self._loop.call_soon_threadsafe(self._confirm, asked, receipts, error)
 
         def stored(error: Exception | None) -> None:
-            if error is not None or not keeping.when_copied(position, confirmed):
+            if error is not None or not keeping.confirming.when_copied(position, confirmed):
                 confirmed(error)
 
         if level == "synced":
             self._engine.journal.when("synced", position, stored)
-        elif level == "memory" or not keeping.when_copied(position, confirmed):
+        elif level == "memory" or not keeping.confirming.when_copied(position, confirmed):
             self._confirm(asked, receipts, None)
 
     @staticmethod

@@ -185,7 +185,7 @@ class Broker(RuleVerbs):
         if level == "synced":
             self._wait(position, timeout_ms)
         if level != "memory":
-            self.engine.keeping.wait(position, timeout_ms)
+            self.engine.keeping.confirming.wait(position, timeout_ms)
 
     def _wait(self, position: int, timeout_ms: int | None) -> None:
         if timeout_ms is None:

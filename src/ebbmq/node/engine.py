@@ -372,7 +372,7 @@ class Engine:
         if not self._holding:
             return
         for shard in list(self._holding):
-            copied = self.keeping.reached(shard, self.synced)
+            copied = self.keeping.confirming.reached(shard, self.synced)
             opened = shard.partition.open_held((_EVERYTHING, self.written, self.synced, copied))
             if not shard.partition.held:
                 self._holding.discard(shard)

@@ -56,7 +56,7 @@ class Gathering:
             failed = engine.journal.failed
             assert failed is not None, "a commit ended without what it was asked for"
             raise StorageFailed(failed.detail, failed.action)
-        engine.keeping.wait(asked.position)
+        engine.keeping.confirming.wait(asked.position)
         return asked.receipts
 
     def take_in(self) -> None:

@@ -53,7 +53,7 @@ def store(engine: Engine, name: str, batch: Batch, level: Level) -> tuple[list[R
         receipts = _into_queue(engine, queue, batch, RANK[level])
         if level == "written":
             engine.write_now()
-        engine.keeping.note_call(engine.journal.position)
+        engine.keeping.confirming.note_call(engine.journal.position)
         return receipts, engine.journal.position
 
 
@@ -280,7 +280,7 @@ def publish_topic(
             engine.trim(shard)
         if level == "written":
             engine.write_now()
-        engine.keeping.note_call(engine.journal.position)
+        engine.keeping.confirming.note_call(engine.journal.position)
         return receipts, level, engine.journal.position
 
 

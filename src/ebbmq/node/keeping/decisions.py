@@ -1,4 +1,4 @@
-"""What was decided about where messages are, with the reason: the last of them, for people.
+"""What was decided about where messages are, with the reason: the last of it, for people.
 
 Everything that matters for recovery is a fact in the journal; this is what a person asks about
 afterwards (`ebbmq why ID`), and what a feed of events is made of.
@@ -10,37 +10,42 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from ebbmq.core.copies import Name
 
-_KEPT_MAX: Final = 65_536
+_NAMES_MAX: Final = 65_536
 
 
 class Decision(NamedTuple):
-    """One decision about one message."""
+    """One decision about some messages."""
 
     at_ms: int
-    name: Name
     #: placed, asked, archived, copied, dropped, refused, lost, faded
     event: str
     device: str
     reason: str
+    names: Sequence[Name]
 
 
 class Decisions:
     """The last decisions, and how many there were of each kind."""
 
     def __init__(self) -> None:
-        self._last: deque[Decision] = deque(maxlen=_KEPT_MAX)
+        self._last: deque[Decision] = deque()
+        self._names = 0
         self.counts: Counter[str] = Counter()
 
-    def note(self, at_ms: int, names: Iterable[Name], event: str, device: str, reason: str) -> None:
+    def note(self, at_ms: int, names: Sequence[Name], event: str, device: str, reason: str) -> None:
         """Something was decided about these messages."""
-        fresh = [Decision(at_ms, name, event, device, reason) for name in names]
-        self._last.extend(fresh)
-        self.counts[event] += len(fresh)
+        if not names:
+            return
+        self.counts[event] += len(names)
+        self._names += len(names)
+        self._last.append(Decision(at_ms, event, device, reason, names))
+        while self._names > _NAMES_MAX:
+            self._names -= len(self._last.popleft().names)
 
     def of(self, name: Name) -> list[Decision]:
         """What was decided about a message, as far as it is remembered, oldest first."""
-        return [each for each in self._last if each.name == name]
+        return [each for each in self._last if name in each.names]

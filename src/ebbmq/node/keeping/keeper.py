@@ -7,7 +7,7 @@ deleted only once the fact that it may go is on the device: a power cut must not
 back whose body is gone.
 
 A queue that needs more than one copy (`min_copies`) holds its messages back, and their confirms,
-until enough devices have confirmed. A batch that waits is one `Batch`: messages that lack copies.
+until enough devices have confirmed (`confirming`).
 
 Everything here is called with the engine's lock held, unless it says otherwise.
 """
@@ -15,8 +15,6 @@ Everything here is called with the engine's lock held, unless it says otherwise.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -30,28 +28,28 @@ from ebbmq.core.copies import (
     DropCopy,
     Effect,
     ForgetCopy,
-    Held,
     PutCopy,
     Step,
     name_of,
     parts_of,
 )
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
-from ebbmq.errors import ClosedBroker, DamagedRecord, Overloaded
+from ebbmq.errors import DamagedRecord, Overloaded
 from ebbmq.model import Reason
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import reading
+from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.placing import Placing, Stored
+from ebbmq.node.keeping.placing import Answer, Placing, Stored
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Access, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ebbmq.core.copies import Devices, Fact, Holding, Name
+    from ebbmq.core.copies import Changed, Devices, Fact, Holding, Name
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Batch as Published
     from ebbmq.core.partition import Row
@@ -70,17 +68,6 @@ _NO_ACCESS: Final = Access()
 NOTHING_FETCHED: Final[dict[int, bytes]] = {}
 
 
-class Batch:
-    """Messages of one publish that lack copies, and who waits for them."""
-
-    __slots__ = ("position", "told", "waiting")
-
-    def __init__(self, position: int, waiting: int) -> None:
-        self.position = position
-        self.waiting = waiting
-        self.told: list[Callable[[Exception | None], None]] = []
-
-
 class Keeper:
     """Everything the engine does about copies."""
 
@@ -93,13 +80,7 @@ class Keeper:
         self.mover: Mover | None = None
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
-        #: By message: the batches that wait for its copies.
-        self._lacking: dict[Name, list[Batch]] = {}
-        #: By partition, in the order they came; those of one publish call by its position.
-        self._held: dict[Shard, deque[Batch]] = {}
-        self._calls: dict[int, Batch] = {}
-        #: Of the call that is being stored.
-        self._called: list[Name] = []
+        self.confirming = Confirming(engine)
         #: Devices that have just refused a copy, and until when nothing new is asked of them.
         self._refused: dict[str, int] = {}
         self._states: tuple[States, States] | None = None
@@ -162,109 +143,27 @@ class Keeper:
         True if some of them lack copies that must be there before they are leased.
         """
         answers = self.placing.answers(shard, batch, self.view(), topic=topic)
-        now_ms = self._engine.now_ms()
-        pid, index = shard.partition.pid, shard.partition.index
-        facts: list[Fact] = []
-        lacking: list[Name] = []
-        mover = self.mover
+        mover, base = self.mover, name_of(shard.partition.pid, first)
         assert mover is not None
-        for seq, (holding, devices, reason) in enumerate(answers, first):
+        # Messages that are alike have one answer, the same object.
+        alike: dict[int, tuple[Answer, list[Name]]] = {}
+        for name, answer in enumerate(answers, base):
+            alike.setdefault(id(answer), (answer, []))[1].append(name)
+        now_ms = self._engine.now_ms()
+        lacking: list[Name] = []
+        for (holding, devices, reason), names in alike.values():
             if holding == NORMAL:
                 continue
-            name = name_of(pid, seq)
-            self.decisions.note(now_ms, [name], "placed", devices, reason)
-            self._holdings.restore(Held(name, holding))
-            facts.append(Held(name, holding))
-            found = index.locate(seq)
-            assert found is not None
-            found[0].buffer[found[1] + AT_FLAGS] |= HELD
+            self.decisions.note(now_ms, names, "placed", devices, reason)
+            self._tell(self._holdings.place_many(names, holding))
+            shard.partition.mark_held([name - base + first for name in names])
             for device in holding.pending:
-                mover.put(name, device)
+                mover.put_many(names, device)
             if holding.min_copies > 1:
-                lacking.append(name)
-        if facts:
-            self._append(facts)
-            mover.wake()
-        if not lacking:
-            return False
-        self._held.setdefault(shard, deque()).append(self._await(position, lacking))
-        self._called += lacking
-        return True
-
-    def _await(self, position: int, names: Sequence[Name]) -> Batch:
-        batch = Batch(position, len(names))
-        for name in names:
-            self._lacking.setdefault(name, []).append(batch)
-        return batch
-
-    def reached(self, shard: Shard, synced: int) -> int:
-        """The position up to which batches of a partition are on the device and have copies."""
-        batches = self._held.get(shard)
-        while batches and not batches[0].waiting:
-            batches.popleft()
-        if batches:
-            return min(synced, batches[0].position - 1)
-        self._held.pop(shard, None)
-        return synced
-
-    def note_call(self, position: int) -> None:
-        """A publish call ends, to be confirmed at a position once its messages have copies."""
-        if self._called:
-            self._calls[position] = self._await(position, self._called)
-            self._called = []
-
-    def when_copied(self, position: int, tell: Callable[[Exception | None], None]) -> bool:
-        """Have a call told when it has its copies, or an error when the broker is closed before.
-
-        False: it has them, nothing is told.
-        """
-        with self._engine.lock:
-            batch = self._calls.get(position)
-            if batch is None:
-                return False
-            if self._engine.closed is None:
-                batch.told.append(tell)
-                return True
-        tell(_closed())
-        return True
-
-    def wait(self, position: int, timeout_ms: int | None = None) -> None:
-        """Return once the call at a position has its copies; the lock must be free.
-
-        Raises:
-            Overloaded: code `confirm_timeout`.
-            ClosedBroker: the broker was closed before.
-        """
-        if not self._calls:
-            return
-        done = threading.Event()
-        errors: list[Exception] = []
-
-        def tell(error: Exception | None) -> None:
-            if error is not None:
-                errors.append(error)
-            done.set()
-
-        timeout_s = None if timeout_ms is None else timeout_ms / 1_000
-        if self.when_copied(position, tell) and not done.wait(timeout_s):
-            raise Overloaded(
-                "the publish has not all its copies yet",
-                "it is stored in the log, and may still get them: see `ebbmq devices`",
-                code="confirm_timeout",
-            )
-        if errors:
-            raise errors[0]
-
-    def _copied(self, name: Name) -> None:
-        """A message has the copies it needs, or needs them no more."""
-        for batch in self._lacking.pop(name, ()):
-            batch.waiting -= 1
-            if batch.waiting:
-                continue
-            if self._calls.get(batch.position) is batch:
-                del self._calls[batch.position]
-            for tell in batch.told:
-                tell(None)
+                lacking += names
+        if lacking:
+            self.confirming.hold(shard, position, lacking)
+        return bool(lacking)
 
     def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:
         """Messages were leased: where reads count, they are looked at once that is over."""
@@ -347,33 +246,61 @@ class Keeper:
         position = self._append(facts)
         for effect in effects:
             self._carry_out(effect, position, calm=calm)
-        if self._lacking:
-            for fact in facts:
-                if fact.name in self._lacking and self._holdings.is_eligible(fact.name):
-                    self._copied(fact.name)
+        if self.confirming:
+            names = (fact.name for fact in facts)
+            self.confirming.copied(name for name in names if self._holdings.is_eligible(name))
             self._engine.open_held()
+
+    def _change(self, changed: Changed) -> None:
+        """Append the facts of a transition of many, then carry out what follows."""
+        position = self._tell(changed)
+        for device, names in changed.dropped.items():
+            if device == LOG:
+                self._leave_log(names)
+            elif self.mover is not None:
+                self.mover.delete_many(names, device, position, forget=False)
+        for devices, names in changed.gone.items():
+            for device in devices if self.mover is not None else ():
+                assert self.mover is not None
+                self.mover.delete_many(names, device, position, forget=True)
+        if self.confirming:
+            for holding, names in changed.held.items():
+                if len(holding.copies) >= holding.min_copies:
+                    self.confirming.copied(names)
+            for names in changed.gone.values():
+                self.confirming.copied(names)
+            self._engine.open_held()
+
+    def _tell(self, changed: Changed) -> int:
+        """Append the facts of a transition of many; returns the position after."""
+        self._engine.append(held.pack_changed(changed))
+        return self._engine.journal.position
 
     def _carry_out(self, effect: Effect, position: int, *, calm: bool = False) -> None:
         mover = self.mover
         if isinstance(effect, BodyLost):
             self._lost(effect.name)
         elif isinstance(effect, DropCopy) and effect.device == LOG:
-            self._leave_log(effect.name)
+            self._leave_log([effect.name])
         elif mover is None:
             return  # asked for again when there are devices
         elif isinstance(effect, PutCopy):
-            mover.put(effect.name, effect.device, calm=calm)
+            mover.put_many([effect.name], effect.device, calm=calm)
         else:
             forget = isinstance(effect, ForgetCopy)
-            mover.delete(effect.name, effect.device, position, forget=forget)
+            mover.delete_many([effect.name], effect.device, position, forget=forget)
 
-    def _leave_log(self, name: Name) -> None:
-        pid, seq = parts_of(name)
-        shard = self._engine.catalog.shards.get(pid)
-        row = None if shard is None else shard.partition.index.read(seq)
-        if shard is not None and row is not None and not row[1] & ELSEWHERE:
-            shard.partition.leave_log(seq, row)
-            self._engine.settle(shard)
+    def _leave_log(self, names: Iterable[Name]) -> None:
+        """The log does not have these bodies any more, as soon as their segments go."""
+        shards, left = self._engine.catalog.shards, dict[int, list[int]]()
+        for name in names:
+            pid, seq = parts_of(name)
+            left.setdefault(pid, []).append(seq)
+        for pid, seqs in left.items():
+            shard = shards.get(pid)
+            if shard is not None:
+                shard.partition.leave_log(seqs)
+                self._engine.settle(shard)
 
     def _lost(self, name: Name) -> None:
         """Put a message without any copy on the record as damaged."""
@@ -395,7 +322,7 @@ class Keeper:
         if device in self.confirmed_since:
             self.confirmed_since[device].update(names)
         self.decisions.note(self._engine.now_ms(), names, "copied", device, "")
-        self.apply([self._holdings.copy_acked(name, device) for name in names])
+        self._change(self._holdings.copies_acked_by(device, names))
 
     def copies_failed(self, device: str, names: Sequence[Name]) -> None:
         """A device did not take these copies; others are asked."""
@@ -408,7 +335,7 @@ class Keeper:
     ) -> None:
         """A device has deleted these copies."""
         self.apply([self._holdings.drop_acked(name, device) for name in dropped])
-        self.apply([self._holdings.removal_acked(name, device) for name in forgotten])
+        self._tell(self._holdings.removals_acked_by(device, forgotten))
 
     def copies_lost(
         self, device: str, names: Sequence[Name], *, damaged: Collection[Name] = ()
@@ -426,8 +353,7 @@ class Keeper:
         self.decisions.note(self._engine.now_ms(), lost, "lost", device, "")
         self.apply([self._holdings.copy_lost(name, device) for name in lost])
         if device == LOG:
-            for name in lost:
-                self._leave_log(name)
+            self._leave_log(lost)
         self.mend(lost)
 
     def refuse_for_now(self, device: str) -> None:
@@ -508,11 +434,8 @@ class Keeper:
 
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
-        steps = [self._holdings.remove(name_of(pid, seq)) for seq in seqs]
-        if self._lacking:
-            for seq in seqs:
-                self._copied(name_of(pid, seq))
-        self.apply(steps)
+        base = name_of(pid, 0)
+        self._change(self._holdings.remove_many([base | seq for seq in seqs]))
 
     def _append(self, facts: Sequence[Fact]) -> int:
         if facts:
@@ -569,10 +492,7 @@ class Keeper:
         """Make no more copies; what is owed is asked for at the next start."""
         for worker in self._workers():
             worker.stop()
-        with self._engine.lock:
-            told = [tell for batch in self._calls.values() for tell in batch.told]
-        for tell in told:
-            tell(_closed())
+        self.confirming.close()
 
     def _workers(self) -> list[Mover | Reconciler | Prefetcher]:
         every = (self.reconciler, self.fetcher, self.mover)
@@ -604,13 +524,6 @@ class Keeper:
         if found is None or found[0].buffer[found[1]] == FREE:
             return None
         return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
-
-
-def _closed() -> ClosedBroker:
-    return ClosedBroker(
-        "the broker was closed before the publish had all its copies",
-        "it is stored in the log and gets them when the data directory is opened again",
-    )
 
 
 def lacks(holding: Holding, lost: Devices) -> int:

@@ -71,7 +71,7 @@ class _Ready(NamedTuple):
 
 
 class Mover:
-    """Carries out puts and deletes; `put` and `delete` are called with the engine's lock held."""
+    """Carries out puts and deletes, which are asked for with the engine's lock held."""
 
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
@@ -94,14 +94,17 @@ class Mover:
         if self._thread.is_alive():
             self._thread.join()
 
-    def put(self, name: Name, device: str, *, calm: bool = False) -> None:
-        """Have a body copied to a device."""
+    def put_many(self, names: Sequence[Name], device: str, *, calm: bool = False) -> None:
+        """Have bodies copied to a device."""
         work = self._of(device)
-        (work.calm if calm else work.urgent).append(name)
+        (work.calm if calm else work.urgent).extend(names)
+        self._wake.set()
 
-    def delete(self, name: Name, device: str, position: int, *, forget: bool) -> None:
-        """Have a copy deleted once the journal is on the device up to a position."""
-        self._of(device).deletes.append(_Delete(position, name, forget))
+    def delete_many(
+        self, names: Sequence[Name], device: str, position: int, *, forget: bool
+    ) -> None:
+        """Have copies deleted once the journal is on the device up to a position."""
+        self._of(device).deletes.extend(_Delete(position, name, forget) for name in names)
 
     def wake(self) -> None:
         """Look for work now."""

@@ -1,0 +1,151 @@
+"""Who waits for copies: batches that may not be leased yet, and calls that are not confirmed.
+
+A record whose messages lack copies is one `Waiting`; a publish call is confirmed when all its
+records are. Everything is called with the engine's lock held, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ebbmq.errors import ClosedBroker, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ebbmq.core.copies import Name
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+    Tell = Callable[[Exception | None], None]
+
+
+class Waiting:
+    """So many messages of a record, or records of a call, lack copies."""
+
+    __slots__ = ("call", "left", "position", "told")
+
+    def __init__(self, position: int, left: int) -> None:
+        self.position = position
+        self.left = left
+        #: The call a record belongs to.
+        self.call: Waiting | None = None
+        self.told: list[Tell] = []
+
+
+class Confirming:
+    """Everything that waits for copies."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: By message: the record that waits for its copies.
+        self._lacking: dict[Name, Waiting] = {}
+        #: By partition, in the order they came.
+        self._records: dict[Shard, deque[Waiting]] = {}
+        #: By the position at which a call is confirmed.
+        self._calls: dict[int, Waiting] = {}
+        #: Records of the call that is being stored.
+        self._stored: list[Waiting] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._lacking)
+
+    def hold(self, shard: Shard, position: int, names: Sequence[Name]) -> None:
+        """A record that ends at a position waits for copies of these messages."""
+        waiting = Waiting(position, len(names))
+        self._lacking.update(dict.fromkeys(names, waiting))
+        self._records.setdefault(shard, deque()).append(waiting)
+        self._stored.append(waiting)
+
+    def note_call(self, position: int) -> None:
+        """A publish call ends, to be confirmed at a position once its records have copies."""
+        if self._stored:
+            call = self._calls[position] = Waiting(position, len(self._stored))
+            for record in self._stored:
+                record.call = call
+            self._stored = []
+
+    def reached(self, shard: Shard, synced: int) -> int:
+        """The position up to which records of a partition are on the device and have copies."""
+        records = self._records.get(shard)
+        while records and not records[0].left:
+            records.popleft()
+        if records:
+            return min(synced, records[0].position - 1)
+        self._records.pop(shard, None)
+        return synced
+
+    def copied(self, names: Iterable[Name]) -> None:
+        """Messages have the copies they need, or need them no more."""
+        lacking = self._lacking
+        for name in names:
+            record = lacking.pop(name, None)
+            if record is None:
+                continue
+            record.left -= 1
+            call = record.call
+            if record.left or call is None:
+                continue
+            call.left -= 1
+            if not call.left:
+                del self._calls[call.position]
+                for tell in call.told:
+                    tell(None)
+
+    def when_copied(self, position: int, tell: Tell) -> bool:
+        """Have a call told when it has its copies, or an error when the broker is closed before.
+
+        False: it has them, nothing is told. The lock must be free.
+        """
+        with self._engine.lock:
+            call = self._calls.get(position)
+            if call is None:
+                return False
+            if self._engine.closed is None:
+                call.told.append(tell)
+                return True
+        tell(_closed())
+        return True
+
+    def wait(self, position: int, timeout_ms: int | None = None) -> None:
+        """Return once the call at a position has its copies; the lock must be free.
+
+        Raises:
+            Overloaded: code `confirm_timeout`.
+            ClosedBroker: the broker was closed before.
+        """
+        if not self._calls:
+            return
+        done = threading.Event()
+        errors: list[Exception] = []
+
+        def tell(error: Exception | None) -> None:
+            if error is not None:
+                errors.append(error)
+            done.set()
+
+        timeout_s = None if timeout_ms is None else timeout_ms / 1_000
+        if self.when_copied(position, tell) and not done.wait(timeout_s):
+            raise Overloaded(
+                "the publish has not all its copies yet",
+                "it is stored in the log, and may still get them: see `ebbmq devices`",
+                code="confirm_timeout",
+            )
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Tell everybody who waits that nothing more will come; the lock must be free."""
+        with self._engine.lock:
+            told = [tell for call in self._calls.values() for tell in call.told]
+        for tell in told:
+            tell(_closed())
+
+
+def _closed() -> ClosedBroker:
+    return ClosedBroker(
+        "the broker was closed before the publish had all its copies",
+        "it is stored in the log and gets them when the data directory is opened again",
+    )

@@ -330,6 +330,23 @@ def test_a_frozen_server_freezes_neither_callers_nor_other_devices(tmp_path, ser
         put_surely(port, copy(3))
 
 
+def test_a_broker_opens_while_a_device_is_frozen(tmp_path):
+    server = Valkey()
+    try:
+        server.start()
+        with server.frozen():
+            stack = contextlib.ExitStack()
+            given = {"db": of(server, stall_ms=200), "ram": RAM}
+            devices = stack.enter_context(opened(tmp_path, ready=False, **given))
+            assert not devices.states["db"].usable
+            wait_until(lambda: devices.states["ram"].usable, "opening the other one")
+        with stack:
+            wait_until(lambda: devices.states["db"].usable, "thawing")
+            put_surely(devices.ports["db"], copy(1))
+    finally:
+        server.close()
+
+
 def test_a_broker_closes_while_a_device_is_frozen(tmp_path):
     server = Valkey()
     try:

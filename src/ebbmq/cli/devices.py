@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from ebbmq.cli.values import show_bytes, show_count, show_duration, show_instant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbmq.cli.session import Verbs
     from ebbmq.model import DeviceStatus
 
 _COLUMNS: Final = (
@@ -60,17 +62,23 @@ def devices(ctx: click.Context, *, watch: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     with session.open() as broker:
-        if not watch:
+        if watch:
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch(session, broker)
+        else:
             _show(session, broker.devices())
-            return
-        if session.as_json or not session.out.is_terminal:
-            while True:
-                session.show_json_line(broker.devices())
-                time.sleep(_AGAIN_S)
-        with Live(console=session.out, auto_refresh=False) as live:
-            while True:
-                live.update(table(broker.devices(), live.console.width), refresh=True)
-                time.sleep(_AGAIN_S)
+
+
+def _watch(session: Session, broker: Verbs) -> None:
+    """Go on until Ctrl-C."""
+    if session.as_json or not session.out.is_terminal:
+        while True:
+            session.show_json_line(broker.devices())
+            time.sleep(_AGAIN_S)
+    with Live(console=session.out, auto_refresh=False) as live:
+        while True:
+            live.update(table(broker.devices(), live.console.width), refresh=True)
+            time.sleep(_AGAIN_S)
 
 
 def _show(session: Session, found: Sequence[DeviceStatus]) -> None:

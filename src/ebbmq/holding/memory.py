@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import crc32c
 
 from ebbmq.errors import StorageFailed
+from ebbmq.holding import ram
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
 if TYPE_CHECKING:
@@ -72,13 +73,13 @@ class MemoryDevice:
         )
 
     def probe(self) -> Probe:
-        """What is used; a closed device is not ok."""
+        """What is used, and how much the machine has left; a closed device is not ok."""
         started = self._clock()
         is_open = self._copies is not None
         return Probe(
             ok=is_open,
             used_bytes=self._used_bytes,
-            capacity_bytes=self._spec.capacity_bytes,
+            capacity_bytes=min(self._spec.capacity_bytes, self._used_bytes + ram.available_bytes()),
             latency_ms=(self._clock() - started) * 1_000,
             detail="" if is_open else "closed",
         )

@@ -76,4 +76,5 @@ def test_every_kind_of_blob_is_listed_under_its_number() -> None:
         "page": recovery.PAGE,
         "dedup": recovery.DEDUP,
         "histories": recovery.HISTORIES,
+        "copies": recovery.COPIES,
     }

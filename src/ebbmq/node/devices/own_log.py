@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ebbmq.holding.contract import Copy, DeviceSpec, Key, Lack, Stored
 
 _PROBE: Final = bytes(512)
+#: Of st_blocks, whatever the file system has.
+_BLOCK_BYTES: Final = 512
 
 
 class LogDevice:
@@ -39,7 +41,7 @@ class LogDevice:
             if write:
                 self._write()
             latency_ms = (perf_counter() - started) * 1_000
-            used = sum(entry.stat().st_blocks * 512 for entry in os.scandir(self._journal))
+            used = sum(map(_stored_bytes, self._journal.iterdir()))
             stats = os.statvfs(self._journal)
             free = stats.f_bavail * stats.f_frsize
         except OSError as error:
@@ -84,6 +86,13 @@ class LogDevice:
         raise StorageFailed(
             f"{self.spec.name!r} is the node's own log", "publish and ack go through the journal"
         )
+
+
+def _stored_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return 0  # compaction was faster
 
 
 class LogPlace:

@@ -232,8 +232,15 @@ class Port:
                 error = StorageFailed(
                     f"device {self.name!r} failed: {type(failure).__name__}", "see the log"
                 )
-            self._settle(under, answers, error)
+            if self._settle(under, answers, error):
+                self._tell_of_return()
         self._talking.let_go()
+
+    def _tell_of_return(self) -> None:
+        try:
+            self._listener.returned(self.name)
+        except Exception:  # whoever listens: the device must go on being served
+            _logger.exception("device_return_failed device=%r", self.name)
 
     def _next(self) -> UnderWay | None:
         with self._lock:
@@ -247,11 +254,12 @@ class Port:
 
     # What follows from an answer
 
-    def _settle(self, under: UnderWay, answers: list[Any], error: EbbError | None) -> None:
+    def _settle(self, under: UnderWay, answers: list[Any], error: EbbError | None) -> bool:
+        """Judge and pass on what came of the calls; whether the device can be used again."""
         with self._lock:
             self._under_way = None
             if under.is_answered:
-                return
+                return False
             under.is_answered = True
             before = self._standing()
             now_ms = self._clock.elapsed_ms()
@@ -271,8 +279,7 @@ class Port:
                 call.future.set_result(answer)
         self._refuse(refused)
         self.tried.set()
-        if returned:
-            self._listener.returned(self.name)
+        return returned
 
     def _judge(
         self, under: UnderWay, answers: list[Any], error: EbbError | None, now_ms: int

@@ -91,14 +91,14 @@ def read(tables: object) -> dict[str, DeviceConfig]:
     return {name: _read(name, table) for name, table in tables.items()}
 
 
-def _read(name: str, table: object) -> DeviceConfig:
-    if isinstance(table, DeviceConfig):
-        return table
-    if not _NAME.fullmatch(name):
+def _read(name: object, table: object) -> DeviceConfig:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSpec(
             f"device name {name!r:.80} is not usable",
             "use 1 to 64 of letters, digits, '_', '-' and '.', the first a letter or '_'",
         )
+    if isinstance(table, DeviceConfig):
+        return table
     if not isinstance(table, dict):
         raise InvalidSpec(
             f"configuration key 'devices.{name}' is a section, not a value",

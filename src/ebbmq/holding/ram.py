@@ -33,7 +33,7 @@ def _of_the_machine(meminfo: Path) -> int:
 def _of_group(groups: Path, limit: str, used: str, stat: str) -> int:
     try:
         left = int((groups / limit).read_text()) - int((groups / used).read_text())
-        lines = (line.split() for line in (groups / stat).read_text().splitlines())
-        return left + sum(int(value) for name, value in lines if name in _GIVEN_UP)
+        lines = (line.partition(" ") for line in (groups / stat).read_text().splitlines())
+        return left + sum(int(value) for name, _, value in lines if name in _GIVEN_UP)
     except (OSError, ValueError):
         return _UNKNOWN  # there is no such file, or it says that there is no limit

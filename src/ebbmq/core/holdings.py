@@ -92,6 +92,10 @@ class Holdings:
             moves += count * (device in holding.pending | holding.dropping | holding.leaving)
         return copies, moves
 
+    def without_log(self) -> int:
+        """How many bodies the log does not have."""
+        return sum(count for holding, count in self._bodies.counts() if LOG not in holding.copies)
+
     def after(self, name: Name, count: int) -> list[tuple[Name, Holding]]:
         """At most `count` bodies that are not normal, from a name on; none: there are no more."""
         return self._bodies.after(name, count)

@@ -14,6 +14,7 @@ from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.journal.segment import name_of
 from ebbmq.node import declaring
 from ebbmq.node.directory import write_durably
+from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,13 @@ def backup(
             engine.note_clock()
             position = engine.journal.position
             segments = engine.journal.segments()
+            elsewhere = engine.holdings.without_log()
+        if elsewhere:
+            log.warning(
+                "backup_without_bodies",
+                detail=f"{elsewhere} messages have their bodies on other devices only, which a "
+                "backup of the data directory does not have: back those up as well",
+            )
         engine.journal.wait("synced", position)
         with engine.lock:
             engine.removals.flush(engine.journal.synced_position)

@@ -76,11 +76,12 @@ class MemoryDevice:
         """What is used, and how much the machine has left; a closed device is not ok."""
         started = self._clock()
         is_open = self._copies is not None
+        latency_ms = (self._clock() - started) * 1_000
         return Probe(
             ok=is_open,
             used_bytes=self._used_bytes,
             capacity_bytes=min(self._spec.capacity_bytes, self._used_bytes + ram.available_bytes()),
-            latency_ms=(self._clock() - started) * 1_000,
+            latency_ms=latency_ms,
             detail="" if is_open else "closed",
         )
 

@@ -285,10 +285,12 @@ class Port:
         self, under: UnderWay, answers: list[Any], error: EbbError | None, now_ms: int
     ) -> None:
         health = self.health
+        took_ms, nbytes = under.took_ms(), under.nbytes
         found = [error, *(answer for answer in answers if isinstance(answer, EbbError))]
         failures = [each for each in found if each is not None]
         if under.verb == "probe" and not failures:
             probe: Probe = answers[0]
+            took_ms = probe.latency_ms
             if not probe.ok:
                 failures.append(StorageFailed(probe.detail))
             else:
@@ -299,15 +301,15 @@ class Port:
                 health.refused(_in_words(failure))
             else:
                 health.failed(_in_words(failure), now_ms)
-        if not failures:
-            nbytes = under.nbytes
-            if under.verb == "get":
-                nbytes += sum(
-                    len(body) for bodies in answers for body in bodies if isinstance(body, bytes)
-                )
-            if under.verb != "scan":
-                health.worked(under.took_ms(), nbytes, probe=under.verb == "probe")
-            health.succeeded(now_ms)
+        if failures:
+            return
+        if under.verb == "get":
+            nbytes = sum(
+                len(body) for bodies in answers for body in bodies if isinstance(body, bytes)
+            )
+        if under.verb != "scan":
+            health.worked(took_ms, nbytes, probe=under.verb == "probe")
+        health.succeeded(now_ms)
 
     def _read(self, now_ms: int) -> None:
         under = self._under_way

@@ -21,7 +21,7 @@ from ebbmq.node.server.metrics import CONTENT_TYPE
 from ebbmq.node.server.openapi import document
 from ebbmq.node.server.page import duration, size
 from ebbmq.wire.http import codec, routes
-from tests.served import Answer, Served
+from tests.served import Answer, Served, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,6 +113,50 @@ class TestMetrics:
         assert after[labelled("ebbmq_disk_space_available_bytes")] > 0
         assert after[labelled("ebbmq_journal_bytes")] > 0
         assert after[labelled("ebbmq_ready")] == 1
+
+    def test_refusals_are_counted_by_status_and_code(self, tmp_path: Path) -> None:
+        bounds = {"receive_timeout_ms": 300, "request_bytes_max": 2_048}
+        name = "ebbmq_http_refused_total"
+        expected = {
+            ("404", "unknown_queue"): 2,
+            ("404", "unknown_path"): 1,
+            ("405", "method_not_allowed"): 1,
+            ("408", "too_slow"): 1,
+            ("413", "too_large"): 1,
+            ("429", "queue_full"): 1,
+            ("503", "draining"): 1,
+            ("503", "too_many_connections"): 0,
+            ("401", "unauthenticated"): 0,
+        }
+        with Served(tmp_path / "data", bounds) as served:
+            served.broker.declare(QueueSpec("full", max_messages=1))
+            two = {"messages": [{"text": "x"}, {"text": "y"}]}
+            served.ask("GET", "/v1/queues/none")
+            served.ask("POST", "/v1/queues/none/messages", two)
+            served.ask("GET", "/nowhere")
+            served.ask("DELETE", "/metrics")
+            served.ask("POST", "/v1/queues/q/messages", bytes(4_096))
+            served.ask("POST", "/v1/queues/full/messages", two)
+            with served.connect() as slow:
+                slow.sendall(b"GET /")
+                assert b" 408 " in read_answer(slow)
+            served.context.draining = True
+            served.ask("POST", "/v1/queues/q/messages", two)
+            found = samples(served.ask("GET", "/metrics"))
+        assert {
+            (status, code): found[labelled(name, status=status, code=code)]
+            for status, code in expected
+        } == expected
+
+    def test_connections_that_are_refused_are_counted(self, tmp_path: Path) -> None:
+        name = labelled("ebbmq_http_refused_total", status="503", code="too_many_connections")
+        with Served(tmp_path / "data", {"connections_max": 1}) as served:
+            with served.connect(), served.connect() as one_too_many:
+                assert b" 503 " in read_answer(one_too_many)
+            deadline = time.monotonic() + 20
+            while (answer := served.ask("GET", "/metrics")).status != 200:
+                assert time.monotonic() < deadline
+        assert samples(answer)[name] >= 1
 
     def test_any_name_is_a_label(self, served: Served) -> None:
         served.broker.declare(QueueSpec(STRANGE))

@@ -47,6 +47,7 @@ class App:
             else:
                 await self._answer(route, scope, receive, peer)
         except EbbError as error:
+            self.context.note_refusal(error)
             if error.code == "method_not_allowed":
                 allow = routes.allowed(scope["raw_path"]).encode()
                 await peer.refuse(error, (b"allow", allow))
@@ -56,6 +57,7 @@ class App:
             return
         except Exception:
             _logger.exception("request_failed method=%s path=%s", scope["method"], scope["path"])
+            self.context.note_refusal(INTERNAL)
             await peer.refuse(INTERNAL)
 
     async def _answer(

@@ -38,7 +38,7 @@ from ebbmq.wire.http import managing
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
-    from ebbmq.node.server.answers import Application, Receive, Scope, Send
+    from ebbmq.node.server.answers import Application, Header, Receive, Scope, Send
     from ebbmq.node.server.context import Context
 
 #: Two of the longest names with every byte percent-encoded, and some more. Litestar remembers a
@@ -54,9 +54,9 @@ def build(context: Context) -> Application:
         handlers(context),
         exception_handlers={
             UnknownQueue: partial(_refuse_unknown, context),
-            EbbError: _refuse,
-            HTTPException: _refuse_http,
-            Exception: _fail,
+            EbbError: partial(_refuse, context),
+            HTTPException: partial(_refuse_http, context),
+            Exception: partial(_fail, context),
         },
         openapi_config=None,
         logging_config=None,
@@ -130,32 +130,36 @@ class Store:
             return answer(managing.BackedUpForm(await self._context.broker.backup(target)))
 
 
-def _refuse_unknown(
-    context: Context, request: Request[Any, Any, Any], error: UnknownQueue
-) -> Answer:
-    return fault(context.access.told(caller_of(context, request), error))
+Failed = Request[Any, Any, Any]
 
 
-def _refuse(_request: Request[Any, Any, Any], error: EbbError) -> Answer:
-    return fault(error)
+def _refuse_unknown(context: Context, request: Failed, error: UnknownQueue) -> Answer:
+    return _refuse(context, request, context.access.told(caller_of(context, request), error))
 
 
-def _refuse_http(request: Request[Any, Any, Any], error: HTTPException) -> Answer:
+def _refuse(context: Context, _request: Failed, error: EbbError, *headers: Header) -> Answer:
+    context.note_refusal(error)
+    return fault(error, *headers)
+
+
+def _refuse_http(context: Context, request: Failed, error: HTTPException) -> Answer:
     what = f"{request.method.upper()} {request.scope['path']}"[:200]
     if isinstance(error, MethodNotAllowedException):
         methods = (error.headers or {}).get("allow", "").split(", ")
         allow = ", ".join(sorted(method for method in methods if method != "OPTIONS"))
-        return fault(
-            UnknownPath(f"{what}: not with this method", f"use {allow}", code="method_not_allowed"),
-            (b"allow", allow.encode()),
+        refused: EbbError = UnknownPath(
+            f"{what}: not with this method", f"use {allow}", code="method_not_allowed"
         )
+        return _refuse(context, request, refused, (b"allow", allow.encode()))
     if isinstance(error, NotFoundException):
-        return fault(UnknownPath(f"{what}: nothing is there", "see /docs for every path"))
-    return fault(InvalidRequest(str(error.detail)[:200], "see /docs for what is taken"))
+        refused = UnknownPath(f"{what}: nothing is there", "see /docs for every path")
+    else:
+        refused = InvalidRequest(str(error.detail)[:200], "see /docs for what is taken")
+    return _refuse(context, request, refused)
 
 
-def _fail(request: Request[Any, Any, Any], error: Exception) -> Answer:
+def _fail(context: Context, request: Failed, error: Exception) -> Answer:
     _logger.error(
         "request_failed method=%s path=%s", request.method, request.scope["path"], exc_info=error
     )
-    return fault(INTERNAL)
+    return _refuse(context, request, INTERNAL)

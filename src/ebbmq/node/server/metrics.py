@@ -135,6 +135,10 @@ class Metrics:
             ("io_write_bytes", "Bytes written to the journal.", journal["written_bytes"]),
             ("process_cpu_seconds", "CPU time of the process.", used.ru_utime + used.ru_stime),
         )
+        refused = [
+            ((("status", str(status)), ("code", code)), count)
+            for (status, code), count in sorted(self._context.refused.items())
+        ]
         build = (("python", platform.python_version()), ("version", __version__))
         return [
             Family("ebbmq_build", "info", "What runs.", [(build, 1)]),
@@ -146,6 +150,7 @@ class Metrics:
                 Family(f"ebbmq_{name}", "counter", told, [((), value)])
                 for name, told, value in counters
             ),
+            Family("ebbmq_http_refused", "counter", "Requests answered with an error.", refused),
         ]
 
 

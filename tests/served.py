@@ -10,7 +10,6 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 import uvloop
 
 from ebbmq import AsyncBroker, Broker, QueueSpec
@@ -18,7 +17,7 @@ from ebbmq.node import config as configuration
 from ebbmq.node.server.access import Access
 from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
-from ebbmq.node.server.listening import Listening
+from ebbmq.node.server.listening import Listening, Server
 
 if TYPE_CHECKING:
     import ssl
@@ -76,7 +75,7 @@ class Served:
         broker = AsyncBroker(self.broker)
         self.context = Context(broker, self.config, Access(self._data), 0)
         listening = Listening(self.context, App(self.context), self._tls)
-        server = uvicorn.Server(listening)
+        server = Server(listening)
         server.lifespan = listening.lifespan_class(listening)
         bound = socket.create_server(("127.0.0.1", 0))
         self.port = bound.getsockname()[1]

@@ -15,6 +15,7 @@ import pytest
 
 from ebbmq import Message
 from tests.served import Served, read_answer
+from tests.serving import CERTIFICATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,12 +238,66 @@ def test_a_body_of_the_largest_size_passes(tmp_path: Path) -> None:
         assert got[0]["body_b64"] == text
 
 
-def test_all_of_it_works_over_tls(tmp_path: Path) -> None:
-    here = __file__.rpartition("/integration/")[0] + "/certificates"
+def tls_of_both_sides() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(f"{here}/first.pem", f"{here}/first.key")
+    tls.load_cert_chain(CERTIFICATES / "first.pem", CERTIFICATES / "first.key")
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.load_verify_locations(f"{here}/first.pem")
+    client.load_verify_locations(CERTIFICATES / "first.pem")
+    return tls, client
+
+
+def ask_securely(server: Served, client: ssl.SSLContext) -> bytes:
+    with client.wrap_socket(server.connect(), server_hostname="localhost") as raw:
+        raw.sendall(request("leases", {}))
+        return read_answer(raw)
+
+
+def is_served_securely(server: Served, client: ssl.SSLContext) -> bool:
+    try:
+        return ask_securely(server, client).startswith(b"HTTP/1.1 200 ")
+    except OSError:
+        return False
+
+
+def test_connections_that_say_nothing_before_tls_count_as_well(tmp_path: Path) -> None:
+    tls, client = tls_of_both_sides()
+    with Served(tmp_path, {"connections_max": 3}, tls=tls) as server:
+        with ExitStack() as held:
+            for _ in range(3):
+                held.enter_context(server.connect())
+            answer = ask_securely(server, client)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b'"code":"too_many_connections"' in answer
+            # However many of them there are, the server holds a few more than its limit.
+            many = [held.enter_context(server.connect()) for _ in range(40)]
+            assert many[-1].recv(1) == b""
+        until(lambda: is_served_securely(server, client))
+
+
+def test_who_says_nothing_before_tls_is_cut_off_and_no_longer_counts(tmp_path: Path) -> None:
+    tls, client = tls_of_both_sides()
+    with (
+        Served(tmp_path, {"receive_timeout_ms": 300, "connections_max": 1}, tls=tls) as server,
+        server.connect() as silent,
+    ):
+        assert silent.recv(1) == b""
+        with server.connect() as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert b"HTTP/1.1 200" not in read_all(plain)
+        until(lambda: is_served_securely(server, client))
+
+
+def test_who_says_nothing_before_tls_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    tls, client = tls_of_both_sides()
+    with ExitStack() as held:
+        with Served(tmp_path, tls=tls) as server:
+            silent = [held.enter_context(server.connect()) for _ in range(3)]
+            assert ask_securely(server, client).startswith(b"HTTP/1.1 200 ")
+        assert [read_all(raw) for raw in silent] == [b""] * 3
+
+
+def test_all_of_it_works_over_tls(tmp_path: Path) -> None:
+    tls, client = tls_of_both_sides()
     with Served(tmp_path, {"receive_timeout_ms": 500}, tls=tls) as server:
         with client.wrap_socket(server.connect(), server_hostname="localhost") as raw:
             raw.sendall(request("messages", {"messages": [{"text": "x"}]}))

@@ -95,6 +95,18 @@ def test_it_speaks_tls_and_its_log_has_the_effective_configuration_without_secre
     assert "sesame" not in server.log()
 
 
+@pytest.mark.parametrize("level", ["info", "error"])
+def test_the_effective_configuration_is_told_whatever_the_level(tmp_path: Path, level: str) -> None:
+    file = tmp_path / "ebbmq.toml"
+    file.write_text(f"[log]\nformat = 'json'\nlevel = '{level}'\n")
+    with Running(tmp_path / "data", "--config", str(file)) as server:
+        assert server.stop() == 0
+    events = [json.loads(line) for line in server.log().splitlines()]
+    (told,) = [event for event in events if event["event"] == "configuration"]
+    assert told["log.level"] == level
+    assert ("ready" in [event["event"] for event in events]) == (level == "info")
+
+
 def test_a_mistake_in_the_configuration_is_told_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "ebbmq.toml").write_text("[http]\nprot = 1\n")
     status, said = run_to_end(tmp_path / "data", "--config", str(tmp_path / "ebbmq.toml"))

@@ -23,12 +23,23 @@ class Log:
         """Something a person should look at now."""
         self._write(logging.ERROR, event, fields)
 
+    def always(self, event: str, **fields: object) -> None:
+        """Something that is told whatever the level is, as information."""
+        record = _logger.makeRecord(
+            _logger.name, logging.INFO, "", 0, "%s %s", (event, _told(fields)), None
+        )
+        record.ebbmq = (event, fields)
+        _logger.handle(record)
+
     @staticmethod
     def _write(level: int, event: str, fields: dict[str, object]) -> None:
         if _logger.isEnabledFor(level):
-            told = " ".join(f"{name}={value!r}" for name, value in fields.items())
             # A formatter that writes fields, such as the server's, finds them as they are.
-            _logger.log(level, "%s %s", event, told, extra={"ebbmq": (event, fields)})
+            _logger.log(level, "%s %s", event, _told(fields), extra={"ebbmq": (event, fields)})
+
+
+def _told(fields: dict[str, object]) -> str:
+    return " ".join(f"{name}={value!r}" for name, value in fields.items())
 
 
 log = Log()

@@ -7,11 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from typing_extensions import override
 
 from ebbmq.node.server.receiving import Connection
+from ebbmq.node.server.securing import Securing
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
     import ssl
 
     from ebbmq.node.server.answers import Application
@@ -43,15 +46,28 @@ class Listening(uvicorn.Config):
             backlog=2_048,
         )
         self.context = context
+        #: Connections whose peer has yet to do its part for them to be secured.
+        self.handshaking: set[Connection] = set()
         self._open: set[Connection] = set()
         self._looking: asyncio.TimerHandle | None = None
         self.load()
-        self.ssl = tls
+        self.tls = tls
         _allow_files(context.config.http.connections_max + _OTHER_FILES)
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are, those that are not secured yet among them."""
+        return len(self._open) + len(self.handshaking)
+
+    @property
+    def connections_max(self) -> int:
+        """How many there may be."""
+        return self.context.config.http.connections_max
 
     def watch(self, connection: Connection) -> None:
         """Look at a connection now and then, until it is forgotten."""
         self._open.add(connection)
+        self.handshaking.discard(connection)
         if self._looking is None:
             self._looking = connection.loop.call_later(_LOOK_EVERY_S, self._look, connection.loop)
 
@@ -66,6 +82,25 @@ class Listening(uvicorn.Config):
         self._looking = None
         if self._open:
             self._looking = loop.call_later(_LOOK_EVERY_S, self._look, loop)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, except that connections count from the moment they are accepted."""
+
+    config: Listening
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        tls = self.config.tls
+        await super().startup(sockets if tls is None else [])
+        if tls is not None:
+            self.servers = [
+                Securing(self.config, tls, each, self._connection)  # type: ignore[misc]  # it only closes them
+                for each in sockets or ()
+            ]
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state)
 
 
 def _allow_files(count: int) -> None:

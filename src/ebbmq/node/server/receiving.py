@@ -89,7 +89,7 @@ class Connection(HttpToolsProtocol):
         # Resumed only when all was taken: then, and not before, an answer has left this process.
         transport.set_write_buffer_limits(high=_ANSWER_WATER_BYTES, low=0)
         self._owes_since = self.loop.time()
-        if len(self.connections) > self._http.connections_max:
+        if self.config.connections > self.config.connections_max:
             self._refuse(
                 Overloaded(
                     f"the server has {self._http.connections_max} connections, its limit",
@@ -280,6 +280,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, error: EbbError) -> None:
         """Tell the peer what is wrong and take nothing more of it."""
         self._refused = True
+        self._context.note_refusal(error)
         self._count_request(0)
         self._owes_since = self.loop.time()
         cycle = self._newest

@@ -14,7 +14,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import uvicorn
 import uvloop
 from typing_extensions import override
 
@@ -25,7 +24,7 @@ from ebbmq.node.server import addresses, example, logs, reloading
 from ebbmq.node.server.access import Access
 from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
-from ebbmq.node.server.listening import Listening
+from ebbmq.node.server.listening import Listening, Server
 from ebbmq.node.server.receiving import Connection
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ class Started(NamedTuple):
     has_users: bool
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, and with a drain that answers who is still talking."""
+class _Server(Server):
+    """Without uvicorn's signal handlers, and with a drain that answers who is still talking."""
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -122,7 +121,7 @@ class Serving:
         self._follow_signals()
         try:
             log.info("starting", data=str(self._data), pid=os.getpid())
-            log.info("configuration", **configuration.settings(config))
+            log.always("configuration", **configuration.settings(config))
             is_new = not (self._data / "store.json").exists()
             async with await AsyncBroker.open(self._data, config) as broker:
                 if is_new and self._with_example:

@@ -1,8 +1,9 @@
-# make run     set everything up and serve an example on this machine until Ctrl-C
+# make run     set everything up and serve an example on this machine until Ctrl-C; PORT=9090 elsewhere
 # make test    set everything up and run every check and test
 # make install the set-up alone; make spark adds Spark; make bench the figures; make lock new pins
 
 PYTHON ?= python3
+PORT := 8080
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -62,7 +63,7 @@ dev: $(VENV)/dev.stamp $(VENV)/spark.stamp
 spark: $(VENV)/spark.stamp
 
 run: install
-	@$(BIN)/ebbmq serve --data data --example
+	@$(BIN)/ebbmq serve --data data --http-port $(PORT) --example
 
 lint: dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What is under deploy/ works with this server: the unit, the alert rules."""
+"""What starts and watches this server works with it: make, the unit, the alert rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ebbmq.cli.main import cli
 from ebbmq.node.config import Config, HttpConfig
 from tests.served import Served
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "ebbmq.service"
 RULES = DEPLOY / "ebbmq.rules.yml"
 
@@ -62,6 +63,12 @@ def test_the_unit_starts_the_server_with_options_it_has(unit: ConfigParser) -> N
 def test_the_unit_leaves_time_to_drain_and_files_for_connections(unit: ConfigParser) -> None:
     assert int(unit["Service"]["TimeoutStopSec"]) * 1_000 > 2 * HttpConfig().drain_timeout_ms
     assert int(unit["Service"]["LimitNOFILE"]) > Config().http.connections_max + 1_024
+
+
+@pytest.mark.parametrize(("words", "port"), [((), 8080), (("PORT=9090",), 9090)])
+def test_make_run_serves_on_the_port_it_is_told(words: tuple[str, ...], port: int) -> None:
+    done = run(needs("make"), "--dry-run", "--directory", str(ROOT), "run", *words)
+    assert f"--http-port {port} " in done.stdout
 
 
 def rules() -> list[dict[str, Any]]:

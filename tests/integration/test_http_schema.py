@@ -60,12 +60,10 @@ def aim(case: schemathesis.Case) -> None:
         # The path says it; fixed once a queue is made; bounds between fields; names are printable.
         for field in ("name", "partitions", "adapt", "dead_queue", "to"):
             body.pop(field, None)
-        # Neither too long nor too short for any machine.
-        for field in ("wait_ms", "timeout_ms"):
+        # Neither too long nor too short for any machine; an instant that is past is refused.
+        for field, fit in (("wait_ms", 0), ("timeout_ms", 20_000), ("until_ms", (1 << 48) - 1)):
             if field in body and body[field] is not None:
-                body[field] = {"wait_ms": 0, "timeout_ms": 20_000}[field]
-        if "until_ms" in body:
-            body["until_ms"] = (1 << 48) - 1  # an instant that is past is refused
+                body[field] = fit
         if "topic" in case.path_parameters:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids

@@ -330,6 +330,20 @@ def test_when_latency_decreases_the_rate_is_reduced(broker: Broker, clock: Manua
     assert broker.stats("q")["decay_factor"] < raised
 
 
+@pytest.mark.parametrize("same_queue", [True, False])
+def test_a_decay_factor_that_was_set_outlives_a_restart_and_ends_with_its_queue(
+    tmp_path: Path, clock: ManualClock, same_queue: bool
+) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.set_decay_factor("q", 2.0, clock.wall_ms() + HOUR_MS)
+        if not same_queue:
+            broker.delete("q")
+            broker.declare(QueueSpec("q"))
+    with Broker.open(tmp_path, clock=clock) as broker:
+        assert broker.stats("q")["decay_factor"] == (2.0 if same_queue else 1.0)
+
+
 def test_a_rate_of_0_is_not_raised(broker: Broker, clock: ManualClock) -> None:
     broker.declare(QueueSpec("q", adapt=SLOW))
     process(broker, clock, took_ms=3_000, times=12)

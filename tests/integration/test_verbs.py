@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 NUMBERS = itertools.count()
 #: Longer than anything takes; who waits so long has not been woken.
 PATIENCE_MS = 60_000
-FAR_MS = (1 << 48) - 1
 
 
 @pytest.fixture(scope="module")
@@ -626,15 +625,6 @@ class TestManaging:
         with pytest.raises(InvalidSpec, match="until_ms") as caught:
             broker.set_decay_factor(queue, 2.0, seen.enqueued_at_ms)
         assert "past" in caught.value.detail
-        assert broker.stats(queue)["decay_factor"] == 1.0
-
-    def test_a_decay_factor_ends_with_its_queue(
-        self, broker: Any, fresh: Callable[..., str]
-    ) -> None:
-        queue = fresh(decay_rate=0.1)
-        broker.set_decay_factor(queue, 2.0, FAR_MS)
-        broker.delete(queue)
-        broker.declare(QueueSpec(queue, decay_rate=0.1))
         assert broker.stats(queue)["decay_factor"] == 1.0
 
     def test_a_backup_is_a_store(self, broker: Any, queue: str, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ bench: dev
 lock: dev
 	$(LOCK) --extra demo --extra server --extra client -o requirements/run.lock pyproject.toml requirements/build.in
 	$(LOCK) -c requirements/run.lock --extra demo --extra server --extra client --extra sql --extra grid \
-		--extra object --extra bench --extra test --extra dev \
+		--extra object --extra bpmn --extra bench --extra test --extra dev \
 		-o requirements/dev.lock pyproject.toml requirements/build.in
 	$(LOCK) -c requirements/dev.lock --extra spark -o requirements/spark.lock pyproject.toml
 

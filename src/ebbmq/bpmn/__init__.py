@@ -1,0 +1,1 @@
+"""Storage rules in a business process: service tasks for SpiffWorkflow, with the extra `bpmn`."""

@@ -60,3 +60,9 @@ def supposed(broker: Broker) -> dict[str, set[Name]]:
         for device in holding.copies - {LOG}:
             found[device].add(name)
     return found
+
+
+def differences(broker: Broker) -> dict[str, set[Name]]:
+    """By device: what it has and should not have, or the other way round."""
+    told, there = supposed(broker), stored(broker)
+    return {name: told[name] ^ there[name] for name in told if told[name] != there[name]}

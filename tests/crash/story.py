@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,7 +25,7 @@ from tests.history import (
 from tests.recorder import MemoryKeeper, Recorder, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tests.crash.server import Server
@@ -44,9 +44,17 @@ class Story:
     """A data directory that is used, killed and used again."""
 
     def __init__(
-        self, root: Path, server: Server, seed: int, directory: Path | None = None
+        self,
+        root: Path,
+        server: Server,
+        seed: int,
+        directory: Path | None = None,
+        config: Mapping[str, Any] = CONFIG,
+        options: Options = OPTIONS,
     ) -> None:
         self.directory = directory or root / "data"
+        self.config = dict(config)
+        self.options = options
         self.record = root / "record"
         self.record.mkdir()
         self.events: list[Event] = []
@@ -62,6 +70,7 @@ class Story:
             record=str(self.record),
             life=self._lives,
             seed=self._seed,
+            config=self.config,
             repeat=tuple(self._unconfirmed()),
         )
 
@@ -105,15 +114,24 @@ class Story:
             if isinstance(event, Publish) and event.outcome == "unknown":
                 yield from ((event.queue, s) for s in event.messages if s.producer_id is not None)
 
-    def verdict(self, damaged: Iterable[str] = ()) -> list[Violation]:
-        """Open the directory once more, drain every queue and judge the whole history."""
-        with Broker.open(self.directory, config=CONFIG) as broker:
+    def verdict(
+        self, damaged: Iterable[str] = (), also: Callable[[Broker], None] = lambda _: None
+    ) -> list[Violation]:
+        """Open the directory once more, drain every queue and judge the whole history.
+
+        Args:
+            damaged: messages that are known to be.
+            also: what else is looked at, before and after the queues are drained.
+        """
+        with Broker.open(self.directory, config=self.config) as broker:
             for spec in QUEUES.values():
                 broker.declare(spec)
+            also(broker)
             self.events += drain(broker)
+            also(broker)
         stamp = time.monotonic_ns()
         self.events += [Removed(stamp, "", id_, "damaged") for id_ in damaged]
-        return check(self.events, OPTIONS)
+        return check(self.events, self.options)
 
 
 def seen_until(events: Iterable[Event], until: int) -> Iterator[Event]:

@@ -8,14 +8,16 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ebbmq import Broker
 from ebbmq.errors import EbbError
 from ebbmq.model import QueueSpec
 from tests.crash.faults import Fault, FaultyDisk
+from tests.crash.points import Point, kill_at
 from tests.history import events
 from tests.recorder import FileKeeper, Recorder
 
@@ -62,7 +64,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 400
     levels: tuple[events.Level, ...] = ("memory", "written", "written", "synced")
     fault: Fault | None = None
-    config: dict[str, int] = msgspec.field(default_factory=lambda: dict(CONFIG))
+    point: Point | None = None
+    config: dict[str, Any] = msgspec.field(default_factory=lambda: dict(CONFIG))
+    #: What publishers ask for, one of these for each message.
+    replicas: tuple[int | None, ...] = (None,)
+    #: What the queues ask for.
+    min_copies: int = 1
     repeat: tuple[tuple[str, events.Sent], ...] = ()
 
 
@@ -117,6 +124,7 @@ class Client:
             delay_ms=self._random.choice((0, 0, 0, 0, 0, 0, 0, 5, 25)),
             ttl_ms=self._random.choice((None, None, None, None, None, None, 60)),
             producer_id=key if self._random.random() < 0.1 else None,
+            replicas=self._random.choice(self._job.replicas),
         )
 
     def _lease(self) -> None:
@@ -144,9 +152,11 @@ class Client:
 def run(job: Job) -> None:
     """Open the broker, declare the queues and let every thread make its calls."""
     disk = FaultyDisk.real(job.directory, job.fault) if job.fault else None
+    if job.point is not None:
+        kill_at(job.point)
     with Broker.open(job.directory, config=job.config, disk=disk) as broker:
         for spec in QUEUES.values():
-            broker.declare(spec)
+            broker.declare(replace(spec, min_copies=job.min_copies))
         failures: list[BaseException] = []
         threads = [
             threading.Thread(target=_run_client, args=(broker, job, number, failures))

@@ -61,11 +61,12 @@ class Confirming:
 
     def note_call(self, position: int) -> None:
         """A publish call ends, to be confirmed at a position once its records have copies."""
-        if self._stored:
-            call = self._calls[position] = Waiting(position, len(self._stored))
-            for record in self._stored:
+        # What a bounded queue let go of at once waits for nothing.
+        stored, self._stored = [record for record in self._stored if record.left], []
+        if stored:
+            call = self._calls[position] = Waiting(position, len(stored))
+            for record in stored:
                 record.call = call
-            self._stored = []
 
     def reached(self, shard: Shard, synced: int) -> int:
         """The position up to which records of a partition are on the device and have copies."""

@@ -1,0 +1,156 @@
+"""Copies that a device, or the log itself, did not take, lost or damaged: what becomes of them."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core.copies import LOG, name_of
+from ebbmq.holding import opening
+from ebbmq.node.outflow import parse_id
+from tests.crash.copies import wait_until_settled
+from tests.crash.devices import MIB, SOON, Moods, MoodyDisk
+from tests.servers import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebbmq.core.copies import Holding
+
+pytestmark = pytest.mark.crash
+
+BODY = b"a body that can be found " * 4
+TO_A = {"id": "A", "weight": 90, "device": "a", "when": "IMPORTANCE >= 1"}
+TO_B = {"id": "B", "weight": 80, "device": "b", "when": "IMPORTANCE >= 1"}
+
+
+class Disks:
+    """The moods of every file device, by its name."""
+
+    def __init__(self) -> None:
+        self.moods: dict[str, Moods] = {}
+
+    def __call__(self, directory: Path) -> MoodyDisk:
+        return MoodyDisk(directory, self[directory.name])
+
+    def __getitem__(self, name: str) -> Moods:
+        return self.moods.setdefault(name, Moods())
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    disks = Disks()
+    monkeypatch.setattr(opening, "FileDisk", disks)
+    return disks
+
+
+def open_broker(tmp_path: Path, *rules: dict[str, Any], devices: str = "ab") -> Broker:
+    file = {"kind": "file", "capacity_bytes": 8 * MIB, "status": SOON, "stall_ms": 60_000}
+    broker = Broker.open(
+        tmp_path / "data",
+        {
+            "devices": dict.fromkeys(devices, file),
+            "rules": list(rules),
+            "placement": {"repair_after_ms": 100},
+            "upkeep_every_ms": 20,
+        },
+    )
+    broker.declare(QueueSpec("q", cache_enabled=False))
+    wait_until(lambda: all(is_usable(broker, device) for device in devices), "opening")
+    return broker
+
+
+def is_usable(broker: Broker, device: str) -> bool:
+    assert broker.engine.devices is not None
+    return broker.engine.devices.states[device].usable
+
+
+def holding(broker: Broker, message_id: str) -> Holding:
+    with broker.engine.lock:
+        return broker.engine.holdings.of(name_of(*parse_id(message_id)))
+
+
+def publish(broker: Broker, *, replicas: int = 1) -> str:
+    return broker.publish("q", [Message(BODY, replicas=replicas)])[0].id
+
+
+def damage_log(tmp_path: Path) -> None:
+    """Change a byte of the body wherever the log has it."""
+    for path in (tmp_path / "data" / "journal").iterdir():
+        at = path.read_bytes().find(BODY)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(b"A")
+
+
+def test_a_body_that_is_damaged_in_the_log_is_read_from_its_other_copy(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path) as broker:
+        message_id = publish(broker, replicas=2)
+        wait_until(lambda: len(holding(broker, message_id).copies) == 2, "copying")
+        damage_log(tmp_path)
+        assert [lease.body for lease in broker.lease("q")] == [BODY]
+        wait_until_settled(broker, "mending")
+        assert len(holding(broker, message_id).copies) == 2
+        assert broker.stats("q")["totals"]["damaged"] == 0
+
+
+def test_what_a_device_does_not_take_stays_in_the_log_and_lacks_nothing(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, TO_A, devices="a") as broker:
+        with disks["a"].being("unwritable"):
+            message_id = publish(broker)
+            wait_until(lambda: not holding(broker, message_id).pending, "failing")
+        wait_until_settled(broker, "forgetting")
+        assert holding(broker, message_id).copies == {LOG}
+
+
+def test_a_body_comes_back_into_the_log_also_at_the_second_try(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, TO_A, TO_B) as broker:
+        message_id = publish(broker, replicas=2)
+        wait_until(lambda: holding(broker, message_id).copies == {"a", "b"}, "moving")
+        wait_until_settled(broker, "moving")
+        with disks["b"].being("failing"):
+            with disks["a"].being("failing"):
+                for device in ("a", "b"):
+                    wait_until(lambda name=device: not is_usable(broker, name), "failing")
+                wait_until(lambda: LOG in holding(broker, message_id).pending, "trying")
+            wait_until(lambda: LOG in holding(broker, message_id).copies, "coming home")
+        assert [lease.body for lease in broker.lease("q")] == [BODY]
+
+
+def test_a_copy_that_was_lacking_before_a_restart_is_made_after_it(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker, disks["a"].being("failing"):
+        wait_until(lambda: not is_usable(broker, "a"), "failing")
+        message_id = publish(broker, replicas=2)
+    with open_broker(tmp_path, devices="a") as broker:
+        wait_until(lambda: holding(broker, message_id).copies == {LOG, "a"}, "mending")
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_message_that_is_damaged_in_a_closed_log_is_read_from_its_other_copy(
+    tmp_path: Path, disks: Disks, *, moved: bool
+) -> None:
+    rules = (TO_A, TO_B) if moved else (TO_A,)
+    with open_broker(tmp_path, *rules) as broker:
+        message_id = publish(broker, replicas=2)
+        wait_until_settled(broker, "moving")
+        copies = holding(broker, message_id).copies
+        assert (LOG in copies) is not moved
+    shutil.rmtree(tmp_path / "data" / "checkpoints")
+    damage_log(tmp_path)
+    with open_broker(tmp_path, *rules) as broker:
+        assert [lease.body for lease in broker.lease("q", wait_ms=5_000)] == [BODY]
+        assert broker.health()["damage"] == []
+        wait_until_settled(broker, "mending")
+        assert len(holding(broker, message_id).copies) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.core.copies import LOG, name_of
+from ebbmq.errors import InvalidMessage
 from ebbmq.limits import DAY_MS
 from ebbmq.node.outflow import parse_id
 from ebbmq.testing import ManualClock
@@ -189,3 +190,13 @@ def test_after_a_restart_nothing_is_looked_at_twice_and_nothing_is_left_out(
     scene.until_on(late, "cold")
     bodies = [lease.body for lease in scene.broker.lease("q", 20)]
     assert sorted(bodies) == sorted([b"body %d" % number for number in range(5)] * 2)
+
+
+def test_a_counted_peek_is_an_access_and_another_is_not(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=100.0, **FADING))
+    publish(scene, 1)
+    scene.broker.peek("q", 1)
+    assert scene.broker.peek("q", 1, counted=True)[0].access_rate == 0.0
+    assert scene.broker.peek("q", 1)[0].access_rate == pytest.approx(1.0)
+    with pytest.raises(InvalidMessage, match="where"):
+        scene.broker.peek("q", 1, counted=True, where=bool)

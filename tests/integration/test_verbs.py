@@ -490,6 +490,9 @@ class TestLooking:
 
     def test_where_chooses_beyond_the_first(self, broker: Any, queue: str) -> None:
         broker.publish(queue, [Message(b"%d" % n) for n in range(200)])
+        with pytest.raises(InvalidMessage):
+            broker.peek(queue, 2, where=bool, counted=True)
+        assert len(broker.peek(queue, 2, counted=True)) == 2
         found = broker.peek(queue, 2, where=lambda message: message.body.endswith(b"99"))
         assert bodies(found) == [b"99", b"199"]
         assert broker.peek(queue, 2, where=lambda message: False) == []
@@ -542,7 +545,8 @@ class TestLooking:
             broker.why(identity)
 
     def test_health_is_told(self, broker: Any) -> None:
-        assert broker.health() == {"ready": True, "problems": [], "damage": []}
+        told = {"ready": True, "problems": [], "damage": [], "devices": []}
+        assert broker.health() == told
 
 
 class TestManaging:

@@ -21,9 +21,10 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 @click.option(
     "--count", type=click.IntRange(min=1), default=10, show_default=True, help="How many at most."
 )
+@click.option("--counted", is_flag=True, help="A look is an access, as the decay score counts it.")
 @anywhere_options
 @pass_session
-def peek(session: Session, queue: str, state: State, count: int) -> None:
+def peek(session: Session, queue: str, state: State, count: int, *, counted: bool) -> None:
     """Show messages of QUEUE in the order they would be delivered; nothing changes by looking.
 
     \b
@@ -33,7 +34,7 @@ def peek(session: Session, queue: str, state: State, count: int) -> None:
     """
     with session.open() as broker:
         session.require_queue(broker, queue)
-        found = broker.peek(queue, count, state=state)
+        found = broker.peek(queue, count, state=state, counted=counted)
         depth = broker.stats(queue)["depth"]
     if session.as_json:
         session.show_json([messages.as_json(message) for message in found])

@@ -263,9 +263,10 @@ class AsyncClient(AsyncRuleVerbs):
         *,
         state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
         where: Callable[[Peeked], bool] | None = None,
+        counted: bool = False,
     ) -> list[Peeked]:
         """See Broker.peek; `where` runs here, on messages that are fetched for it."""
-        return await self._play(scripts.peek(queue, count, state, where))
+        return await self._play(scripts.peek(queue, count, state, where, counted=counted))
 
     async def redrive(
         self,

@@ -206,11 +206,12 @@ def settle(queue: str, verb: str, form: msgspec.Struct) -> Call[list[str]]:
     )
 
 
-def peek(queue: str, count: int, state: str) -> Call[list[Peeked]]:
+def peek(queue: str, count: int, state: str, *, counted: bool = False) -> Call[list[Peeked]]:
     """Messages in a state, in delivery order if they are ready."""
+    asked = {"count": count, "state": state} | ({"counted": "true"} if counted else {})
     return Call(
         method="GET",
-        path=f"{_queue(queue, 'messages')}?{urlencode({'count': count, 'state': state})}",
+        path=f"{_queue(queue, 'messages')}?{urlencode(asked)}",
         read=lambda body: [codec.peeked_of(form) for form in _peeks(body).messages],
     )
 

@@ -258,9 +258,10 @@ class Client(RuleVerbs):
         *,
         state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
         where: Callable[[Peeked], bool] | None = None,
+        counted: bool = False,
     ) -> list[Peeked]:
         """See Broker.peek; `where` runs here, on messages that are fetched for it."""
-        return self._play(scripts.peek(queue, count, state, where))
+        return self._play(scripts.peek(queue, count, state, where, counted=counted))
 
     def redrive(
         self,

@@ -201,15 +201,22 @@ def extend(queue: str, tokens: Iterable[str], timeout_ms: int) -> Script[None]:
 
 
 def peek(
-    queue: str, count: int, state: str, where: Callable[[Peeked], bool] | None
+    queue: str,
+    count: int,
+    state: str,
+    where: Callable[[Peeked], bool] | None,
+    *,
+    counted: bool = False,
 ) -> Script[list[Peeked]]:
     """See Broker.peek; `where` runs here, on messages fetched in growing numbers."""
     if state not in STATES:
         raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
+    if counted and where is not None:
+        raise InvalidMessage("a counted peek cannot choose with where", "leave one of them out")
     arguments.check_lease(count, 0, None)
     asked = count
     while True:
-        reply = yield calls.peek(queue, asked, state)
+        reply = yield calls.peek(queue, asked, state, counted=counted)
         seen: list[Peeked] = reply.value
         found = seen if where is None else [message for message in seen if where(message)]
         if where is None or len(found) >= count or len(seen) < asked:

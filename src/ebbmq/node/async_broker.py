@@ -442,10 +442,13 @@ class AsyncBroker(AsyncRuleVerbs):
         *,
         state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
         where: Callable[[Peeked], bool] | None = None,
+        counted: bool = False,
         bytes_max: int | None = None,
     ) -> list[Peeked]:
         """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
-        return await self._call(leasing.peek, self._engine, queue, count, state, where, bytes_max)
+        return await self._call(
+            leasing.peek, self._engine, queue, count, state, where, bytes_max, counted=counted
+        )
 
     async def redrive(
         self,

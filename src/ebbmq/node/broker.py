@@ -346,9 +346,13 @@ class Broker(RuleVerbs):
         *,
         state: Literal["ready", "leased", "scheduled", "replicating", "dying"] = "ready",
         where: Callable[[Peeked], bool] | None = None,
+        counted: bool = False,
     ) -> list[Peeked]:
-        """Look at messages without changing anything; ready ones in delivery order."""
-        return leasing.peek(self.engine, queue, count, state, where)
+        """Look at messages without changing anything; ready ones in delivery order.
+
+        With `counted` a look is an access, which the decay score of the queue may count.
+        """
+        return leasing.peek(self.engine, queue, count, state, where, counted=counted)
 
     def redrive(
         self,

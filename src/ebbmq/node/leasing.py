@@ -409,13 +409,15 @@ def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
         log.error("damaged_body", message=identity, queue=shard.queue.spec.name)
 
 
-def peek(
+def peek(  # noqa: PLR0913  # what a caller may say about what to show
     engine: Engine,
     name: str,
     count: int,
     state: str,
     where: Callable[[Peeked], bool] | None,
     bytes_max: int | None = None,
+    *,
+    counted: bool = False,
 ) -> list[Peeked]:
     """Look at messages in delivery order (ready) or in order of arrival (other states).
 
@@ -426,11 +428,15 @@ def peek(
         state: the state they are in.
         where: which of them to return; None returns all.
         bytes_max: most bytes of bodies to return together, but always one message.
+        counted: whether to look is an access.
     """
     if state not in STATES:
         raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
+    if counted and where is not None:
+        raise InvalidMessage("a counted peek cannot choose with where", "leave one of them out")
     check_lease(count, 0, None)
     out: list[Peeked] = []
+    shown: list[tuple[Shard, int]] = []
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
@@ -453,6 +459,10 @@ def peek(
             if out and bytes_max is not None and total > bytes_max:
                 break
             out.append(found)
+            shown.append((shard, seq))
+    if counted and queue.spec.score_access_bonus:
+        with engine.lock:
+            engine.keeping.count_looks(shown)
     return out
 
 

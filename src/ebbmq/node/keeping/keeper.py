@@ -171,6 +171,14 @@ class Keeper:
             for shard, grants in granted:
                 self.reviewer.was_read(shard, grants.seqs, grants.deadline_ms)
 
+    def count_looks(self, seen: Iterable[tuple[Shard, int]]) -> None:
+        """Messages were looked at, and it counts: they are looked at again soon."""
+        now_ms = self._engine.now_ms()
+        for shard, seq in seen:
+            shard.partition.accesses.credit([seq], now_ms)
+            if not self.is_idle:
+                self.reviewer.was_read(shard, [seq], now_ms)
+
     # Bodies that are elsewhere
 
     def fetch_ahead(self, shard: Shard, wanted: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -88,7 +88,7 @@ class Messages:
         queue = request.route.name
         self._context.access.check(request.caller, "consume", queue)
         check_memory(self._context)
-        found = routes.parameters(request.query, ("count", "state"))
+        found = routes.parameters(request.query, ("count", "state", "counted"))
         count = routes.whole(found, "count", _PEEK_COUNT)
         state = found.get("state", "ready")
         if state not in _STATES:
@@ -97,6 +97,7 @@ class Messages:
             queue,
             _PEEK_COUNT if count is None else count,
             state=state,  # type: ignore[arg-type]  # it is one of _STATES
+            counted=routes.flag(found, "counted"),
             bytes_max=limits.ANSWER_BYTES_MAX,
         )
         return codec.encode(forms.PeeksForm([codec.peek_form(each) for each in peeked]))

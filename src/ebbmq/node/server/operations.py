@@ -42,6 +42,8 @@ class PeekQuery(msgspec.Struct):
 
     count: forms.Count = 10
     state: forms.State = "ready"
+    #: Whether to look is an access, which the decay score of the queue may count.
+    counted: bool = False
 
 
 #: As many digits as a number in a query may have.

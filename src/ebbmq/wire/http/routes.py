@@ -122,3 +122,15 @@ def whole(found: dict[str, str], name: str, default: int | None = None) -> int |
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(limits.DURATION_MS_MAX)):
         raise InvalidRequest(f"parameter {name} is {text!r:.80}", "use a whole number")
     return int(text)
+
+
+def flag(found: dict[str, str], name: str) -> bool:
+    """A parameter as yes or no; no if it is not given.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    text = found.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"parameter {name} is {text!r:.80}", "use true or false")
+    return text == "true"

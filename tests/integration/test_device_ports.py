@@ -141,10 +141,22 @@ def test_a_full_device_refuses_what_does_not_fit_and_takes_what_does(tmp_path):
         assert port.state.usable
 
 
+_PLAIN = """
+import sys, threading
+from ebbmq import Broker
+with Broker.open(sys.argv[1]) as broker:
+    assert broker.engine.devices is None
+    broker.devices()
+    print([each.name for each in threading.enumerate() if "device" in each.name])
+loaded = ("ebbmq.holding.opening", "ebbmq.node.devices.registry", "sqlite3")
+print([name for name in (*loaded, "psycopg", "valkey", "obstore", "pyarrow") if name in sys.modules])
+"""
+
+
 def test_without_devices_there_is_no_thread_and_nothing_is_loaded(tmp_path):
-    with Broker.open(tmp_path / "data") as broker:
-        assert broker.engine.devices is None
-        assert threads() == set()
+    command = [sys.executable, "-c", _PLAIN, str(tmp_path / "data")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n") == ["[]", "[]", ""]
 
 
 def test_a_broker_opens_its_devices_and_closes_them(tmp_path):

@@ -13,6 +13,7 @@ from ebbmq_spark.simulation import fleet
 from ebbmq_spark.simulation.picture import draw
 from ebbmq_spark.simulation.study import best_toml, study
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
+from ebbmq_spark.simulation.traces import read_trace
 from ebbmq_spark.simulation.traffic import InvalidTrace, save, to_table
 from tests.pipeline.loads import random_traffic
 
@@ -35,7 +36,10 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     pq.write_table(rows, tmp_path / "trace" / "1.parquet")
     seen = []
     studies = study(
-        spark, str(tmp_path / "trace"), SWEEP, progress=lambda done, of: seen.append((done, of))
+        spark,
+        read_trace(spark, str(tmp_path / "trace")),
+        SWEEP,
+        progress=lambda done, of: seen.append((done, of)),
     )
     assert [each.queue for each in studies] == ["q", "small"]
     for each, load in zip(studies, (LARGE, small), strict=True):
@@ -67,7 +71,7 @@ def test_what_a_trace_lacks_is_named(
 ) -> None:
     pq.write_table(to_table(LARGE).drop_columns(drop), tmp_path / "t.parquet")
     with pytest.raises(InvalidTrace, match=what) as refused:
-        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+        study(spark, read_trace(spark, str(tmp_path / "t.parquet")), SWEEP)
     assert refused.value.action
 
 
@@ -75,20 +79,20 @@ def test_what_a_trace_lacks_can_be_said(spark: SparkSession, tmp_path: Path) -> 
     rows = to_table(LARGE).drop_columns(["useful_ms", "consumers"])
     pq.write_table(rows, tmp_path / "t.parquet")
     sweep = Sweep(traffic=TrafficSpec(useful_ms=500, consumers=2), policies={"only": {}})
-    (found,) = study(spark, str(tmp_path / "t.parquet"), sweep)
+    (found,) = study(spark, read_trace(spark, str(tmp_path / "t.parquet")), sweep)
     assert [each.policy for each in found.outcomes] == ["fifo", "importance", "only"]
 
 
 def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match="nowhere"):
-        study(spark, str(tmp_path / "nowhere.parquet"), SWEEP)
+        study(spark, read_trace(spark, str(tmp_path / "nowhere.parquet")), SWEEP)
     wrong = to_table(LARGE).set_column(1, "at_ms", pa.array(["noon"] * 300))
     pq.write_table(wrong, tmp_path / "t.parquet")
     with pytest.raises(InvalidTrace, match="column at_ms"):
-        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+        study(spark, read_trace(spark, str(tmp_path / "t.parquet")), SWEEP)
     pq.write_table(to_table(LARGE).slice(0, 0), tmp_path / "empty.parquet")
     with pytest.raises(InvalidTrace, match="no messages"):
-        study(spark, str(tmp_path / "empty.parquet"), SWEEP)
+        study(spark, read_trace(spark, str(tmp_path / "empty.parquet")), SWEEP)
 
 
 def test_a_value_no_broker_takes_is_named_though_an_executor_found_it(
@@ -97,7 +101,7 @@ def test_a_value_no_broker_takes_is_named_though_an_executor_found_it(
     wrong = to_table(LARGE).set_column(2, "importance", pa.array([77] * 300, pa.int32()))
     pq.write_table(wrong, tmp_path / "t.parquet")
     with pytest.raises(InvalidTrace, match="importance is 77"):
-        study(spark, str(tmp_path / "t.parquet"), SWEEP)
+        study(spark, read_trace(spark, str(tmp_path / "t.parquet")), SWEEP)
 
 
 def test_too_many_simulations_are_refused() -> None:

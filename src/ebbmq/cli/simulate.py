@@ -90,6 +90,7 @@ def simulate(session: Session, /, **options: Any) -> None:
     _require_spark()
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
     from ebbmq_spark.simulation.study import study  # noqa: PLC0415
+    from ebbmq_spark.simulation.traces import read_trace  # noqa: PLC0415
 
     sweep = _sweep(options)
     settings = Settings(master=options["master"], memory=options["memory"])
@@ -103,7 +104,7 @@ def simulate(session: Session, /, **options: Any) -> None:
 
             studies = study(
                 spark,
-                trace,
+                read_trace(spark, trace),
                 sweep,
                 resolution_ms=options["resolution_ms"],
                 progress=watch if settings.has_driver and session.err.is_terminal else None,

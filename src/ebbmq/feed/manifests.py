@@ -12,6 +12,7 @@ import msgspec
 
 from ebbmq.errors import ClientError
 from ebbmq.feed.events import EVENTS
+from ebbmq.feed.plans import PLANS
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.traces import TRACE
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
 
 FORMAT: Final = 1
-TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, TRACE)}
+TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, TRACE)}
 
 
 class UnknownFeed(ClientError):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from ebbmq_spark.simulation import fleet, front, picture, traces
+from ebbmq_spark.simulation import fleet, front, picture
 from ebbmq_spark.simulation.sweep import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.model import QueueSpec
     from ebbmq_spark.simulation.outcome import Outcome
@@ -45,19 +45,19 @@ class QueueStudy(NamedTuple):
 
 def study(
     spark: SparkSession,
-    trace: str,
+    trace: DataFrame,
     sweep: Sweep,
     *,
     resolution_ms: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[QueueStudy]:
-    """Try every policy on every queue of the trace in this file.
+    """Try every policy on every queue of a trace, as `traces.read_trace` makes it.
 
     Raises:
-        InvalidTrace: the trace cannot be read, or holds what no broker would have taken.
+        InvalidTrace: the trace is empty, or holds what no broker would have taken.
         InvalidSpec: a policy is not one a queue can have.
     """
-    blocks = fleet.prepare(traces.read_trace(spark, trace), sweep)
+    blocks = fleet.prepare(trace, sweep)
     try:
         trials = fleet.trials_of(sweep, blocks.queues)
 

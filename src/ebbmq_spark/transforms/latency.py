@@ -1,0 +1,122 @@
+"""How long work takes, and the decay factor that asks for: the fleet's half of adaptive decay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from ebbmq.feed import events as feed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.model import QueueSpec
+
+_HOUR_MS = 3_600_000
+#: Of the sketch: its ranks are off by one in so many.
+_ACCURACY = 1_000
+_ADAPT = {
+    "raise_above_ms": T.DoubleType(),
+    "lower_below_ms": T.DoubleType(),
+    "step": T.DoubleType(),
+    "factor_min": T.DoubleType(),
+    "factor_max": T.DoubleType(),
+}
+
+
+def latency_profile(events: DataFrame) -> DataFrame:
+    """How long leases lasted, by queue, node and hour; percentiles by a sketch.
+
+    A lease that was released says nothing about the work and does not count.
+
+    Returns:
+        queue, node, hour_ms (the instant it begins), leases, failures, mean_ms, p50_ms, p95_ms,
+        p99_ms
+    """
+    settled = feed.SETTLES - {"released"}
+    hour_ms = (F.floor(F.col("at_ms") / _HOUR_MS) * _HOUR_MS).cast("long")
+    ranks = F.percentile_approx("latency_ms", [0.5, 0.95, 0.99], _ACCURACY)
+    return (
+        events.where(F.col("event").isin(*settled) & F.col("latency_ms").isNotNull())
+        .groupBy("queue", "node", hour_ms.alias("hour_ms"))
+        .agg(
+            F.count("*").alias("leases"),
+            F.count_if(F.col("event").isin(*feed.FAILURES)).alias("failures"),
+            F.avg("latency_ms").alias("mean_ms"),
+            ranks.alias("_ranks"),
+        )
+        .select(
+            "queue",
+            "node",
+            "hour_ms",
+            "leases",
+            "failures",
+            "mean_ms",
+            *(F.get("_ranks", at).alias(f"p{p}_ms") for at, p in enumerate((50, 95, 99))),
+        )
+    )
+
+
+def adapting(spark: SparkSession, specs: Iterable[QueueSpec]) -> DataFrame:
+    """The controllers of the queues that have one: a row each, by the names of `AdaptSpec`."""
+    fields = [T.StructField(name, kind) for name, kind in _ADAPT.items()]
+    schema = T.StructType([T.StructField("queue", T.StringType(), nullable=False), *fields])
+    rows = [
+        (spec.name, *(float(getattr(spec.adapt, name)) for name in _ADAPT))
+        for spec in specs
+        if spec.adapt is not None
+    ]
+    return spark.createDataFrame(rows, schema)
+
+
+def recommended_factors(
+    events: DataFrame, controllers: DataFrame, before: DataFrame, *, since_ms: int, until_ms: int
+) -> DataFrame:
+    """The decay factor for the new messages of each queue that adapts, from the whole fleet.
+
+    One step of `policy.adapt.AdaptiveDecay` on the mean latency over all nodes since the last run:
+    up where it is above the upper threshold, down where it is below the lower one. A queue of
+    which nothing is told since keeps its factor.
+
+    Args:
+        events: of the table EVENTS.
+        controllers: as `adapting` makes them.
+        before: queue, factor: what the last run recommended; a queue without one had 1.
+        since_ms: when the last run was; what happened before is judged already.
+        until_ms: how long the recommendation holds.
+
+    Returns:
+        queue, factor, mean_ms, leases, until_ms
+    """
+    recent = latency_profile(events.where(F.col("at_ms") >= since_ms))
+    means = recent.groupBy("queue").agg(
+        F.sum("leases").alias("leases"),
+        (F.sum(F.col("mean_ms") * F.col("leases")) / F.sum("leases")).alias("mean_ms"),
+    )
+    last = F.coalesce(F.col("factor"), F.lit(1.0))
+    factor = (
+        F.when(
+            F.col("mean_ms") > F.col("raise_above_ms"),
+            F.least(last * F.col("step"), F.col("factor_max")),
+        )
+        .when(
+            F.col("mean_ms") < F.col("lower_below_ms"),
+            F.greatest(last / F.col("step"), F.col("factor_min")),
+        )
+        .otherwise(last)
+    )
+    return (
+        controllers.join(means, on="queue", how="left")
+        .join(before.select("queue", "factor"), on="queue", how="left")
+        .select(
+            "queue",
+            factor.alias("factor"),
+            "mean_ms",
+            F.coalesce("leases", F.lit(0)).alias("leases"),
+            F.lit(until_ms).cast("long").alias("until_ms"),
+        )
+    )

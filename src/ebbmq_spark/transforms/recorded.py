@@ -1,0 +1,70 @@
+"""Recorded traffic as a trace: what was published, how long work took, by how many at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from ebbmq.feed import events as feed
+from ebbmq.feed.traces import TRACE
+from ebbmq_spark.schemas import schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def trace_of(events: DataFrame) -> DataFrame:
+    """The traffic in a feed, to be replayed: of the table TRACE, a row for each publish.
+
+    Work that was done takes as long as it took; of what was never done nobody knows, and it takes
+    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none.
+    """
+    key = ["queue", "message_id"]
+    published = events.where(F.col("event") == "published").dropDuplicates(key)
+    event = F.col("event")
+    worked = (
+        events.where(event.isin("acked", *feed.FAILURES))
+        .groupBy(*key)
+        .agg(
+            F.max(F.when(event == "acked", F.col("latency_ms"))).alias("took_ms"),
+            F.count_if(event.isin(*feed.FAILURES)).alias("failed"),
+        )
+    )
+    mean_ms = F.avg("took_ms").over(Window.partitionBy("queue"))
+    joined = (
+        published.join(worked, on=key, how="left")
+        .withColumn("service_ms", F.coalesce("took_ms", mean_ms, F.lit(0.0)))
+        .join(concurrency(events), on="queue", how="left")
+    )
+    columns = {
+        "bytes": F.coalesce("bytes", F.lit(0)),
+        "failures": F.coalesce("failed", F.lit(0)),
+        "useful_ms": F.col("ttl_ms"),
+    }
+    return joined.select(
+        *(
+            columns.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
+            for field in schema_of(TRACE)
+        )
+    )
+
+
+def concurrency(events: DataFrame) -> DataFrame:
+    """The most leases of a queue that were held at once: queue, consumers."""
+    step = (
+        F.when(F.col("event") == "leased", F.lit(1))
+        .when(F.col("event").isin(*feed.SETTLES), F.lit(-1))
+        .otherwise(F.lit(0))
+    )
+    # At one instant leases end before others begin; by node and number, so that it is the same
+    # each time.
+    in_time = Window.partitionBy("queue").orderBy("at_ms", step, "node", "boot", "seq")
+    held = F.sum(step).over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    return (
+        events.where(step != 0)
+        .select("queue", held.alias("held"))
+        .groupBy("queue")
+        .agg(F.greatest(F.max("held"), F.lit(1)).cast("int").alias("consumers"))
+    )

@@ -1,0 +1,106 @@
+"""A lake is what its manifests say: nothing half written, nothing unknown, nothing from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.testing import assertDataFrameEqual
+
+from ebbmq.feed import layout
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import Manifest, Part, UnknownFeed, encode
+from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.transforms.recorded import trace_of
+from tests.pipeline.rows import NOW_MS, TOLD, events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def tell(root: Path, number: int, rows: list[dict], **changes: object) -> Path:
+    """Write rows as a node does: the file, then the manifest; returns the file."""
+    name = layout.events_file(NOW_MS, "a", 1, number)
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    full = [{**dict.fromkeys(EVENTS.names), **TOLD, **row} for row in rows]
+    pq.write_table(pa.Table.from_pylist(full, schema=schema_of(EVENTS)), path)
+    manifest = Manifest(
+        table="events", version=1, node="a", boot=1, number=number, written_at_ms=NOW_MS,
+        parts=(Part(name, len(rows), path.stat().st_size),),
+    )  # fmt: skip
+    manifest = msgspec.structs.replace(manifest, **changes)
+    stored = root / layout.manifest_file("events", NOW_MS, "a", 1, number)
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    stored.write_bytes(encode(manifest))
+    return path
+
+
+def test_what_a_manifest_names_is_read_and_nothing_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = tell(tmp_path, 1, [{"seq": 1}, {"seq": 2, "event": "leased"}])
+    tell(tmp_path, 2, [{"seq": 3, "event": "acked", "latency_ms": 5}])
+    (first.parent / "half-written.parquet").write_bytes(b"PAR1")
+    found = visible(tmp_path, EVENTS)
+    assert len(found.manifests) == 2
+    assertDataFrameEqual(
+        read_table(spark, EVENTS, found.files),
+        events(
+            spark,
+            {"seq": 1},
+            {"seq": 2, "event": "leased"},
+            {"seq": 3, "event": "acked", "latency_ms": 5},
+        ),
+    )
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    tell(tmp_path, 1, [{"seq": 1}])
+    tell(tmp_path, 2, [{"seq": 2}], version=9)
+    tell(tmp_path, 3, [{"seq": 3}]).write_bytes(b"cut off")
+    tell(tmp_path, 4, [{"seq": 4}]).unlink()
+    tell(tmp_path, 5, [{"seq": 5}], parts=(Part("../../etc/passwd", 1, 1),))
+    torn = tmp_path / layout.manifest_file("events", NOW_MS, "a", 1, 6)
+    torn.write_bytes(b'{"format": 1, "tab')
+    found = visible(tmp_path, EVENTS)
+    assert [manifest.number for manifest in found.manifests] == [1]
+    told = " / ".join(error.detail for error in found.refused)
+    for what in ("version 9", "7 bytes instead of", "is missing", "outside", "no manifest"):
+        assert what in told
+
+
+def test_an_empty_lake_is_a_table_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    assert read_table(spark, EVENTS, visible(tmp_path, EVENTS).files).count() == 0
+    with pytest.raises(UnknownFeed, match="no lake"):
+        visible(tmp_path / "nowhere", EVENTS)
+
+
+def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
+    sent = {"event": "published", "bytes": 50, "importance": 7}
+    told = events(
+        spark,
+        {"seq": 1, "message_id": "done", **sent, "ttl_ms": 900, "delay_ms": 3},
+        {"seq": 2, "message_id": "failed once", **sent, "at_ms": NOW_MS + 1},
+        {"seq": 3, "message_id": "never done", **sent, "at_ms": NOW_MS + 2},
+        {"seq": 4, "message_id": "done", "event": "leased", "at_ms": NOW_MS + 5},
+        {"seq": 5, "message_id": "failed once", "event": "leased", "at_ms": NOW_MS + 6},
+        {"seq": 6, "message_id": "done", "event": "acked", "at_ms": NOW_MS + 15, "latency_ms": 10},
+        {"seq": 7, "message_id": "failed once", "event": "retried", "at_ms": NOW_MS + 15,
+         "latency_ms": 9},
+        {"seq": 8, "message_id": "failed once", "event": "leased", "at_ms": NOW_MS + 15},
+        {"seq": 9, "message_id": "failed once", "event": "acked", "at_ms": NOW_MS + 45,
+         "latency_ms": 30},
+    )  # fmt: skip
+    got = sorted(tuple(row) for row in trace_of(told).collect())
+    assert got == [
+        ("q", NOW_MS, 7, 900, None, 3, 50, 10.0, 0, 900, 2),
+        ("q", NOW_MS + 1, 7, None, None, None, 50, 30.0, 1, None, 2),
+        ("q", NOW_MS + 2, 7, None, None, None, 50, 20.0, 0, None, 2),
+    ]

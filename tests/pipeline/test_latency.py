@@ -1,0 +1,93 @@
+"""How long work takes, and what decay factor the whole fleet asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.testing import assertDataFrameEqual
+
+from ebbmq.model import AdaptSpec, QueueSpec
+from ebbmq.policy.adapt import AdaptiveDecay, AdaptState
+from ebbmq_spark.transforms.latency import adapting, latency_profile, recommended_factors
+from tests.pipeline.rows import NOW_MS, events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR_MS = 3_600_000
+THIS_HOUR_MS = NOW_MS // HOUR_MS * HOUR_MS
+ADAPT = AdaptSpec(raise_above_ms=1_000, lower_below_ms=500, step=1.5, dwell_ms=0, factor_max=4)
+
+
+def test_latencies_are_told_by_queue_node_and_hour(spark: SparkSession) -> None:
+    told = events(
+        spark,
+        *({"seq": n, "event": "acked", "at_ms": THIS_HOUR_MS, "latency_ms": n}
+          for n in range(1, 101)),
+        {"node": "b", "event": "retried", "at_ms": THIS_HOUR_MS, "latency_ms": 40},
+        {"node": "b", "event": "acked", "at_ms": THIS_HOUR_MS + HOUR_MS, "latency_ms": 60},
+        {"node": "b", "event": "released", "at_ms": THIS_HOUR_MS, "latency_ms": 9_999},
+        {"node": "b", "event": "published", "at_ms": THIS_HOUR_MS},
+    )  # fmt: skip
+    assertDataFrameEqual(
+        latency_profile(told),
+        spark.createDataFrame(
+            [
+                ("q", "a", THIS_HOUR_MS, 100, 0, 50.5, 50, 95, 99),
+                ("q", "b", THIS_HOUR_MS, 1, 1, 40.0, 40, 40, 40),
+                ("q", "b", THIS_HOUR_MS + HOUR_MS, 1, 0, 60.0, 60, 60, 60),
+            ],
+            "queue string, node string, hour_ms long, leases long, failures long, mean_ms double, "
+            "p50_ms long, p95_ms long, p99_ms long",
+        ),
+    )
+
+
+def test_a_step_is_that_of_the_brokers_own_controller(spark: SparkSession) -> None:
+    cases = {
+        f"from {before} at {latency_ms} ms": (before, latency_ms)
+        for before in (1.0, 2.0, 3.5)
+        for latency_ms in (100, 700, 5_000)
+    }
+    expected = {}
+    for queue, (before, latency_ms) in cases.items():
+        controller = AdaptiveDecay(ADAPT)
+        controller.restore(AdaptState(factor=before))
+        controller.observe(latency_ms, NOW_MS)
+        expected[queue] = (controller.factor(NOW_MS), latency_ms, 1, NOW_MS + HOUR_MS)
+    told = events(
+        spark,
+        *(
+            {"queue": queue, "event": "acked", "latency_ms": latency_ms, "node": "far away"}
+            for queue, (_, latency_ms) in cases.items()
+        ),
+    )
+    specs = [QueueSpec(queue, adapt=ADAPT) for queue in cases]
+    got = recommended_factors(
+        told,
+        adapting(spark, [*specs, QueueSpec("does not adapt")]),
+        spark.createDataFrame(
+            [(queue, before) for queue, (before, _) in cases.items()],
+            "queue string, factor double",
+        ),
+        since_ms=NOW_MS,
+        until_ms=NOW_MS + HOUR_MS,
+    ).collect()
+    assert {row.queue: tuple(row)[1:] for row in got} == expected
+    assert len({factor for factor, *_ in expected.values()}) > 5
+
+
+def test_slow_consumers_anywhere_count_for_the_whole_fleet(spark: SparkSession) -> None:
+    told = events(
+        spark,
+        *({"seq": n, "event": "acked", "latency_ms": 100} for n in range(1, 4)),
+        *({"node": "slow", "seq": n, "event": "acked", "latency_ms": 9_000} for n in range(1, 4)),
+        {"node": "slow", "seq": 9, "event": "acked", "latency_ms": 90_000, "at_ms": NOW_MS - 1},
+    )
+    queues = adapting(spark, [QueueSpec("q", adapt=ADAPT), QueueSpec("quiet", adapt=ADAPT)])
+    before = spark.createDataFrame([("quiet", 2.0)], "queue string, factor double")
+    got = recommended_factors(told, queues, before, since_ms=NOW_MS, until_ms=NOW_MS + 1)
+    assert {row.queue: (row.factor, row.mean_ms) for row in got.collect()} == {
+        "q": (1.5, 4_550.0),
+        "quiet": (2.0, None),
+    }

@@ -1,0 +1,135 @@
+"""Plans for a fleet: what a broker would decide for each message, and what there is room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from ebbmq.feed.plans import PLANS
+from ebbmq.model import QueueSpec
+from ebbmq.policy.decay import Phase
+from ebbmq.policy.placement import Placed, Terms, place
+from ebbmq.policy.rules.choose import Chooser, Strategy
+from ebbmq.policy.rules.properties import DeviceState, Properties
+from ebbmq.policy.rules.rule import RuleSet
+from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.transforms.parameters import parameters_of
+from ebbmq_spark.transforms.plans import planned, wanted_target, within_capacity
+from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPEC = QueueSpec(
+    "q", score_per_day=10, score_access_bonus=1, max_replicas=3, tiers=("ssd", "hdd", "s3")
+)
+YOUNG, MIDDLE, OLD = (NOW_MS - days * DAY_MS for days in (1, 7, 20))
+
+
+def test_targets_are_those_of_the_broker(spark: SparkSession) -> None:
+    devices = Chooser(RuleSet(), Strategy()).view({f"d{n}": DeviceState() for n in range(12)})
+    cases = [
+        (enqueued, replicas, target, min_copies, max_replicas)
+        for enqueued in (YOUNG, MIDDLE, OLD)
+        for replicas in (1, 3)
+        for target in (1, 2, 4)
+        for min_copies in (1, 2)
+        for max_replicas in (None, 2, 5)
+    ]
+    rows = []
+    for enqueued, replicas, target, min_copies, max_replicas in cases:
+        spec = QueueSpec("q", score_per_day=10, min_copies=min_copies, max_replicas=max_replicas)
+        wanted = place(
+            Placed(
+                properties=Properties(), terms=Terms.of(spec), replicas=replicas, target=target,
+                copies=tuple(f"d{n}" for n in range(target)), enqueued_at_ms=enqueued,
+                review_at_ms=NOW_MS,
+            ),
+            NOW_MS,
+            devices,
+        )  # fmt: skip
+        rows.append((int(wanted.phase), replicas, target, min_copies, max_replicas, wanted.target))
+    frame = spark.createDataFrame(
+        rows,
+        "phase int, replicas int, replica_target int, min_copies int, max_replicas int, want int",
+    )
+    got = frame.select(wanted_target(F.col("phase")).alias("got"), "want").collect()
+    assert [row.got for row in got] == [row.want for row in got]
+    assert {row[0] for row in rows} == {int(phase) for phase in Phase}
+
+
+def test_each_message_gets_the_most_urgent_thing_to_do(spark: SparkSession) -> None:
+    rows = catalog(
+        spark,
+        {"message_id": "rises", "tier": "ssd", "enqueued_at_ms": YOUNG},
+        {"message_id": "full", "tier": "ssd", "enqueued_at_ms": YOUNG, "replica_target": 3,
+         "copies": 3},
+        {"message_id": "cools", "tier": "ssd", "enqueued_at_ms": MIDDLE},
+        {"message_id": "faded", "tier": "hdd", "enqueued_at_ms": OLD, "replica_target": 2,
+         "copies": 2},
+        {"message_id": "archived", "tier": "s3", "enqueued_at_ms": OLD, "copies": 2},
+        {"message_id": "read again", "tier": "s3", "enqueued_at_ms": OLD, "access_rate": 170.0,
+         "access_at_ms": NOW_MS},
+        {"message_id": "lost one", "tier": "hdd", "enqueued_at_ms": MIDDLE, "replicas": 2,
+         "replica_target": 2, "copies": 1},
+        {"message_id": "settled", "tier": "hdd", "enqueued_at_ms": MIDDLE},
+        {"message_id": "worked on", "tier": "ssd", "enqueued_at_ms": OLD, "state": "leased"},
+    )  # fmt: skip
+    plan = planned(rows, parameters_of(spark, [SPEC]), now_ms=NOW_MS, until_ms=NOW_MS + 1)
+    assert plan.schema.names == list(PLANS.names)
+    got = {row.message_id: (row.action, row.to_tier, row.target) for row in plan.collect()}
+    assert got == {
+        "rises": ("add_copy", "ssd", 2),
+        "cools": ("move", "hdd", 1),
+        "faded": ("archive", "s3", 1),
+        "archived": ("drop_copy", "s3", 1),
+        "read again": ("promote", "ssd", 2),
+        "lost one": ("repair", "hdd", 2),
+    }
+    reasons = {row.message_id: row.reason for row in plan.collect()}
+    assert reasons["faded"] == "decay score 200.00, copies 2 of 1"
+
+
+def actions(spark: SparkSession, *rows: tuple):
+    base = {
+        "node": "a", "queue": "q", "partition": 0, "generation": 0, "from_tier": None, "target": 1,
+        "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0,
+    }  # fmt: skip
+    named = [
+        {
+            **base,
+            **dict(zip(("message_id", "action", "to_tier", "bytes", "value"), row, strict=True)),
+        }
+        for row in rows
+    ]
+    values = [tuple(row[name] for name in PLANS.names) for row in named]
+    return spark.createDataFrame(values, schema_of(PLANS))
+
+
+def test_where_room_is_short_the_most_valuable_goes_first(spark: SparkSession) -> None:
+    plan = actions(
+        spark,
+        ("best", "promote", "ssd", 400, 9.0),
+        ("good", "add_copy", "ssd", 400, 5.0),
+        ("poor", "add_copy", "ssd", 100, 1.0),
+        ("lost", "repair", "ssd", 100, 1_001.0),
+        ("goes", "drop_copy", "ssd", 0, 0.0),
+        ("elsewhere", "archive", "s3", 10**12, 0.5),
+        ("without tiers", "repair", None, 10**12, 1_000.0),
+    )
+    capacity = spark.createDataFrame([("ssd", 800)], "tier string, free_bytes long")
+    kept = within_capacity(plan, capacity).collect()
+    # What is worth less does not jump the queue, though it would fit.
+    assert {row.message_id for row in kept} == {
+        "best", "lost", "goes", "elsewhere", "without tiers",
+    }  # fmt: skip
+    assert sum(row.bytes for row in kept if row.to_tier == "ssd") <= 800
+
+
+def test_with_room_for_all_of_it_nothing_is_left_out(spark: SparkSession) -> None:
+    plan = actions(spark, *((f"m{n}", "move", "hdd", 10, float(n % 3)) for n in range(20)))
+    capacity = spark.createDataFrame([("hdd", 200)], "tier string, free_bytes long")
+    assert within_capacity(plan, capacity).count() == 20
+    none = spark.createDataFrame([("hdd", 0)], "tier string, free_bytes long")
+    assert within_capacity(plan, none).count() == 0

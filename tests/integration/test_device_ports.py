@@ -148,8 +148,9 @@ with Broker.open(sys.argv[1]) as broker:
     assert broker.engine.devices is None
     broker.devices()
     print([each.name for each in threading.enumerate() if "device" in each.name])
-loaded = ("ebbmq.holding.opening", "ebbmq.node.devices.registry", "sqlite3")
-print([name for name in (*loaded, "psycopg", "valkey", "obstore", "pyarrow") if name in sys.modules])
+needed = ["ebbmq.holding.opening", "ebbmq.node.devices.registry", "sqlite3"]
+needed += ["psycopg", "valkey", "obstore", "pyarrow"]
+print([name for name in needed if name in sys.modules])
 """
 
 

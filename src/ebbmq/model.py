@@ -465,6 +465,7 @@ SPEC_WHOLE: Final = {
     "failure_penalty": (0, limits.IMPORTANCE_MAX),
     "cache_bytes": (0, 1 << 62),
     "min_copies": (1, limits.REPLICAS_MAX),
+    "evaluate_every_ms": (1, limits.DURATION_MS_MAX),
 }
 SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
@@ -472,7 +473,6 @@ SPEC_WHOLE_OR_NONE: Final = {
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),
     "max_replicas": (1, limits.REPLICAS_MAX),
-    "evaluate_every_ms": (1, limits.DURATION_MS_MAX),
 }
 _CHOICES: Final = {
     "on_stale": ("drop", "dead_letter"),

@@ -101,10 +101,10 @@ def answer_of(leases: Sequence[Delivery]) -> bytes:
     for each in leases:
         alike = each.alike()
         if alike is None:
-            parts += leased.encode_all(map(codec.lease_form, each.leases()))
+            parts.append(leased.encode_all(map(codec.lease_form, each.leases())))
         else:
-            parts += leased.encode_alike(*alike, each.grants.seqs, each.payloads)
-    return leased.joined(parts)
+            parts.append(leased.encode_alike(*alike, each.grants.seqs, each.payloads))
+    return leased.answer(parts)
 
 
 async def _gone(receive: Receive) -> None:

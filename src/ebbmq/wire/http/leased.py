@@ -6,7 +6,7 @@ bytes are those that `forms.LeasesForm` would give.
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.model import Kept
@@ -34,8 +34,8 @@ def encode_alike(
     spelled: Mapping[str, str],
     numbers: Sequence[int],
     bodies: Iterable[bytes],
-) -> list[bytes]:
-    """The parts of leases whose bodies travel as base64, each followed by a comma.
+) -> bytes:
+    """Leases whose bodies travel as base64, with commas between them.
 
     Args:
         shared: the fields that are the same for all, by name.
@@ -58,21 +58,21 @@ def encode_alike(
             value = dict(shared[name]) if name == "headers" else shared[name]
             text = encode(value).decode().replace("%", "%%")
         fields.append(f'"{name}":{text}')
-    pattern = f'{{{",".join(fields)},"{_BODY}":'.encode()
-    heads = map(pattern.__mod__, zip(*columns, strict=True))
-    return [part for triple in zip(heads, map(encode, bodies), repeat(b"},")) for part in triple]
+    columns.append(map(encode, bodies))
+    pattern = f'{{{",".join(fields)},"{_BODY}":%b}}'.encode()
+    # One pattern for all of them: formatting it is one call, and nothing is joined after it.
+    values = chain.from_iterable(zip(*columns, strict=True))
+    return b",".join([pattern] * len(numbers)) % tuple(values)
 
 
-def encode_all(forms: Iterable[LeaseForm]) -> list[bytes]:
-    """The parts of any leases, each followed by a comma."""
-    return [part for form in forms for part in (encode(form), b",")]
+def encode_all(forms: Iterable[LeaseForm]) -> bytes:
+    """Any leases, with commas between them."""
+    return b",".join(map(encode, forms))
 
 
-def joined(parts: list[bytes]) -> bytes:
-    """The answer that these parts make."""
-    if parts:
-        parts[-1] = parts[-1][:-1]
-    return b"".join((_BEGIN, *parts, _END))
+def answer(parts: Iterable[bytes]) -> bytes:
+    """The answer that is made of these, of which none is empty."""
+    return b"%b%b%b" % (_BEGIN, b",".join(parts), _END)
 
 
 def _texts(values: Sequence[Any]) -> list[bytes]:

@@ -8,15 +8,32 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import AsyncBroker, Broker, LeaseLost, Message, QueueSpec
+from ebbmq.journal.disk import MemoryDisk, MemoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sized
     from pathlib import Path
 
 
-def run(tmp_path: Path, story: Callable[[AsyncBroker, Sized], Awaitable[None]]) -> None:
+class WaitingFile(MemoryFile):
+    """Whatever it holds, the device is to be waited for."""
+
+    def read_cached(self, offset: int, nbytes: int) -> bytes | None:
+        return None
+
+
+class WaitingDisk(MemoryDisk):
+    def open(self, name: str) -> WaitingFile:
+        return WaitingFile(self, self._content(name))
+
+
+def run(
+    tmp_path: Path,
+    story: Callable[[AsyncBroker, Sized], Awaitable[None]],
+    disk: MemoryDisk | None = None,
+) -> None:
     async def told() -> None:
-        inner = Broker.open(tmp_path / "data")
+        inner = Broker.open(tmp_path / "data", disk=disk)
         async with AsyncBroker(inner) as broker:
             await broker.declare(QueueSpec("q"))
             polls = inner.engine.catalog.queue("q").waiters
@@ -94,7 +111,7 @@ def test_a_lease_cancelled_while_its_bodies_are_read_is_given_back(tmp_path: Pat
         again = await broker.lease("q", 10)
         assert [one.failures for one in again] == [0] * 10
 
-    run(tmp_path, story)
+    run(tmp_path, story, WaitingDisk())
 
 
 def test_a_lease_stays_below_a_number_of_bytes_and_gives_the_rest_back(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.core.copies import LOG, name_of
+from ebbmq.errors import Overloaded
 from ebbmq.holding import opening
 from ebbmq.node.outflow import parse_id
 from tests.crash.copies import wait_until_settled
 from tests.crash.devices import MIB, SOON, Moods, MoodyDisk
+from tests.crash.mounts import tmpfs
 from tests.servers import wait_until
 
 if TYPE_CHECKING:
@@ -47,14 +50,17 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
     return disks
 
 
-def open_broker(tmp_path: Path, *rules: dict[str, Any], devices: str = "ab") -> Broker:
+def open_broker(
+    tmp_path: Path, *rules: dict[str, Any], devices: str = "ab", data: Path | None = None
+) -> Broker:
     file = {"kind": "file", "capacity_bytes": 8 * MIB, "status": SOON, "stall_ms": 60_000}
     broker = Broker.open(
-        tmp_path / "data",
+        data or tmp_path / "data",
         {
-            "devices": dict.fromkeys(devices, file),
+            "devices": {name: {**file, "directory": str(tmp_path / name)} for name in devices},
             "rules": list(rules),
             "placement": {"repair_after_ms": 100},
+            "segment_bytes": MIB,
             "upkeep_every_ms": 20,
         },
     )
@@ -154,3 +160,41 @@ def test_a_message_that_is_damaged_in_a_closed_log_is_read_from_its_other_copy(
         assert broker.health()["damage"] == []
         wait_until_settled(broker, "mending")
         assert len(holding(broker, message_id).copies) == 2
+
+
+def test_a_repeated_publish_is_confirmed_only_when_the_first_has_its_copies(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("twice", min_copies=2))
+        message = Message(BODY, id="a producer's id")
+        with disks["a"].being("frozen"), disks["b"].being("frozen"):
+            for _ in range(2):
+                with pytest.raises(Overloaded) as refusal:
+                    broker.publish("twice", [message], timeout_ms=50)
+                assert refusal.value.code == "confirm_timeout"
+                broker.publish("q", [Message(b"another")], confirm="written")
+        (receipt,) = broker.publish("twice", [message])
+        assert receipt.duplicate
+        assert len(holding(broker, receipt.id).copies) == 2
+
+
+def test_copies_are_made_again_once_the_disk_of_the_log_has_space(
+    tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tmpfs(tmp_path / "mnt", 4 * MIB) as directory:
+        ballast = directory / "ballast"
+        with open_broker(tmp_path, TO_A, TO_B, data=directory / "data") as broker:
+            message_id = publish(broker, replicas=2)
+            wait_until_settled(broker, "moving")
+            with contextlib.suppress(OSError), ballast.open("wb", 0) as file:
+                while file.write(bytes(512)):
+                    pass
+            with disks["b"].being("failing"):
+                wait_until(lambda: LOG in holding(broker, message_id).pending, "asking the log")
+                wait_until(lambda: "disk_full" in caplog.text, "finding no space")
+                assert LOG not in holding(broker, message_id).copies
+                ballast.unlink()
+                wait_until(lambda: LOG in holding(broker, message_id).copies, "coming home")
+            wait_until_settled(broker, "settling")
+            assert [lease.body for lease in broker.lease("q")] == [BODY]

@@ -7,6 +7,7 @@ from zlib import crc32
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
+from ebbmq.core.copies import name_of
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
 from ebbmq.node import intake
@@ -161,7 +162,9 @@ def _deduplicated(
         else:
             first_here[name] = number
             fresh.append(number)
-    prefix = f"{shard.partition.pid:x}-"
+    pid = shard.partition.pid
+    engine.keeping.confirming.repeat(name_of(pid, seq) for seq in known.values())
+    prefix = f"{pid:x}-"
     receipts: dict[int, Receipt] = {
         number: Receipt(f"{prefix}{seq:x}", True) for number, seq in known.items()
     }

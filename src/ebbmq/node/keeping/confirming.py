@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Waiting:
     """So many messages of a record, or records of a call, lack copies."""
 
-    __slots__ = ("call", "left", "position", "told")
+    __slots__ = ("calls", "left", "position", "told")
 
     def __init__(self, position: int, left: int) -> None:
         self.position = position
         self.left = left
-        #: The call a record belongs to.
-        self.call: Waiting | None = None
+        #: The calls that wait for a record: the one that published it, and those that repeat it.
+        self.calls: list[Waiting] = []
         self.told: list[Tell] = []
 
 
@@ -64,9 +64,19 @@ class Confirming:
         # What a bounded queue let go of at once waits for nothing.
         stored, self._stored = [record for record in self._stored if record.left], []
         if stored:
-            call = self._calls[position] = Waiting(position, len(stored))
+            # A call that repeats another may have appended nothing, and end where that one did.
+            call = self._calls.setdefault(position, Waiting(position, 0))
             for record in stored:
-                record.call = call
+                if call not in record.calls:
+                    record.calls.append(call)
+                    call.left += 1
+
+    def repeat(self, names: Iterable[Name]) -> None:
+        """A publish call repeats messages: it is confirmed when those it repeats are."""
+        for name in names:
+            record = self._lacking.get(name)
+            if record is not None and record not in self._stored:
+                self._stored.append(record)
 
     def reached(self, shard: Shard, synced: int) -> int:
         """The position up to which records of a partition are on the device and have copies."""
@@ -86,14 +96,12 @@ class Confirming:
             if record is None:
                 continue
             record.left -= 1
-            call = record.call
-            if record.left or call is None:
-                continue
-            call.left -= 1
-            if not call.left:
-                del self._calls[call.position]
-                for tell in call.told:
-                    tell(None)
+            for call in record.calls if not record.left else ():
+                call.left -= 1
+                if not call.left:
+                    del self._calls[call.position]
+                    for tell in call.told:
+                        tell(None)
 
     def when_copied(self, position: int, tell: Tell) -> bool:
         """Have a call told when it has its copies, or an error when the broker is closed before.

@@ -44,6 +44,7 @@ _COUNT_MAX: Final = 512
 _BYTES_MAX: Final = 2 * limits.MIB
 _CALLS_MAX: Final = 2
 _PAUSE_S: Final = 0.05
+_AFTER_ERROR_S: Final = 1.0
 
 
 class _Delete(NamedTuple):
@@ -134,8 +135,23 @@ class Mover:
         while not self._stop.is_set():
             self._wake.wait(_PAUSE_S)
             self._wake.clear()
-            while not self._stop.is_set() and self._round():
-                pass
+            try:
+                while not self._stop.is_set() and self._round():
+                    pass
+            except EbbError as error:
+                log.error("mover", code=error.code, detail=error.detail)
+                self._stop.wait(_AFTER_ERROR_S)
+                self._take_up_again()
+
+    def _take_up_again(self) -> None:
+        """Ask anew for every copy that was asked for: who was at work is not known any more."""
+        with self._engine.lock:
+            for work in self._work.values():
+                work.urgent.clear()
+                work.calm.clear()
+            for name, holding in self._engine.holdings.items():
+                for device in holding.pending:
+                    self._of(device).urgent.append(name)
 
     def _round(self) -> bool:
         """Begin what can be begun; whether anything could."""
@@ -310,7 +326,8 @@ class Mover:
             bad = [each.name for each in ready if each not in good]
             log.error("copy_not_verified", device=port.name, count=len(bad))
             with self._engine.lock:
-                self._engine.keeping.copies_failed(port.name, bad)
+                if self._engine.closed is None:
+                    self._engine.keeping.copies_failed(port.name, bad)
         self._copied(port, work, good)
 
     def _copied(self, port: Port, work: _Work, ready: list[_Ready]) -> None:

@@ -13,6 +13,7 @@ from ebbmq.journal import scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.node.directory import Identity
 from ebbmq.testing import ManualClock
+from tests.servers import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,12 @@ def damaged(tmp_path: Path, clock: ManualClock) -> tuple[Path, Path, int]:
         broker.declare(QueueSpec("well", partitions=2))
         broker.publish("ill", [Message(b"%d" % i) for i in range(50)])
         broker.publish("well", [Message(b"%d" % i, key=str(i)) for i in range(50)])
+    segment, offset = make_ill(tmp_path)
+    return tmp_path, segment, offset
+
+
+def make_ill(tmp_path: Path) -> tuple[Path, int]:
+    """Damage the page and the record of the first partition; returns where to mend the record."""
     (pages,) = sorted((tmp_path / "checkpoints").glob("*.pages"))
     flip(pages, 100)
     identity = msgspec.json.decode((tmp_path / "store.json").read_bytes(), type=Identity)
@@ -52,7 +59,7 @@ def damaged(tmp_path: Path, clock: ManualClock) -> tuple[Path, Path, int]:
     segment = tmp_path / "journal" / "young-0000000001.seg"
     offset = (position & 0xFFFFFFFF) + 60
     flip(segment, offset)
-    return tmp_path, segment, offset
+    return segment, offset
 
 
 def test_a_faulty_partition_takes_no_requests_and_the_others_go_on(
@@ -83,3 +90,38 @@ def test_a_faulty_partition_is_read_again_and_loses_nothing_when_it_can_be(
         assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(
             b"%d" % i for i in range(50)
         )
+
+
+def test_copies_on_devices_outlive_the_time_in_which_their_partition_cannot_be_read(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    config = {
+        "devices": {"ssd": {"kind": "file", "capacity_bytes": 1 << 24}},
+        "rules": [{"id": "S", "weight": 90, "device": "ssd", "when": "IMPORTANCE >= 1"}],
+    }
+
+    def stored(broker: Broker) -> int:
+        assert broker.engine.devices is not None
+        port = broker.engine.devices.ports["ssd"]
+        return len(port.scan(broker.engine.directory.identity.uuid).result())
+
+    def is_moved(broker: Broker) -> bool:
+        with broker.engine.lock:
+            found = dict(broker.engine.holdings.items()).values()
+        return [each.copies for each in found] == [frozenset({"ssd"})] * 50
+
+    bodies = [b"%d" % i for i in range(50)]
+    with Broker.open(tmp_path, config, clock=clock) as broker:
+        broker.declare(QueueSpec("ill"))
+        broker.publish("ill", [Message(body) for body in bodies])
+        wait_until(lambda: is_moved(broker), "moving")
+    segment, offset = make_ill(tmp_path)
+    with Broker.open(tmp_path, config, clock=clock) as broker:
+        assert broker.stats("ill")["partitions"][0]["state"] == "faulty"
+        assert broker.engine.keeping.reconciler is not None
+        broker.engine.keeping.reconciler.look()
+        flip(segment, offset)
+        clock.advance(RETRY_MS)
+        assert broker.stats("ill")["partitions"][0]["state"] == "ok"
+        assert stored(broker) == 50
+        assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(bodies)

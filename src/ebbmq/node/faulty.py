@@ -25,6 +25,7 @@ def retry_faulty(engine: Engine, disks: tuple[Disk, Disk]) -> int:
     copy = Engine(engine.config, engine.clock, Directory.of(engine.directory), NoRemovals())
     recovery = Recovery(copy, *disks)
     recovery.read()
+    copy.keeping.mark_rows()
     still_faulty = recovery.faulty()
     mended = 0
     with engine.lock:
@@ -41,4 +42,5 @@ def retry_faulty(engine: Engine, disks: tuple[Disk, Disk]) -> int:
             mended += 1
             log.warning("partition_well_again", partition=f"{pid:x}")
             engine.announce(shard.queue, partition.live())
+        engine.keeping.is_short = True
     return mended

@@ -513,7 +513,10 @@ class Keeper:
         for name, _ in list(self._holdings.items()):
             pid, seq = parts_of(name)
             shard = shards.get(pid)
-            if shard is None or shard.partition.index.state_of(seq) == FREE:
+            # What a faulty partition has is not known: it may be read again.
+            if shard is None or (
+                shard.faulty is None and shard.partition.index.state_of(seq) == FREE
+            ):
                 steps.append(self._holdings.remove(name))
         self.apply(steps)
         if self.mover is not None:

@@ -146,7 +146,9 @@ class Reconciler:
         engine, strays = self._engine, 0
         for at in range(0, len(listed), _AT_ONCE):
             with engine.lock:
-                step = engine.holdings.strays(device, listed[at : at + _AT_ONCE])
+                faulty = {pid for pid, shard in engine.catalog.shards.items() if shard.faulty}
+                some = [name for name in listed[at : at + _AT_ONCE] if name >> 48 not in faulty]
+                step = engine.holdings.strays(device, some)
                 strays += len(step.effects)
                 engine.keeping.apply([step])
         if strays:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ebbmq import Message, limits
 from ebbmq.policy.placement import Placed, Terms, place, sole_choice
@@ -37,6 +38,19 @@ def test_messages_with_the_same_key_get_the_same_answer(rules, strategy, some, d
     for message in some:
         ranked = view.ranked(message, "HDD")
         assert answers.setdefault(chooser.alike.key(message), ranked) == ranked
+
+
+@given(rule_lists(), strategies, messages, states, states)
+def test_devices_that_look_the_same_get_the_same_answer(rules, strategy, message, devices, others):
+    chooser = Chooser(RuleSet.of(rules), strategy)
+    # The same but for what is measured all the time.
+    later = {
+        name: replace(state, latency_ms=others[name].latency_ms) if name in others else state
+        for name, state in devices.items()
+    }
+    if chooser.alike.devices(devices) == chooser.alike.devices(later):
+        before, after = (chooser.view(each).ranked(message, "HDD") for each in (devices, later))
+        assert before == after
 
 
 @given(rule_lists(), strategies, published, st.sampled_from([1, 3 * limits.KIB]), states)

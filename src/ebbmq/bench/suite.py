@@ -36,6 +36,7 @@ QUESTIONS: Final = {
     "http": "What does the broker serve over HTTP, and what does serving cost in memory?",
     "brokers": "What do servers that people use as queues do with the same load?",
     "rules": "What does it cost to choose a device by rules?",
+    "holding": "What do rules and further copies cost a publisher?",
     "peers": "What would the same cost with another embedded queue?",
 }
 

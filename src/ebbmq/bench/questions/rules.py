@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.bench import rule_mix
 from ebbmq.bench.row import Row, at_most, stated
+from ebbmq.bench.rule_mix import DEVICES
 from ebbmq.policy.rules.choose import Chooser, Strategy
-from ebbmq.policy.rules.properties import DeviceState, Properties
+from ebbmq.policy.rules.properties import DeviceState
 from ebbmq.policy.rules.rule import RuleSet, make_rule
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
     from ebbmq.bench.run import Run
     from ebbmq.policy.rules.choose import View
+    from ebbmq.policy.rules.properties import Properties
     from ebbmq.policy.rules.rule import Rule
 
-DEVICES: Final = ("DB1", "DB2", "GRID", "HDD", "MEMORY")
 BARS_US: Final = {8: 3.0, 1_000: 10.0, 10_000: 25.0}
 REFRESH_MS: Final = 2.0
 SLICE: Final = 100
@@ -35,7 +36,7 @@ def measure(run: Run) -> list[Row]:
     rows: list[Row] = []
     for count, bar_us in BARS_US.items():
         rules = RuleSet.of(_mix(count))
-        messages = list(_messages(run.scale(2_000, 500), count))
+        messages = list(rule_mix.properties(run.scale(2_000, 500), count))
         for name, strategy in STRATEGIES.items():
             rows += _asked(rules, strategy, messages, bar_us)
             run.progress(f"{count:,} rules, {name}", len(rows), 3 * len(BARS_US) * len(STRATEGIES))
@@ -90,43 +91,4 @@ def _states(status: float) -> dict[str, DeviceState]:
 
 
 def _mix(count: int) -> Iterator[Rule]:
-    """Half header equality, a fifth SIZE spans, a fifth contains or NOT, a tenth of the rest."""
-    dice = random.Random(count)  # noqa: S311  the same rules in every run
-    values = max(4, count // 20)
-    for number in range(count):
-        kind = number % 10
-        low = dice.uniform(0, 900)
-        if kind < 5:
-            when = f'HEADER("h{dice.randrange(10)}") == "v{dice.randrange(values)}"'
-        elif kind < 7:
-            when = f"SIZE > {low:.2f} AND SIZE < {low + dice.uniform(1, 300):.2f}"
-        elif kind == 7:
-            when = f'HEADER("locator").contains("db-{dice.randrange(values):05d}")'
-        elif kind == 8:
-            when = f'SIZE > {low:.2f} AND NOT HEADER("h1") == "v{dice.randrange(values)}"'
-        else:
-            when = dice.choice(
-                (
-                    f"IMPORTANCE >= {dice.randrange(1, 11)} AND QUEUE == q{dice.randrange(values)}",
-                    f"CLIENT_ID == c{dice.randrange(values)} OR STORE == s{dice.randrange(values)}",
-                    f"STATUS({dice.choice(DEVICES)}) < -{dice.randrange(1, 99)} AND TYPE == TEXT",
-                )
-            )
-        yield make_rule(f"W-{number:05d}", dice.randrange(1, 100), dice.choice(DEVICES), when)
-
-
-def _messages(count: int, rules: int) -> Iterator[Properties]:
-    dice = random.Random(rules + 1)  # noqa: S311  the same messages in every run
-    values = max(4, rules // 20)
-    for _ in range(count):
-        yield Properties(
-            size=dice.uniform(0, 1_200),
-            type=dice.choice(("TEXT", "BYTE")),
-            headers={
-                **{f"h{dice.randrange(10)}": f"v{dice.randrange(values)}" for _ in range(2)},
-                "locator": f"eu/rack-7/db-{dice.randrange(values):05d}",
-            },
-            client_id=f"c{dice.randrange(values)}",
-            queue=f"q{dice.randrange(values)}",
-            importance=float(dice.randrange(1, 11)),
-        )
+    return (make_rule(*each) for each in rule_mix.rules(count))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from ebbmq import limits
 from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
@@ -60,9 +58,13 @@ class Placing:
         """
         self._client = client
         self._view: View | None = None
+        #: What is asked of the devices in it.
+        self._seen: object = None
         #: By what the messages of a batch share, then by what the rules see of a message.
         self._answers: dict[object, dict[object, Answer]] = {}
         self._known = 0
+        #: By what is the same in the choices of one device.
+        self._sole: dict[object, Answer] = {}
         self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
 
     def terms(self, spec: QueueSpec) -> Terms:
@@ -74,17 +76,15 @@ class Placing:
 
     def answers(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Answer]:
         """Where each message of a batch should be."""
-        if view is not self._view or self._known > _ANSWERS_MAX:
-            self._view, self._known = view, 0
-            self._answers.clear()
+        self._forget_if_outdated(view)
         spec, alike = shard.queue.spec, view.chooser.alike
-        client = batch.client or self._client
+        client, destination = batch.client or self._client, "TOPIC" if topic else "QUEUE"
         # What all messages of the batch have in common is told once.
         shared = (
             spec.name,
             spec.min_copies,
             spec.default_importance,
-            alike.text("destination", "TOPIC" if topic else "QUEUE"),
+            alike.text("destination", destination),
             alike.text("client_id", client),
             alike.text("qos", batch.qos),
         )
@@ -95,41 +95,68 @@ class Placing:
             found = answers.get(key)
             if found is None:
                 message, payload = batch.messages[number], batch.payloads[number]
-                asked = replace(
-                    _properties(message, len(payload), spec, topic=topic),
+                asked = Properties(
+                    size=len(payload) / limits.KIB,
+                    type=message.type,
+                    headers=message.headers or {},
+                    destination=destination,
                     client_id=client,
+                    importance=float(
+                        spec.default_importance
+                        if message.importance is None
+                        else message.importance
+                    ),
+                    queue=spec.name,
+                    routing_key=message.key,
                     qos=batch.qos,
+                    store=message.store,
                 )
                 found = answers[key] = self._ask(spec, message, asked, view)
                 self._known += 1
             out.append(found)
         return out
 
+    def _forget_if_outdated(self, view: View) -> None:
+        """Answers count while the rules are these and what is asked of the devices is the same."""
+        if view is not self._view:
+            before, self._view = self._view, view
+            seen, self._seen = self._seen, view.chooser.alike.devices(view.states)
+            if before is not None and before.chooser is view.chooser and seen == self._seen:
+                return
+        elif self._known <= _ANSWERS_MAX:
+            return
+        self._known = 0
+        self._answers.clear()
+        self._sole.clear()
+
     def _ask(self, spec: QueueSpec, message: Message, properties: Properties, view: View) -> Answer:
-        terms = self.terms(spec)
+        terms, replicas = self.terms(spec), message.replicas or 1
         asked = Placed(
-            properties=properties,
-            terms=terms,
-            durable=message.durable,
-            replicas=message.replicas or 1,
+            properties=properties, terms=terms, durable=message.durable, replicas=replicas
         )
         sole = sole_choice(asked, view)
         if sole is not None:
-            copies: tuple[str, ...] = (sole.device,)
-            target, reason = 1, _by(sole)
-        else:
-            wanted = place(asked, 0, view)
-            copies, target, reason = wanted.copies, wanted.target, _reason(wanted)
-        if not copies:
+            return self._sole_answer(sole, durable=message.durable)
+        wanted = place(asked, 0, view)
+        if not wanted.copies:
             return Answer(NORMAL, LOG, "")
         holding = placed(
-            frozenset(copies),
-            target,
+            frozenset(wanted.copies),
+            wanted.target,
             terms.min_copies,
             durable=message.durable,
-            replicas=message.replicas or 1,
+            replicas=replicas,
         )
-        return Answer(holding, ", ".join(copies), reason)
+        return Answer(holding, ", ".join(wanted.copies), _reason(wanted))
+
+    def _sole_answer(self, choice: Choice, *, durable: bool) -> Answer:
+        """What follows from a choice of one device; as few answers as there are rules."""
+        key = choice.device, choice.rule, choice.ground, durable
+        found = self._sole.get(key)
+        if found is None:
+            holding = placed(frozenset({choice.device}), 1, 1, durable=durable)
+            found = self._sole[key] = Answer(holding, choice.device, _by(choice))
+        return found
 
     def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
         """Where a stored message would be put if it came now."""
@@ -198,17 +225,3 @@ def best_first(holding: Holding, view: View) -> tuple[str, ...]:
     if not present and LOG in holding.leaving:
         present = [LOG]
     return tuple(sorted(present, key=lambda device: (states[device].durable, device)))
-
-
-def _properties(message: Message, size: int, spec: QueueSpec, *, topic: bool) -> Properties:
-    importance = message.importance
-    return Properties(
-        size=size / limits.KIB,
-        type=message.type,
-        headers=message.headers or {},
-        destination="TOPIC" if topic else "QUEUE",
-        importance=float(spec.default_importance if importance is None else importance),
-        queue=spec.name,
-        routing_key=message.key,
-        store=message.store,
-    )

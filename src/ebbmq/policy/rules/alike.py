@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ebbmq.model import Headers, Message
     from ebbmq.policy.rules.conditions import Condition, Property
-    from ebbmq.policy.rules.properties import Properties
+    from ebbmq.policy.rules.properties import Properties, States
 
 #: Texts whose parts were looked for are remembered up to so many, of at most this length.
 _TEXTS_MAX: Final = 8_192
@@ -66,15 +66,34 @@ class Alike:
             else:
                 self._words.update((str(of.argument), word) for word in asked.words)
         for of, edges in bounds.items():
+            keyword = KEYWORDS[of.keyword]
             # What is asked of devices is the same for all messages at a moment.
-            if not KEYWORDS[of.keyword].needs:
-                self._numbers[KEYWORDS[of.keyword].attribute] = None if exact else sorted(edges)
+            if not keyword.needs:
+                self._numbers[keyword.attribute] = None if exact else sorted(edges)
+        #: Of devices, beside what placement itself asks of them.
+        self._measures: Final = sorted(
+            {KEYWORDS[of.keyword].attribute for of in bounds if KEYWORDS[of.keyword].needs}
+        )
         in_kib = self._numbers.get("size")
         self._sizes: Final = None if in_kib is None else [edge * KIB for edge in in_kib]
 
     def asks(self, attribute: str) -> bool:
         """Whether some condition asks for a property, by the name of its field."""
         return attribute in self._texts or attribute in self._numbers
+
+    def devices(self, states: States) -> dict[str, tuple[object, ...]]:
+        """What the conditions and placement see of the devices; measures change all the time."""
+        return {
+            name: (
+                state.status,
+                state.durable,
+                state.usable,
+                state.tier,
+                state.failure_domain,
+                *(getattr(state, measure) for measure in self._measures),
+            )
+            for name, state in states.items()
+        }
 
     def key(self, message: Properties) -> tuple[object, ...]:
         """What the conditions see of a message."""

@@ -1,6 +1,6 @@
 """Messages with the same key are the same to every rule."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ published = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(rule_lists(), strategies, st.lists(messages, min_size=2, max_size=8), states)
 def test_messages_with_the_same_key_get_the_same_answer(rules, strategy, some, devices):
     chooser = Chooser(RuleSet.of(rules), strategy)
@@ -40,6 +41,7 @@ def test_messages_with_the_same_key_get_the_same_answer(rules, strategy, some, d
         assert answers.setdefault(chooser.alike.key(message), ranked) == ranked
 
 
+@settings(deadline=None)
 @given(rule_lists(), strategies, messages, states, states)
 def test_devices_that_look_the_same_get_the_same_answer(rules, strategy, message, devices, others):
     chooser = Chooser(RuleSet.of(rules), strategy)
@@ -53,6 +55,7 @@ def test_devices_that_look_the_same_get_the_same_answer(rules, strategy, message
         assert before == after
 
 
+@settings(deadline=None)
 @given(rule_lists(), strategies, published, st.sampled_from([1, 3 * limits.KIB]), states)
 def test_published_messages_with_the_same_key_get_the_same_answer(
     rules, strategy, batch, unit, devices
@@ -74,6 +77,7 @@ def test_published_messages_with_the_same_key_get_the_same_answer(
         assert answers.setdefault(key, ranked) == ranked
 
 
+@settings(deadline=None)
 @given(rule_lists(), strategies, messages, states, st.booleans(), st.integers(1, 2))
 def test_the_sole_choice_is_the_one_that_placement_wants(
     rules, strategy, message, devices, durable, replicas

@@ -1,6 +1,6 @@
 """Asking the tables gives what trying each rule gives; better never becomes worse."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbmq.policy.rules import fuzzy
@@ -30,6 +30,21 @@ strategies = st.one_of(
 )
 #: More than the number of conditions up to which each is tried.
 PADDING = [make_rule(f"pad-{i:02d}", 5, "HDD", f'HEADER("pad") == "{i}"') for i in range(16)]
+
+
+#: As many spans of a number as it takes for them to be looked at together.
+SPANS = [
+    make_rule(f"span-{i:02d}", i % 7, ("HDD", "MEMORY", "DB1")[i % 3], when)
+    for i in range(40)
+    for when in [
+        (
+            f"SIZE > {i / 3} AND SIZE <= {i + 2}",
+            f"SIZE >= {i - 5}",
+            f'SIZE < {i} AND NOT HEADER("x") == "a"',
+            f'SIZE > {i} AND SIZE < 20 AND NOT (HEADER("y").isPresent AND TYPE == TEXT)',
+        )[i % 4]
+    ]
+]
 
 
 def naive(rules, strategy, message, devices):
@@ -73,6 +88,17 @@ def test_tables_choose_what_trying_each_rule_chooses(rules, strategy, message, d
         name for name, state in devices.items() if state.usable
     )
     assert view.choose(message) == (ranked[0] if ranked else None)
+
+
+@settings(deadline=None)
+@given(rule_lists(max_size=6), st.sampled_from([0.05, 0.2, 1.0]), messages, states)
+def test_many_soft_spans_together_give_what_each_alone_gives(rules, softness, message, devices):
+    strategy = Strategy(kind="fuzzy", softness=softness)
+    expected = [
+        (device, score) for device, score, _ in naive(rules + SPANS, strategy, message, devices)
+    ]
+    view = Chooser(RuleSet.of(rules + SPANS), strategy).view(devices)
+    assert [(e.device, e.score) for e in view.ranked(message) if e.ground == "rules"] == expected
 
 
 @given(rule_lists(), messages, states)

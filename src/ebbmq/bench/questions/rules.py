@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ebbmq import Message
 from ebbmq.bench import rule_mix
 from ebbmq.bench.row import Row, at_most, stated
 from ebbmq.bench.rule_mix import DEVICES
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ebbmq.bench.run import Run
+    from ebbmq.policy.rules.alike import Alike
     from ebbmq.policy.rules.choose import View
     from ebbmq.policy.rules.properties import Properties
     from ebbmq.policy.rules.rule import Rule
@@ -40,8 +42,39 @@ def measure(run: Run) -> list[Row]:
         for name, strategy in STRATEGIES.items():
             rows += _asked(rules, strategy, messages, bar_us)
             run.progress(f"{count:,} rules, {name}", len(rows), 3 * len(BARS_US) * len(STRATEGIES))
+    rows += _batches()
     rows.append(stated("read 1,000 rules", _best(lambda: list(_mix(1_000)), 1) * 1e3, "ms"))
     return rows
+
+
+def _batches() -> list[Row]:
+    """What a publish pays for its messages once their kinds are known, in batches of 100."""
+    rows: list[Row] = []
+    for count in BARS_US:
+        alike = Chooser(RuleSet.of(_mix(count))).alike
+        different = [_published(each) for each in rule_mix.properties(SLICE, count)]
+        for title, batch in (("alike", different[:1] * SLICE), ("different", different)):
+            sizes = [len(message.body) for message in batch]
+            known = dict.fromkeys(alike.keys(batch, sizes))
+            tell_us = _best(partial(_look_up, alike, batch, sizes, known), SLICE) * 1e6
+            rows.append(stated(f"find the answer, {count:,} rules, 100 {title}", tell_us, "us"))
+    return rows
+
+
+def _look_up(
+    alike: Alike, batch: list[Message], sizes: list[int], known: dict[tuple[object, ...], None]
+) -> None:
+    for key in alike.keys(batch, sizes):
+        known.get(key)
+
+
+def _published(message: Properties) -> Message:
+    return Message(
+        b"x" * 1_024,
+        headers=dict(message.headers),
+        importance=int(message.importance),
+        type=message.type,
+    )
 
 
 def _asked(

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.limits import KIB
+from ebbmq.model import NO_HEADERS
 from ebbmq.policy.rules.conditions import KEYWORDS, leaves_of
 from ebbmq.policy.rules.normal import INF, Part, Present, Spans, Words, above, normal
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: Texts whose parts were looked for are remembered up to so many, of at most this length.
 _TEXTS_MAX: Final = 8_192
 _TEXT_CHARS_MAX: Final = 1_024
+#: Up to so many headers with more than words asked of them are looked at one by one.
+_TABLES_MAX: Final = 6
 _NOTHING: Final = 0
 
 
@@ -52,8 +55,8 @@ class Alike:
                 told = normal(leaf)
                 assert isinstance(told, Words | Part | Present)
                 texts.setdefault(leaf.property, _Asked()).note(told)
-        #: Headers with their values, of which nothing else is asked; and what is asked of others.
-        self._words: Final[set[tuple[str, str]]] = set()
+        # Headers with their values, of which nothing else is asked; and what is asked of others.
+        words: set[tuple[str, str]] = set()
         self._headers: Final[dict[str, _Texts]] = {}
         self._texts: Final[dict[str, _Texts]] = {}
         self._numbers: Final[dict[str, list[float] | None]] = {}
@@ -64,7 +67,8 @@ class Alike:
             elif asked.parts or asked.present:
                 self._headers[str(of.argument)] = asked.texts()
             else:
-                self._words.update((str(of.argument), word) for word in asked.words)
+                words.update((str(of.argument), word) for word in asked.words)
+        self._words: Final = frozenset(words)
         for of, edges in bounds.items():
             keyword = KEYWORDS[of.keyword]
             # What is asked of devices is the same for all messages at a moment.
@@ -99,7 +103,7 @@ class Alike:
         """What the conditions see of a message."""
         told = [self.text(name, getattr(message, name)) for name in self._texts]
         told += [self.number(name, getattr(message, name)) for name in self._numbers]
-        return (*told, self._headers_of(message.headers))
+        return (*told, *[column[0] for column in self._header_columns([message.headers])])
 
     def text(self, attribute: str, value: str | None) -> object:
         """What they see of a text, by the name of its field."""
@@ -139,19 +143,26 @@ class Alike:
             columns.append([names[m.key] for m in messages])
         if (stores := texts.get("store")) is not None:
             columns.append([stores[m.store] for m in messages])
-        if self._headers or self._words:
-            columns.append([self._headers_of(m.headers) if m.headers else () for m in messages])
+        columns += self._header_columns([m.headers or NO_HEADERS for m in messages])
         return zip(*columns, strict=True)
 
-    def _headers_of(self, headers: Headers) -> tuple[object, ...]:
+    def _header_columns(self, several: list[Headers]) -> list[list[object]]:
         words, tables = self._words, self._headers
-        told: list[object] = [item for item in headers.items() if item in words]
-        for name in tables if len(tables) < len(headers) else headers:
-            if name in tables and name in headers:
-                seen = tables[name][headers[name]]
-                if seen:
-                    told.append((name, seen))
-        return tuple(told)
+        columns: list[list[object]] = []
+        if words:
+            columns.append([words.intersection(headers.items()) for headers in several])
+        if len(tables) <= _TABLES_MAX:
+            for name, table in tables.items():
+                columns.append([table[headers.get(name)] for headers in several])
+        else:
+            columns.append([self._in_tables(headers) for headers in several])
+        return columns
+
+    def _in_tables(self, headers: Headers) -> tuple[object, ...]:
+        tables = self._headers
+        names = sorted(headers.keys() & tables.keys())
+        told = [(name, tables[name][headers[name]]) for name in names]
+        return tuple([each for each in told if each[1]])
 
 
 class _Asked:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ebbmq.core.copies import LOG, NOTHING, BodyLost, DropCopy, ForgetCopy, PutCopy
+from ebbmq.core.copies import LOG, NOTHING, BodyLost, DropCopy, ForgetCopy, Held, PutCopy
 from ebbmq.core.holdings import Holdings
 from ebbmq.core.located import Located
 
@@ -132,10 +132,32 @@ class AgainstSets(RuleBasedStateMachine):
             gone = naive.settle()
         assert effects == tuple(DropCopy(name, each) for each in sorted(gone))
 
-    @rule(name=names, device=devices)
-    def drop_acked(self, name, device):
+    @rule(name=names, wanted=st.sets(devices, min_size=1), most=st.integers(1, 4), spare=devices)
+    def rearrange_many(self, name, wanted, most, spare):
         name = self.live(name)
-        self.step(self.holdings.drop_acked(name, device))
+        naive = self.body(name)
+        known = naive.copies | naive.pending | naive.dropping
+        spared = {spare} - wanted
+        changed = self.holdings.rearrange_many([name], sorted(wanted), most, spared)
+        self.facts += [Held(name, holding) for holding in changed.held]
+        naive.target = most
+        naive.leaving -= wanted
+        naive.pending |= wanted - known
+        gone = set()
+        if spared & naive.copies and (naive.pending or naive.may_spare(naive.leaving | spared)):
+            naive.leaving |= spared
+            gone = naive.settle()
+        assert set(changed.asked) == wanted - known
+        assert set(changed.dropped) == gone
+
+    @rule(name=names, device=devices, many=st.booleans())
+    def drop_acked(self, name, device, many):
+        name = self.live(name)
+        if many:
+            changed = self.holdings.drops_acked_by(device, [name])
+            self.facts += [Held(name, holding) for holding in changed.held]
+        else:
+            self.step(self.holdings.drop_acked(name, device))
         self.body(name).dropping.discard(device)
 
     @rule(name=names, device=devices)

@@ -107,7 +107,7 @@ NOTHING: Final = Step()
 class Changed:
     """What follows from a transition of many bodies, those that are alike together."""
 
-    __slots__ = ("dropped", "gone", "held")
+    __slots__ = ("asked", "dropped", "gone", "held")
 
     def __init__(
         self, held: dict[Holding, list[Name]], gone: dict[Devices, list[Name]] | None = None
@@ -116,6 +116,8 @@ class Changed:
         self.held = held
         #: Facts: these left, and these devices have yet to forget them.
         self.gone = {} if gone is None else gone
+        #: Effects: copies to be made, by device.
+        self.asked: dict[str, list[Name]] = {}
         #: Effects: copies of bodies that live on elsewhere, to be deleted, by device.
         self.dropped: dict[str, list[Name]] = {}
 

@@ -52,7 +52,7 @@ from ebbmq.core.copies import (
 from ebbmq.core.located import SharedValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 
 class Holdings:
@@ -171,7 +171,6 @@ class Holdings:
 
     def copies_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
         """`copy_acked` for many."""
-        changed = Changed({})
 
         def confirmed(holding: Holding) -> Holding:
             if device not in holding.pending:
@@ -182,11 +181,7 @@ class Holdings:
                 )
             )
 
-        for before, after, some in self._bodies.change(names, confirmed):
-            changed.held.setdefault(after, []).extend(some)
-            for gone in before.copies - after.copies:
-                changed.dropped.setdefault(gone, []).extend(some)
-        return changed
+        return self._change_all(names, confirmed)
 
     def copy_failed(self, name: Name, device: str) -> Step:
         """The device did not take the copy, or not in time; what it may have is deleted."""
@@ -210,12 +205,41 @@ class Holdings:
             return NOTHING
         return self._settle(name, holding._replace(leaving=holding.leaving | {device}))
 
+    def rearrange_many(
+        self, names: Iterable[Name], wanted: Sequence[str], target: int, spare: Collection[str]
+    ) -> Changed:
+        """Set the target of many, ask for copies on what is wanted, then let go of what is spare.
+
+        As `set_target`, `add_copy` and `drop_copy` one after the other.
+        """
+
+        def rearranged(holding: Holding) -> Holding:
+            known = holding.copies | holding.pending | holding.dropping
+            after = holding._replace(
+                target=target,
+                leaving=holding.leaving.difference(wanted),
+                pending=holding.pending.union(wanted).difference(known - holding.pending),
+            )
+            for device in spare:
+                leaving = after.leaving | {device}
+                if device in after.copies and (after.pending or self._may_spare(after, leaving)):
+                    after = self._settled(after._replace(leaving=leaving))
+            return after
+
+        return self._change_all(names, rearranged)
+
     def drop_acked(self, name: Name, device: str) -> Step:
         """The device has deleted the copy."""
         holding = self.of(name)
         if device not in holding.dropping:
             return NOTHING
         return self._change(name, holding._replace(dropping=holding.dropping - {device}))
+
+    def drops_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
+        """`drop_acked` for many."""
+        return self._change_all(
+            names, lambda holding: holding._replace(dropping=holding.dropping - {device})
+        )
 
     def copy_lost(self, name: Name, device: str) -> Step:
         """A device does not have the copy it confirmed, or not as it was; `shortage` follows."""
@@ -401,6 +425,18 @@ class Holdings:
         else:
             self._tombstones.pop(name, None)
         return Gone(name, tombstone.waiting)
+
+    def _change_all(
+        self, names: Iterable[Name], transition: Callable[[Holding], Holding]
+    ) -> Changed:
+        changed = Changed({})
+        for before, after, some in self._bodies.change(names, transition):
+            changed.held.setdefault(after, []).extend(some)
+            for device in sorted(after.pending - before.pending):
+                changed.asked.setdefault(device, []).extend(some)
+            for device in sorted(before.copies - after.copies):
+                changed.dropped.setdefault(device, []).extend(some)
+        return changed
 
     def _change(self, name: Name, holding: Holding) -> Step:
         if self.of(name) == holding:

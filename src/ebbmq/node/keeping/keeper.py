@@ -40,7 +40,7 @@ from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import reading
 from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.placing import Answer, Placing, Stored
+from ebbmq.node.keeping.placing import Alike, Answer, Placing, Stored
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
@@ -171,6 +171,16 @@ class Keeper:
             for shard, grants in granted:
                 self.reviewer.was_read(shard, grants.seqs, grants.deadline_ms)
 
+    def withheld(self, shard: Shard, seqs: Iterable[int], client: str | None) -> set[int]:
+        """The messages of which a client may read no copy."""
+        devices = self._engine.devices
+        assert devices is not None
+        pid = shard.partition.pid
+        who = self._engine.config.client if client is None else client
+        readable = devices.readable_by(who)
+        copies_of = self._holdings.of
+        return {seq for seq in seqs if not copies_of(name_of(pid, seq)).copies & readable}
+
     def count_looks(self, seen: Iterable[tuple[Shard, int]]) -> None:
         """Messages were looked at, and it counts: they are looked at again soon."""
         now_ms = self._engine.now_ms()
@@ -212,28 +222,29 @@ class Keeper:
         self.mark(name)
         return self._holdings.add_copy(name, device)
 
-    def rearrange(self, name: Name, wanted: Wanted, reason: str) -> list[Step]:
-        """Ask for what is wanted and let go of the rest, which waits for what was asked for."""
-        holdings, states = self._holdings, self.view().states
-        before, now_ms = holdings.of(name), self._engine.now_ms()
-        steps: list[Step] = []
-        if wanted.target != before.target:
-            self.mark(name)
-            steps.append(holdings.set_target(name, wanted.target))
-        for device in wanted.copies:
-            if device in before.leaving or device not in before.copies | before.pending:
-                steps.append(self.ask(name, device))
-                event = "archived" if wanted.phase is Phase.FADED else "asked"
-                self.decisions.note(now_ms, [name], event, device, reason)
-        if wanted.missing:
-            return steps
-        for device in sorted(before.staying().difference(wanted.copies)):
-            # A copy that cannot be reached is not judged.
-            if device in states and states[device].usable:
-                self.mark(name)
-                steps.append(holdings.drop_copy(name, device))
-                self.decisions.note(now_ms, [name], "dropped", device, reason)
-        return steps
+    def rearrange(self, alike: Alike, wanted: Wanted, reason: str) -> bool:
+        """Ask for what is wanted and let go of the rest, which waits for what was asked for.
+
+        Whether that changes anything.
+        """
+        states, before = self.view().states, alike.stored.holding
+        rest = () if wanted.missing else before.staying().difference(wanted.copies)
+        # A copy that cannot be reached is not judged.
+        spare = sorted(name for name in rest if name in states and states[name].usable)
+        base = name_of(alike.shard.partition.pid, 0)
+        names = [base | seq for seq in alike.seqs]
+        changed = self._holdings.rearrange_many(names, wanted.copies, wanted.target, spare)
+        if not changed.held:
+            return False
+        alike.shard.partition.mark_held(alike.seqs)
+        now_ms = self._engine.now_ms()
+        for device in changed.asked:
+            event = "archived" if wanted.phase is Phase.FADED else "asked"
+            self.decisions.note(now_ms, names, event, device, reason)
+        for device in spare:
+            self.decisions.note(now_ms, names, "dropped", device, reason)
+        self._change(changed)
+        return True
 
     def mark(self, name: Name) -> None:
         """Have a row say that there is more to know of its body."""
@@ -260,17 +271,13 @@ class Keeper:
             self._engine.open_held()
 
     def _change(self, changed: Changed) -> None:
-        """Append the facts of a transition of many, then carry out what follows."""
+        """Append the facts of a transition of many, then carry out what follows, calmly."""
         position = self._tell(changed)
         for device, names in changed.dropped.items():
             if device == LOG:
                 self._leave_log(names)
-            elif self.mover is not None:
-                self.mover.delete_many(names, device, position, forget=False)
-        for devices, names in changed.gone.items():
-            for device in devices if self.mover is not None else ():
-                assert self.mover is not None
-                self.mover.delete_many(names, device, position, forget=True)
+        if self.mover is not None:
+            self._hand_over(changed, position, self.mover)
         if self.confirming:
             for holding, names in changed.held.items():
                 if len(holding.copies) >= holding.min_copies:
@@ -278,6 +285,17 @@ class Keeper:
             for names in changed.gone.values():
                 self.confirming.copied(names)
             self._engine.open_held()
+
+    def _hand_over(self, changed: Changed, position: int, mover: Mover) -> None:
+        """Have copies made and deleted; what is not asked for now is when there are devices."""
+        for device, names in changed.asked.items():
+            mover.put_many(names, device, calm=True)
+        for device, names in changed.dropped.items():
+            if device != LOG:
+                mover.delete_many(names, device, position, forget=False)
+        for devices, names in changed.gone.items():
+            for device in devices:
+                mover.delete_many(names, device, position, forget=True)
 
     def _tell(self, changed: Changed) -> int:
         """Append the facts of a transition of many; returns the position after."""
@@ -342,7 +360,7 @@ class Keeper:
         self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]
     ) -> None:
         """A device has deleted these copies."""
-        self.apply([self._holdings.drop_acked(name, device) for name in dropped])
+        self._tell(self._holdings.drops_acked_by(device, dropped))
         self._tell(self._holdings.removals_acked_by(device, forgotten))
 
     def copies_lost(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.copies import Step, name_of
+from ebbmq.core.copies import name_of
 from ebbmq.core.reviews import Reviews, ages_of
 from ebbmq.core.row import DYING, LEASED
 from ebbmq.model import Reason
+from ebbmq.node.keeping.placing import Alike
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
@@ -91,39 +92,48 @@ class Reviewer:
 
     def _review(self, shard: Shard, seqs: list[int], fetched: dict[int, bytes]) -> None:
         """Look at messages (the lock is held)."""
-        engine = self._engine
-        reviews, now_ms, view = self.of(shard), engine.now_ms(), engine.keeping.view()
-        steps: list[Step] = []
+        engine, partition = self._engine, shard.partition
+        keeper, now_ms = engine.keeping, engine.now_ms()
+        reviews, view = self.of(shard), keeper.view()
+        unread: list[tuple[int, Stored]] = []
+        alike: list[Alike] = []
         for seq in seqs:
-            row = shard.partition.index.read(seq)
+            row = partition.index.read(seq)
             if row is None or row[0] == DYING:
                 continue
-            stored = engine.keeping.stored(shard, seq, row, fetched)
+            stored = keeper.stored(shard, seq, row, fetched)._replace(review_at_ms=now_ms)
             if row[0] == LEASED or stored.headers is None:
                 reviews.look_at(seq, now_ms + _AGAIN_MS)
+            elif seq in partition.accesses.rates:
+                read = stored._replace(access=partition.accesses.of(seq))
+                alike.append(Alike(shard, read, [seq]))
             else:
-                steps += self._look(shard, seq, stored, now_ms, view)
-        engine.keeping.apply(steps, calm=True)
+                unread.append((seq, stored))
+        for each in alike + keeper.placing.alike(shard, unread, view, now_ms):
+            self._look(each, now_ms, view)
         engine.settle(shard)
 
-    def _look(self, shard: Shard, seq: int, stored: Stored, now_ms: int, view: View) -> list[Step]:
-        keeper, partition, row = self._engine.keeping, shard.partition, stored.row
-        name = name_of(partition.pid, seq)
-        stored = stored._replace(access=partition.accesses.of(seq), review_at_ms=now_ms)
-        wanted = keeper.placing.again(shard, stored, now_ms, view)
-        if wanted.action != "keep":
-            keeper.decisions.note(now_ms, [name], "faded", "", f"score {wanted.score:.1f}")
-            partition.end_row(seq, row, Reason.FADED, now_ms)
-            return []
-        self._next_look(shard, seq, wanted, now_ms)
-        reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
-        return keeper.rearrange(name, wanted, reason)
+    def _look(self, alike: Alike, now_ms: int, view: View) -> None:
+        keeper, shard = self._engine.keeping, alike.shard
+        wanted = keeper.placing.again(shard, alike.stored, now_ms, view)
+        if wanted.action == "keep":
+            self._next_look(alike, wanted, now_ms)
+            reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
+            keeper.rearrange(alike, wanted, reason)
+            return
+        names = [name_of(shard.partition.pid, seq) for seq in alike.seqs]
+        keeper.decisions.note(now_ms, names, "faded", "", f"score {wanted.score:.1f}")
+        for seq in alike.seqs:
+            row = shard.partition.index.read(seq)
+            if row is not None:
+                shard.partition.end_row(seq, row, Reason.FADED, now_ms)
 
-    def _next_look(self, shard: Shard, seq: int, wanted: Wanted, now_ms: int) -> None:
-        """Have a message looked at where no cursor will come by in time."""
+    def _next_look(self, alike: Alike, wanted: Wanted, now_ms: int) -> None:
+        """Have messages looked at where no cursor will come by in time."""
         at_ms = wanted.review_at_ms
         if at_ms is None or at_ms <= now_ms:
             return
-        reviews = self.of(shard)
-        if wanted.phase is Phase.FRESH or shard.partition.accesses.of(seq).rate > 0.0:
-            reviews.look_at(seq, at_ms)
+        if wanted.phase is Phase.FRESH or alike.stored.access.rate > 0.0:
+            reviews = self.of(alike.shard)
+            for seq in alike.seqs:
+                reviews.look_at(seq, at_ms)

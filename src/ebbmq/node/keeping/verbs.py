@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.core.copies import LOG, name_of
+from ebbmq.core.copies import LOG
 from ebbmq.core.row import DYING, FREE
 from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
 from ebbmq.model import Evicted
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.placing import Stored
 
 _AT_ONCE: Final = 512
 
@@ -100,17 +101,18 @@ def _again(engine: Engine, shard: Shard, seqs: range) -> tuple[int, int]:
     with engine.lock:
         engine.check_open()
         view = keeper.view()
+        found: list[tuple[int, Stored]] = []
         for seq in seqs:
             row = shard.partition.index.read(seq)
             if row is None or row[0] in (FREE, DYING):
                 continue
             looked += 1
             stored = keeper.stored(shard, seq, row, fetched)
-            if stored.headers is None:
-                continue  # its device is away: what it is like cannot be said
-            wanted = keeper.placing.anew(shard, stored, view)
-            steps = keeper.rearrange(name_of(shard.partition.pid, seq), wanted, "rules applied")
-            if any(step.facts for step in steps):
-                changed += 1
-                keeper.apply(steps, calm=True)
+            # Where its device is away, what it is like cannot be said.
+            if stored.headers is not None:
+                found.append((seq, stored))
+        for alike in keeper.placing.alike(shard, found, view, None):
+            wanted = keeper.placing.anew(shard, alike.stored, view)
+            if keeper.rearrange(alike, wanted, "rules applied"):
+                changed += len(alike.seqs)
     return looked, changed

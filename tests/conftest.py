@@ -22,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often the server is killed under load (default 50)",
     )
     parser.addoption(
+        "--device-faults",
+        type=int,
+        default=6,
+        help="how many devices fail one after another under load (default 6)",
+    )
+    parser.addoption(
         "--overload-seconds",
         type=float,
         default=60.0,

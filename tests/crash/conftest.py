@@ -25,6 +25,11 @@ def server_kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--server-kills"))
 
 
+@pytest.fixture
+def device_faults(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--device-faults"))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "story_number" in metafunc.fixturenames:
         cycles = metafunc.config.getoption("--crash-cycles")

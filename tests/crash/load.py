@@ -13,6 +13,7 @@ from tests.recorder import MemoryKeeper, Recorder
 
 if TYPE_CHECKING:
     from ebbmq import Broker
+    from ebbmq.model import Lease
 
 PATIENCE_S: Final = 60.0
 LEASE_TIMEOUT_MS: Final = 120_000
@@ -129,6 +130,21 @@ class Load:
     def events(self) -> list[Event]:
         """What was seen."""
         return [event for user in self._users for event in user.keeper.events()]
+
+
+def read_all(broker: Broker, queues: tuple[str, ...]) -> list[Event]:
+    """Lease everything there is, and give it back."""
+    keeper = MemoryKeeper()
+    recorder = Recorder(broker, keeper, time.monotonic_ns)
+    deadline = time.monotonic() + PATIENCE_S
+    for name in queues:
+        leased: list[Lease] = []
+        while broker.stats(name)["depth"]["leased"] < sum(broker.stats(name)["depth"].values()):
+            assert time.monotonic() < deadline, broker.stats(name)["depth"]
+            leased += recorder.lease(name, 1_000, LEASE_TIMEOUT_MS, wait_ms=5)
+        if leased:
+            recorder.release(name, leased)
+    return keeper.events()
 
 
 def drain(broker: Broker, queues: tuple[str, ...]) -> list[Event]:

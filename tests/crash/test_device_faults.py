@@ -14,7 +14,7 @@ from ebbmq.errors import EbbError
 from ebbmq.holding import opening
 from tests.crash.copies import holdings, stored, supposed, wait_until_settled
 from tests.crash.devices import Trio
-from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain
+from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain, read_all
 from tests.crash.mounts import tmpfs
 from tests.history import check
 from tests.servers import Postgres, Valkey, wait_until
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.node.devices.describing import DeviceStatus
+    from tests.history import Event
 
 pytestmark = pytest.mark.crash
 
@@ -164,6 +165,31 @@ def test_every_message_can_be_had_while_a_device_is(tmp_path: Path, trio: Trio, 
             left = drain(broker, QUEUES)
         assert check([*load.events(), *left]) == []
         # What it could not be told is what it must forget when it is back.
+        wait_until_settled(broker, "forgetting")
+        assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
+
+
+def test_nothing_is_lost_or_back_when_one_device_after_another_fails(
+    tmp_path: Path, trio: Trio, device_faults: int
+) -> None:
+    chance = random.Random(device_faults)
+    suffered: list[str] = []
+    events: list[Event] = []
+    with open_broker(tmp_path, trio) as broker:
+        for number in range(device_faults):
+            suffered.append(chance.choice([*OUTAGES, *LIES]))
+            with Load(broker, QUEUES, chance.randrange(1 << 32), str(number)) as load:
+                wait_for(load, chance.randint(50, 200))
+                with trio.suffering(suffered[-1]):
+                    wait_for(load, chance.randint(50, 300))
+            events += load.events()
+            wait_until(lambda: all(each.usable for each in status(broker).values()), "returning")
+            if suffered[-1] in LIES:
+                # Nobody knows of damage that nobody reads: a second loss would be one too many.
+                events += read_all(broker, QUEUES)
+            wait_until_settled(broker, f"after {suffered}")
+        events += drain(broker, QUEUES)
+        assert check(events) == [], f"seed {device_faults}: {suffered}"
         wait_until_settled(broker, "forgetting")
         assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
 

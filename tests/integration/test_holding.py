@@ -377,3 +377,24 @@ def test_what_is_published_to_a_topic_gets_a_copy_for_each_subscription(tmp_path
     with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=128 << 10) as broker:
         assert [lease.body for lease in broker.lease("b", 200)] == [bytes(3_000)] * 100
         assert broker.lease("a") == []
+
+
+def test_who_may_not_read_a_device_is_not_given_what_only_it_has(tmp_path: Path) -> None:
+    secret = {"ssd": {**DEVICES["ssd"], "readers": ["auditor"]}}
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, devices=secret) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", text(3))), "ssd"))
+        broker.publish("q", [Message(b"for all")])
+        found: list[bytes] = []
+
+        def lease() -> bool:
+            found.extend(lease.body for lease in broker.lease("q", 10))
+            return bool(found)
+
+        until(lease)
+        assert found == [b"for all"]
+        assert sum(broker.stats("q")["depth"].values()) == 4
+    with open_broker(tmp_path, rules=TEXT_TO_SSD, devices=secret, client="auditor") as broker:
+        found = []
+        until(lambda: lease() and len(found) >= 3)
+        assert sorted(found)[-3:] == [b"text 0", b"text 1", b"text 2"]

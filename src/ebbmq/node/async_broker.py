@@ -272,7 +272,7 @@ class AsyncBroker(AsyncRuleVerbs):
         taken = await self.take(queue, count, wait_ms, lease_timeout_ms, name, bytes_max)
         return [lease for one in taken for lease in one.leases()]
 
-    async def take(
+    async def take(  # noqa: PLR0913  # who leases what, how much of it, and for how long
         self,
         queue: str,
         count: int,
@@ -280,8 +280,10 @@ class AsyncBroker(AsyncRuleVerbs):
         lease_timeout_ms: int | None,
         name: str | None,
         bytes_max: int | None,
+        *,
+        client: str | None = None,
     ) -> list[Delivery]:
-        """`lease` for who makes something else of the leases than objects."""
+        """`lease` for who makes something else of the leases than objects, and for a client."""
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         until = self._loop.time() + wait_ms / 1_000
         while True:
@@ -289,7 +291,7 @@ class AsyncBroker(AsyncRuleVerbs):
                 self._engine.check_open()
                 found = self._engine.catalog.queue(queue)
                 granted = leasing.lease_now(
-                    self._engine, found, count, lease_timeout_ms, name, bytes_max
+                    self._engine, found, count, lease_timeout_ms, name, bytes_max, client=client
                 )
                 taken = leasing.take_bodies(self._engine, granted)
                 left = until - self._loop.time()

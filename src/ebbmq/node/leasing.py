@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.reading import Body
 
-#: How long a message rests whose devices cannot be reached.
+#: How long a message rests whose devices cannot be reached, or not be read by who leased it.
 _AWAY_MS: Final = 1_000
 #: How many bodies are read ahead at a time: the first of them is soon leased.
 _AHEAD_ROWS: Final = 1_024
@@ -55,13 +55,15 @@ def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
             raise InvalidMessage(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
 
 
-def lease_now(
+def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how long
     engine: Engine,
     queue: Queue,
     count: int,
     timeout_ms: int | None,
     name: str | None,
     bytes_max: int | None = None,
+    *,
+    client: str | None = None,
 ) -> list[tuple[Shard, Grants]]:
     """Grant what is ready (the lock is held); a name that is held gets its leases again.
 
@@ -72,6 +74,7 @@ def lease_now(
         timeout_ms: how long they last; None takes the queue's.
         name: a name under which they can be read again.
         bytes_max: most bytes of bodies to grant together, but always one message.
+        client: who leases; None is the node itself.
     """
     if name:
         again = named(queue, name)
@@ -89,17 +92,35 @@ def lease_now(
             continue
         grants = granting.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
         engine.settle(shard)
+        grants = _readable(engine, shard, grants, client)
         if grants.seqs:
             out.append((shard, grants))
             count -= len(grants.seqs)
             if count == 0:
                 break
-    if out and bytes_max is not None:
+    if bytes_max is not None:
         out = _within(engine, out, bytes_max)
     if out:
         engine.write_now()
         engine.keeping.note_reads(queue, out)
     return out
+
+
+def _readable(engine: Engine, shard: Shard, grants: Grants, client: str | None) -> Grants:
+    """Those whose devices the client may read; the others rest a little (the lock is held)."""
+    if engine.devices is None or not engine.devices.is_restricted:
+        return grants
+    withheld = engine.keeping.withheld(shard, grants.seqs, client)
+    if not withheld:
+        return grants
+    _rest(engine, shard, grants, withheld)
+    kept = [number for number, seq in enumerate(grants.seqs) if seq not in withheld]
+    return Grants(
+        [grants.seqs[i] for i in kept],
+        [grants.rows[i] for i in kept],
+        grants.deadline_ms,
+        grants.nonce,
+    )
 
 
 def _in_turn(queue: Queue) -> list[Shard]:
@@ -322,7 +343,8 @@ def _complete(
     good = [number for number, payload in enumerate(payloads) if payload is not None]
     away = {seq for seq, found in zip(sought, read, strict=True) if found is AWAY}
     if away:
-        _postpone(engine, shard, grants, away)
+        with engine.lock:
+            _rest(engine, shard, grants, away)
     bad = [
         grants.seqs[i]
         for i, payload in enumerate(payloads)
@@ -339,8 +361,8 @@ def _complete(
     return kept, [payloads[i] for i in good]
 
 
-def _postpone(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
-    """Give back messages whose devices cannot be reached, to be leased a little later."""
+def _rest(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
+    """Give back messages that cannot be delivered now, for a little later (the lock is held)."""
     partition = shard.partition
     epoch = partition.epoch & 0xFFFF
     tokens = [
@@ -348,9 +370,8 @@ def _postpone(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> N
         for seq, row in zip(grants.seqs, grants.rows, strict=True)
         if seq in away
     ]
-    with engine.lock:
-        leases.postpone(partition, tokens, _AWAY_MS, engine.now_ms())
-        engine.settle(shard)
+    leases.postpone(partition, tokens, _AWAY_MS, engine.now_ms())
+    engine.settle(shard)
 
 
 def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:

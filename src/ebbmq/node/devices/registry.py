@@ -55,6 +55,7 @@ class Devices:
             for place in places(others, directory.path)
         }
         self._all = [self._log, *self.ports.values()]
+        self._is_restricted = any(port.spec.readers != ("*",) for port in self._all)
         self.states = {port.name: port.state for port in self._all}
         self._monitor = Monitor(self._all, clock)
 
@@ -82,6 +83,15 @@ class Devices:
             raise refusals[0]
         devices._monitor.start()
         return devices
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether some device may be read by some clients only."""
+        return self._is_restricted
+
+    def readable_by(self, client: str) -> frozenset[str]:
+        """The devices whose bodies a client may be given."""
+        return frozenset(port.name for port in self._all if port.spec.may_read(client))
 
     def changed(self, name: str, state: DeviceState) -> None:
         """A device is in another state."""

@@ -41,10 +41,10 @@ class Polling:
         check_intake(context)
         check_memory(context)
         asked = _lease(request.body)
-        leases = await self._lease(queue, asked, 0)
+        leases = await self._lease(queue, asked, 0, request.caller.name)
         has_waited = not leases and asked.wait_ms > 0
         if has_waited:
-            leases = await self._poll(queue, asked, receive)
+            leases = await self._poll(queue, asked, receive, request.caller.name)
         if not leases:
             await peer.answer(_NO_LEASES)
             return
@@ -59,7 +59,9 @@ class Polling:
             if not taken and asked.name is None:
                 await self._give_back(queue, leases)
 
-    async def _lease(self, queue: str, asked: forms.LeaseRequest, wait_ms: int) -> list[Delivery]:
+    async def _lease(
+        self, queue: str, asked: forms.LeaseRequest, wait_ms: int, client: str
+    ) -> list[Delivery]:
         return await self._broker.take(
             queue,
             asked.count,
@@ -67,13 +69,14 @@ class Polling:
             asked.lease_timeout_ms,
             asked.name,
             limits.ANSWER_BYTES_MAX,
+            client=client,
         )
 
     async def _poll(
-        self, queue: str, asked: forms.LeaseRequest, receive: Receive
+        self, queue: str, asked: forms.LeaseRequest, receive: Receive, client: str
     ) -> list[Delivery]:
         """Wait for messages as long as the caller is there and the server is not stopping."""
-        lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms))
+        lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms, client))
         gone = asyncio.ensure_future(_gone(receive))
         self._context.ending.add(lease)
         try:

@@ -340,6 +340,29 @@ def test_the_client_of_a_message_is_who_the_server_knows_it_to_be(tmp_path: Path
         assert len(served.broker.lease("work", 4)) == 4
 
 
+# Killed
+
+
+def test_rules_that_were_answered_survive_a_kill_of_the_server(tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", {}
+    for _ in range(3):
+        with Running(data) as server, server.caller() as caller:
+            found = caller.call("GET", "/v1/rules").json
+            assert {rule["id"]: rule["weight"] for rule in found["rules"]} == kept
+            assert found["version"] == len(caller.call("GET", "/v1/rules/audit").json["changes"])
+            for number in range(5):
+                weight = float(len(kept) + number)
+                body = {"weight": weight, "device": "hdd", "when": f"SIZE > {weight}"}
+                name = f"r{weight:g}"
+                assert caller.call("PUT", f"/v1/rules/{name}", body).status in {200, 201}
+                kept[name] = weight
+            gone = sorted(kept)[0]
+            assert caller.call("DELETE", f"/v1/rules/{gone}").status == 204
+            del kept[gone]
+            server.process.kill()
+            server.process.wait()
+
+
 # Reloading
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ebbmq import Broker, EbbError, InvalidSpec, Message, QueueSpec
 from ebbmq.errors import RuleConflict, UnknownRule
+from ebbmq.journal.disk import MemoryDisk
 from ebbmq.node import rule_changes
 from ebbmq.node.config import load, settings
 from ebbmq.node.rule_changes import Terms
@@ -392,3 +394,26 @@ def test_a_rule_for_a_device_nobody_has_is_refused_by_name(tmp_path: Path) -> No
     with Broker.open(tmp_path / "data") as broker:  # without the device
         assert ids(broker) == ["A", "B"]
         assert broker.explain_rules(Properties(size=9.0)).chosen == ("log",)
+
+
+def put_for_ever(broker: Broker) -> None:
+    for number in itertools.count():
+        put(broker, f"r{number}", "ssd", " OR ".join(["SIZE > 5000"] * 400))
+
+
+def test_a_full_disk_refuses_changes_by_name_and_the_rules_stay(tmp_path: Path) -> None:
+    disk = MemoryDisk(capacity=1 << 20)
+    config = {"segment_bytes": 64 * 1024}
+    with Broker.open(tmp_path, config, disk=disk, threaded=False) as broker:
+        put(broker, "first", "hdd", "SIZE > 100")
+        with pytest.raises(EbbError) as refused:
+            put_for_ever(broker)
+        assert refused.value.code == "disk_full"
+        told = broker.engine.rules.listed()
+        assert chosen(broker, size=200.0) == "hdd"
+        assert len(told.rules) == told.version
+    with Broker.open(tmp_path, config, disk=disk, threaded=False) as broker:
+        assert broker.engine.rules.listed() == told
+        disk.capacity = 1 << 30
+        put(broker, "last")
+        assert broker.engine.rules.version == told.version + 1

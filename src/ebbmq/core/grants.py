@@ -29,6 +29,8 @@ from ebbmq.core.block import (
     Block,
     as_words,
 )
+from ebbmq.core.happened import LEASED as TOLD_LEASED
+from ebbmq.core.happened import Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK
 from ebbmq.core.row import AT_DUE, AT_GENERATION, FREE, HIGH, LEASED, LOW48, READY, ROW
 from ebbmq.policy import importance as policy
@@ -306,6 +308,11 @@ def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -
         runs = _runs(grants)
     told = (grants.deadline_ms, grants.nonce, partition.epoch, now_ms)
     partition.facts.append(fact.grant(partition.pid, told, runs, count, seqs[0], name))
+    if partition.tell is not None:
+        before = grants.rows if grants.block is None else grants.block.words
+        partition.tell(
+            Happened(TOLD_LEASED, partition.pid, now_ms, count, seqs, before, seqs[0], name=name)
+        )
     if name:
         if len(partition.names) >= 2 * partition.names_in_use + _NAMES_SPARED:
             _forget_names(partition)

@@ -29,6 +29,7 @@ from ebbmq.core.block import (
     Block,
 )
 from ebbmq.core.grants import MANY, is_sorted
+from ebbmq.core.happened import ACKED, RELEASED, Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
 from ebbmq.core.row import ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
 
@@ -116,8 +117,9 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         or row[7] & LOW48 <= now_ms
     ):
         return False
-    if partition.adapt is not None or partition.granted_at:
-        partition.observe(seq, row, now_ms)
+    if partition.adapt is not None or partition.granted_at or partition.tell is not None:
+        duration_ms = partition.observe(seq, row, now_ms)
+        partition.tell_end(ACKED, seq, row, now_ms, (duration_ms, 0))
     if row[1] > 1 or partition.accesses.rates:
         partition.forget(seq, row)
     partition.by_importance[row[2]] -= 1
@@ -158,6 +160,8 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
         if block is None:
             return False
         held.append((page, slots, block))
+    if partition.tell is not None:
+        _tell_acked(partition, seqs, groups, held, now_ms)
     for page, slots, block in held:
         _free_rows(partition, page, slots, block)
     partition.depth[LEASED] -= count
@@ -168,6 +172,24 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
         else fact.ack_array(partition.pid, seqs if rising else np.sort(seqs))
     )
     return True
+
+
+def _tell_acked(
+    partition: Partition,
+    seqs: Words,
+    groups: list[_Group],
+    held: list[tuple[Page, Where, Block]],
+    now_ms: int,
+) -> None:
+    lease_ms = partition.spec.lease_timeout_ms
+    assert partition.tell is not None
+    for (where, _, _), (_, _, block) in zip(groups, held, strict=True):
+        mine = seqs[where]
+        partition.tell(
+            Happened(
+                ACKED, partition.pid, now_ms, len(mine), mine, block.words, int(mine[0]), lease_ms
+            )
+        )
 
 
 def _held_rows(page: Page, slots: Where, tokens: Words, now_ms: int) -> Block | None:
@@ -247,7 +269,7 @@ def release(partition: Partition, tokens: Iterable[Token], now_ms: int) -> list[
             refused.append(number)
             continue
         seq = token[1]
-        partition.granted_at.pop(seq, None)
+        _unused(partition, seq, row, 0, now_ms)
         partition.totals["released"] += 1
         if not partition.end_if_due(seq, row, now_ms):
             partition.make_ready(seq, row, now_ms, keep_place=True)
@@ -265,12 +287,18 @@ def postpone(partition: Partition, tokens: Iterable[Token], delay_ms: int, now_m
         if row is None:
             continue
         seq = token[1]
-        partition.granted_at.pop(seq, None)
+        _unused(partition, seq, row, delay_ms, now_ms)
         if not partition.end_if_due(seq, row, now_ms):
             partition.schedule(seq, row, now_ms + delay_ms)
         if partition.index.state_of(seq) != FREE:
             changed.append(seq)
     partition.note_states(changed)
+
+
+def _unused(partition: Partition, seq: int, row: Row, delay_ms: int, now_ms: int) -> None:
+    """A lease ends as if it had not been."""
+    started_ms = partition.granted_at.pop(seq, (row[7] & LOW48) - partition.spec.lease_timeout_ms)
+    partition.tell_end(RELEASED, seq, row, now_ms, (max(0, now_ms - started_ms), delay_ms))
 
 
 def extend(

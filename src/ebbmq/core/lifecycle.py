@@ -250,9 +250,7 @@ def remove_rows(
     partition.totals[REASON_TEXT[reason]] += len(slots)
     for start in range(0, len(slots), limits.RECORD_ROWS_MAX):
         part = records[start : start + limits.RECORD_ROWS_MAX]
-        partition.facts.append(
-            fact.remove(partition.pid, part.tobytes(), len(part), int(part["seq"][0]))
-        )
+        partition.note_removed(part.tobytes(), len(part), int(part["seq"][0]), now_ms)
 
 
 def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> None:

@@ -34,6 +34,8 @@ from ebbmq.core import row as rows
 from ebbmq.core.accesses import Accesses
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.dedup import Dedup
+from ebbmq.core.happened import OUTCOMES, PUBLISHED, REMOVED, Happened
+from ebbmq.core.happened import SCHEDULED as TOLD_SCHEDULED
 from ebbmq.core.histories import Histories
 from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
 from ebbmq.core.order import BandedOrder, ExactOrder, Order
@@ -64,6 +66,7 @@ from ebbmq.policy.adapt import AdaptiveDecay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbmq.core.happened import Tell
     from ebbmq.core.index import Page
     from ebbmq.model import Level, Message, QueueSpec
 
@@ -206,6 +209,8 @@ class Partition:
         self.let_go: list[tuple[int, int, int]] = []
         #: Messages that left and have copies that must be forgotten.
         self.gone: list[int] = []
+        #: Whoever listens to what happens, told at once; None: nobody does.
+        self.tell: Tell | None = None
         self.adopt(spec)
 
     def adopt(self, spec: QueueSpec) -> None:
@@ -306,7 +311,13 @@ class Partition:
         blocks = self._pack_rows(batch, runs, segment, offset, SHARED if shared else 0)
         self.index.next_seq = first + count
         self.next_place += count
-        self.facts.append(fact.publish(self.pid, first, count, b"".join(blocks), batch.payloads))
+        block = b"".join(blocks)
+        self.facts.append(fact.publish(self.pid, first, count, block, batch.payloads))
+        if self.tell is not None:
+            self.tell(Happened(PUBLISHED, self.pid, now_ms, count, None, block, first))
+            if runs.scheduled:
+                told = TOLD_SCHEDULED, self.pid, now_ms, runs.scheduled, None, block, first
+                self.tell(Happened(*told))
         self.depth[REPLICATING] += count - runs.scheduled
         self.depth[SCHEDULED] += runs.scheduled
         self.body_bytes += batch.body_bytes
@@ -496,17 +507,28 @@ class Partition:
         reason = self.end_reason(row, now_ms) if self.removes_by_age else None
         if self.spec.max_attempts and failures >= self.spec.max_attempts:
             reason = Reason.MAX_ATTEMPTS
+        if delay_ms is None:
+            delay_ms = min(RETRY_DELAY_MS_MAX, self.spec.retry_delay_ms << min(failures - 1, 30))
+        rests_ms = delay_ms if reason is None else 0
+        self.tell_end(OUTCOMES[outcome], seq, row, now_ms, (duration_ms, rests_ms))
         if reason is not None:
             self.write_row(seq, row)
             self.end_row(seq, row, reason, now_ms)
             return self.index.state_of(seq) != FREE
-        if delay_ms is None:
-            delay_ms = min(RETRY_DELAY_MS_MAX, self.spec.retry_delay_ms << min(failures - 1, 30))
         if delay_ms:
             self.schedule(seq, row, now_ms + delay_ms)
         else:
             self.make_ready(seq, row, now_ms)
         return True
+
+    def tell_end(self, event: int, seq: int, row: Row, now_ms: int, ms: tuple[int, int]) -> None:
+        """Tell of the end of a lease: how long it lasted, how long nobody gets the message."""
+        if self.tell is None:
+            return
+        lease_ms = (row[7] & LOW48) - now_ms + ms[0]
+        self.tell(
+            Happened(event, self.pid, now_ms, 1, (seq,), (row,), seq, lease_ms, delay_ms=ms[1])
+        )
 
     def schedule(self, seq: int, row: Row, due_ms: int) -> None:
         """Let a row into the order again at an instant."""
@@ -596,7 +618,13 @@ class Partition:
         self.totals[REASON_TEXT[reason]] += len(gone)
         for start in range(0, len(gone), limits.RECORD_ROWS_MAX):
             part = records[start : start + limits.RECORD_ROWS_MAX]
-            self.facts.append(fact.remove(self.pid, b"".join(part), len(part), gone[start][0]))
+            self.note_removed(b"".join(part), len(part), gone[start][0], now_ms)
+
+    def note_removed(self, records: bytes, count: int, first: int, now_ms: int) -> None:
+        """Leave a REMOVE fact, and tell of it."""
+        self.facts.append(fact.remove(self.pid, records, count, first))
+        if self.tell is not None:
+            self.tell(Happened(REMOVED, self.pid, now_ms, count, None, records, first))
 
     def removal_record(
         self, seq: int, row: Row, reason: Reason, now_ms: int, moved_pid: int, moved_seq: int

@@ -20,9 +20,14 @@ Event = Literal[
     "dead_lettered",
     "peeked",
     "placed",
+    "asked",
+    "archived",
     "copied",
     "moved",
+    "refused",
+    "lost",
     "dropped",
+    "gap",
 ]
 NAMES: Final[tuple[str, ...]] = get_args(Event)
 
@@ -31,6 +36,13 @@ LAST: Final = frozenset({"acked", "stale", "expired", "removed", "dead_lettered"
 #: A message was read: its access rate rises, and falls again if the lease failed.
 READS: Final = frozenset({"leased", "peeked"})
 FAILURES: Final = frozenset({"retried", "lease_expired"})
+#: What happens to copies; it leaves a message where it is in its queue.
+COPIES: Final = frozenset(
+    {"placed", "asked", "archived", "copied", "moved", "refused", "lost", "dropped"}
+)
+#: Of no message, so without queue and id: events before it were left out, and `reason` says how
+#: many. They have their numbers, which are missing.
+GAP: Final = "gap"
 #: What ends a lease.
 SETTLES: Final = frozenset({"acked", "retried", "released", "lease_expired"})
 
@@ -40,8 +52,8 @@ EVENTS: Final = Table(
     (
         Column("node", "text", "the node that tells it"),
         Column("boot", "int64", "which start of that node: its epoch"),
-        Column("seq", "int64", "1, 2, 3 .. within a boot, without gaps"),
-        Column("at_ms", "int64", "when, by the node's wall clock"),
+        Column("seq", "int64", "1, 2, 3 .. within a boot; what is missing was left out"),
+        Column("at_ms", "int64", "when, by the node's clock that its messages' ages run on"),
         Column("queue", "text", "the queue of the message"),
         Column("partition", "int32", "its partition in the queue"),
         Column("message_id", "text", "the id the publisher was told"),

@@ -110,6 +110,28 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         )
 
 
+class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[feed]`: what happens to messages, written as Parquet into a lake; none without `lake`."""
+
+    #: A directory, relative to the data directory unless absolute, or the URL of an object store.
+    lake: str | None = None
+    #: Of an object store, as obstore names them.
+    options: dict[str, Secret] | None = None
+    #: How long what happened may take to be seen in the lake.
+    every_ms: int = 10_000
+    #: What waits in RAM; when it is full, events are left out and counted.
+    buffer_bytes: int = 64 * limits.MIB
+    #: What the node's files may take in the lake; the oldest go.
+    bytes_max: int = limits.GIB
+    #: How often all messages that are there are written down; 0: never.
+    snapshot_every_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, "feed.", _FEED_RANGES)
+        if self.lake is not None and not self.lake.strip():
+            raise InvalidSpec("feed.lake is empty", "give a directory or a URL, or leave it out")
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; unknown keys are refused."""
 
@@ -125,6 +147,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: `[devices.NAME]`: where copies of bodies are kept beside the node's own log.
     devices: dict[str, DeviceConfig] = {}
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
+    feed: FeedConfig = msgspec.field(default_factory=FeedConfig)
     rules: tuple[RuleSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -143,6 +166,12 @@ _HTTP_RANGES: Final = {
 _PLACEMENT_RANGES: Final = {
     "move_bytes_per_s": (limits.KIB, 1 << 40),
     "repair_after_ms": (0, limits.DAY_MS),
+}
+_FEED_RANGES: Final = {
+    "every_ms": (10, limits.DAY_MS),
+    "buffer_bytes": (64 * limits.KIB, 64 * limits.GIB),
+    "bytes_max": (limits.MIB, 1 << 50),
+    "snapshot_every_ms": (0, 365 * limits.DAY_MS),
 }
 _RANGES: Final = {
     "segment_bytes": (64 * limits.KIB, limits.GIB),

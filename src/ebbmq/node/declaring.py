@@ -87,6 +87,8 @@ def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
         shard = Shard(queue, partition, open_resident(engine, partition, spec))
         queue.add(shard)
         engine.catalog.shards[pid] = shard
+        if engine.feed is not None:
+            engine.feed.attach(shard)
     engine.catalog.queues[spec.name] = queue
     return queue
 

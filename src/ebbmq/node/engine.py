@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ebbmq.node.config import Config
     from ebbmq.node.devices.registry import Devices
     from ebbmq.node.directory import Directory
+    from ebbmq.node.feeding.feed import Feed
     from ebbmq.node.removals import NoRemovals, Removals
 
 _EVERYTHING: Final = 1 << 63
@@ -114,6 +115,8 @@ class Engine:
         self.compacting = threading.Lock()
         #: None while no device is configured beside the node's own log.
         self.devices: Devices | None = None
+        #: None while there is no lake to tell.
+        self.feed: Feed | None = None
         _engines.add(self)
 
     # Time
@@ -124,7 +127,10 @@ class Engine:
 
     def start(self) -> None:
         """Let time pass: by threads, or by the manual clock."""
-        if self.clock.attach(self._run_by_hand):
+        by_hand = self.clock.attach(self._run_by_hand)
+        if self.feed is not None:
+            self.feed.start(threaded=not by_hand)
+        if by_hand:
             self.run_due()
             return
         self._run_slice()
@@ -136,6 +142,8 @@ class Engine:
     def _run_by_hand(self) -> None:
         self._due_and_ahead()
         self.upkeep()
+        if self.feed is not None:
+            self.feed.run_due()
 
     def _run_timer(self) -> None:
         self._keep_doing(self._due_and_ahead, self._wake, _TICK_MS / 1_000)
@@ -461,6 +469,8 @@ class Engine:
             if thread is not threading.current_thread():
                 thread.join()
         self.keeping.stop()
+        if self.feed is not None:
+            self.feed.stop()
         try:
             if clean is not None:
                 clean()

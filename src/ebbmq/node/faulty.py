@@ -36,6 +36,7 @@ def retry_faulty(engine: Engine, disks: tuple[Disk, Disk]) -> int:
             partition.epoch = engine.catalog.epoch
             partition.removes_by_age = engine.clock_doubt is None
             restore.rebuild(partition, engine.now_ms(), reopened=True)
+            partition.tell = shard.partition.tell
             engine.live += partition.live() - shard.partition.live()
             shard.partition = partition
             shard.faulty = None

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.errors import Overloaded
+from ebbmq.errors import InvalidSpec, Overloaded
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.devices.registry import Devices
+    from ebbmq.node.feeding.feed import Feed
 
 _CLOCK_EVERY_MS: Final = 10_000
 _RETRY_FAULTY_MS: Final = 30_000
@@ -61,6 +62,7 @@ def open_engine(
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms())
         engine.rules.start(engine.clock.wall_ms())
+        engine.feed = _open_feed(engine)
         for shard in engine.catalog.shards.values():
             shard.totals_before = dict(shard.partition.totals)
         engine.written = engine.synced = engine.journal.position
@@ -89,6 +91,24 @@ def _open_devices(engine: Engine) -> Devices | None:
     from ebbmq.node.devices.registry import Devices  # noqa: PLC0415
 
     return Devices.open(engine.config, engine.directory, engine.clock)
+
+
+def _open_feed(engine: Engine) -> Feed | None:
+    """The feed, listening to everything that is there: what was recovered is not told again."""
+    if engine.config.feed.lake is None:
+        return None
+    # Who has no feed does not load what it needs.
+    try:
+        from ebbmq.node.feeding.feed import Feed  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidSpec(
+            f"a feed is configured, and it needs a package that is missing: {error.name}",
+            "install pyarrow, or remove feed.lake from the configuration",
+        ) from error
+    feed = Feed(engine)
+    for shard in engine.catalog.shards.values():
+        feed.attach(shard)
+    return feed
 
 
 def _note_start(engine: Engine) -> None:

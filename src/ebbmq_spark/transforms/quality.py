@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KEY = ("node", "boot", "seq")
 #: What changes where a message stands; the others happen to its copies, or leave it as it is.
 _STEPS = tuple(
-    name for name in feed.NAMES if name not in ("peeked", "placed", "copied", "moved", "dropped")
+    name for name in feed.NAMES if name not in feed.COPIES and name not in ("peeked", feed.GAP)
 )
 _BEFORE_LEASE = ("published", "scheduled", "retried", "released", "lease_expired")
 

@@ -1,0 +1,56 @@
+"""What happens to messages, told in batches to whoever listens: a partition's `tell`.
+
+A batch is what the verb has at hand anyway, packed rows and numbers, not an object a message; who
+listens takes it apart when there is time. Facts say what is and can be restored; this says what
+happened, once, and is lost if nobody listens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from ebbmq.core.block import Words
+
+    Numbers = Sequence[int] | npt.NDArray[np.uint64]
+    #: Rows as they stand one after the other, or each on its own.
+    Rows = bytes | Words | Sequence[tuple[int, ...]]
+    Tell = Callable[["Happened"], None]
+
+PUBLISHED: Final = 0
+#: Of the rows of a publish those that wait for their time.
+SCHEDULED: Final = 1
+LEASED: Final = 2
+ACKED: Final = 3
+RETRIED: Final = 4
+RELEASED: Final = 5
+LEASE_EXPIRED: Final = 6
+#: Rows are records of `facts.REMOVAL`, which say why.
+REMOVED: Final = 7
+
+OUTCOMES: Final = {"retried": RETRIED, "lease_expired": LEASE_EXPIRED}
+
+
+class Happened(NamedTuple):
+    """The same thing happened to so many messages of a partition at once."""
+
+    event: int
+    pid: int
+    at_ms: int
+    messages: int
+    #: Which; None where they follow each other from `first` on, or where the rows say so.
+    seqs: Numbers | None
+    #: As they were before, but for failures, which are counted.
+    rows: Rows
+    first: int = 0
+    #: For the end of a lease: how long it was to be, so that its row tells when it began.
+    lease_ms: int = 0
+    #: For how long they cannot be leased.
+    delay_ms: int = 0
+    #: The name they were leased under.
+    name: str = ""

@@ -1,0 +1,189 @@
+"""The feed of a node: a thread that writes what happens into the lake, in batches, when it can.
+
+Theory of operation. Partitions tell the buffer what happens, with the engine's lock held; that
+costs a tuple a batch. The thread takes what is there every `every_ms`, or sooner when the buffer is
+half full, makes columns of it and writes a file for each hour, then the manifest. A lake that fails
+is tried again with growing pauses; meanwhile the buffer fills up, and then events are left out and
+counted. Nothing here ever makes the broker wait, and no message depends on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq.errors import EbbError
+from ebbmq.feed import layout
+from ebbmq.feed.events import EVENTS
+from ebbmq.node.feeding import arrays
+from ebbmq.node.feeding.buffer import Buffer
+from ebbmq.node.feeding.expanding import Texts, expand
+from ebbmq.node.feeding.files import Files
+from ebbmq.node.feeding.lake import open_lake
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from ebbmq.feed.manifests import Part
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+_HOUR_MS: Final = 3_600_000
+#: Events of one file, about: what is made of them takes some 30 MiB.
+_EVENTS_AT_ONCE: Final = 256 * 1024
+_PAUSE_MS: Final = 1_000
+_PAUSE_MS_MAX: Final = 30_000
+#: A lake that takes longer for one file does not answer.
+_STUCK_MS: Final = 30_000
+#: How long the end of a broker waits for the last file.
+_CLOSE_S: Final = 10.0
+
+
+class Feed:
+    """Everything a node does for its feed."""
+
+    def __init__(self, engine: Engine) -> None:
+        config = engine.config.feed
+        assert config.lake is not None
+        lake = open_lake(config.lake, config.options or {}, engine.directory.path)
+        self._engine = engine
+        self._node = engine.config.node
+        self._every_ms = config.every_ms
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.buffer = Buffer(config.buffer_bytes, self._wake.set)
+        self.files = Files(lake, self._node, config.bytes_max)
+        self._is_open = False
+        self._places: dict[int, tuple[str, int]] = {}
+        self._next_ms = 0
+        self._working_since_ms: int | None = None
+        self._failed_in_a_row = 0
+        #: Why nothing is written; None while all is well.
+        self.problem: str | None = None
+        self.events_written = 0
+        self.failures = 0
+
+    # What others call
+
+    def attach(self, shard: Shard) -> None:
+        """Listen to a partition (the lock is held, or nobody else is there yet)."""
+        pid = shard.partition.pid
+        self._places[pid] = shard.queue.spec.name, shard.queue.shards.index(shard)
+        shard.partition.tell = self.buffer.tell
+
+    def start(self, *, threaded: bool) -> None:
+        """Begin to write; without a thread `run_due` does."""
+        self._next_ms = self._engine.clock.elapsed_ms() + self._every_ms
+        if threaded:
+            self._thread = threading.Thread(target=self._run, name="ebbmq-feed", daemon=True)
+            self._thread.start()
+
+    def run_due(self) -> None:
+        """Write if it is time to; for a clock that is moved by hand."""
+        if self._thread is None and self._engine.clock.elapsed_ms() >= self._next_ms:
+            self._work()
+
+    def stop(self) -> None:
+        """Write what is left, unless the lake does not take it in time."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is None:
+            self._work()
+            return
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive() or self.problem is not None:
+            log.warning("feed_not_finished", lake=self.files.lake.where, detail=self.trouble())
+
+    def trouble(self) -> str | None:
+        """What is wrong with the feed, for people; None if nothing is."""
+        since_ms = self._working_since_ms
+        if since_ms is not None and self._engine.clock.elapsed_ms() - since_ms > _STUCK_MS:
+            return f"the lake {self.files.lake.where} does not answer; messages are not affected"
+        if self.problem is None:
+            return None
+        return (
+            f"the feed cannot be written to {self.files.lake.where}: {self.problem}; messages are "
+            f"not affected, {self.buffer.missed} events are left out so far"
+        )
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            pause_ms = self._next_ms - self._engine.clock.elapsed_ms()
+            if self._wake.wait(max(0, pause_ms) / 1_000) and self._failed_in_a_row:
+                # More of the same does not mend a lake.
+                self._stop.wait(max(0, pause_ms) / 1_000)
+            self._wake.clear()
+            self._work()
+
+    def _work(self) -> None:
+        clock = self._engine.clock
+        self._working_since_ms = clock.elapsed_ms()
+        try:
+            self._write_all()
+            self._well_again()
+        except Exception as error:  # a feed that fails harms nothing else
+            self._fail(error)
+        self._working_since_ms = None
+        pause_ms = self._every_ms
+        if self._failed_in_a_row:
+            pause_ms = min(_PAUSE_MS << min(self._failed_in_a_row - 1, 10), _PAUSE_MS_MAX)
+        self._next_ms = clock.elapsed_ms() + pause_ms
+
+    def _well_again(self) -> None:
+        if self.problem is not None:
+            log.info("feed_well_again", lake=self.files.lake.where, missed=self.buffer.missed)
+        self.problem, self._failed_in_a_row = None, 0
+
+    def _fail(self, error: Exception) -> None:
+        known = isinstance(error, OSError | EbbError)
+        told = error.detail if isinstance(error, EbbError) else str(error)
+        self.failures += 1
+        self._failed_in_a_row += 1
+        if self.problem is None:
+            log.warning("feed_failed", lake=self.files.lake.where, detail=told)
+        if not known:
+            log.error("feed_bug", error=repr(error))
+        self.problem = told
+
+    def _write_all(self) -> None:
+        if not self._is_open:
+            self.files.open(self._engine.catalog.epoch)
+            self._is_open = True
+        while self._write_some():
+            self._working_since_ms = self._engine.clock.elapsed_ms()
+        with self._engine.lock:
+            self.buffer.tell_gap()
+
+    def _write_some(self) -> bool:
+        told = self.buffer.take(_EVENTS_AT_ONCE)
+        if not told:
+            return False
+        texts = Texts()
+        records = expand(told, texts)
+        table = arrays.events_table(records, texts, self._places, self._node, self.files.boot)
+        hours = records["at_ms"] // _HOUR_MS
+        parts: list[Part] = []
+        try:
+            for hour in np.unique(hours).tolist():
+                path = layout.events_file(
+                    hour * _HOUR_MS, self._node, self.files.boot, self.files.number()
+                )
+                chosen = arrays.where(table, hours == hour)
+                parts.append(self.files.write(path, arrays.encode(chosen), len(chosen)))
+            self.files.publish(
+                EVENTS,
+                parts,
+                self._engine.clock.wall_ms(),
+                (int(records["number"][0]), int(records["number"][-1])),
+                (int(records["at_ms"].min()), int(records["at_ms"].max())),
+            )
+        except BaseException:
+            self.files.give_up(parts)
+            raise
+        self.buffer.let_go()
+        self.events_written += len(records)
+        return True

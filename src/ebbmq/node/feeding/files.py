@@ -1,0 +1,155 @@
+"""The node's own files in the lake: written and made visible together, bounded, oldest away first.
+
+Only files of the node's name are ever touched. What an end in the middle left behind, files that no
+manifest names, goes at the next start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.feed import layout, manifests
+from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.feed.table import Table
+    from ebbmq.node.feeding.lake import Lake
+
+#: The last snapshots that are kept: one may be read while the next is written.
+SNAPSHOTS_KEPT: Final = 2
+
+
+class _Visible(NamedTuple):
+    """A manifest and what it makes visible."""
+
+    path: str
+    parts: tuple[str, ...]
+    bytes: int
+
+
+class Files:
+    """What a node has in the lake; used by one thread."""
+
+    def __init__(self, lake: Lake, node: str, bytes_max: int) -> None:
+        self.lake = lake
+        self.boot = 0
+        self.bytes = 0
+        self.written = 0
+        #: Files that had to go so that others fit.
+        self.removed = 0
+        self._node = node
+        self._bytes_max = bytes_max
+        self._number = 0
+        self._visible: dict[str, deque[_Visible]] = {
+            layout.EVENTS: deque(),
+            layout.CATALOG: deque(),
+        }
+
+    def open(self, epoch: int) -> None:
+        """See what is there, and choose a boot that was not told of before."""
+        self.boot, self.bytes = epoch, 0
+        for table, visible in self._visible.items():
+            visible.clear()
+            orphans: dict[str, int] = {}
+            named: set[str] = set()
+            for path, size in sorted(self.lake.list(table)):
+                if not self._is_own(path):
+                    continue
+                if path.endswith(".json"):
+                    found = self._read(path, size)
+                    visible.append(found)
+                    self.bytes += found.bytes
+                    named.update(found.parts)
+                else:
+                    orphans[path] = size
+            left = sorted(orphans.keys() - named)
+            if left:
+                log.info("feed_leftovers", lake=self.lake.where, files=len(left))
+                self.lake.delete(left)
+
+    def _is_own(self, path: str) -> bool:
+        own, parts = layout.segment(self._node), path.split("/")
+        if layout.MANIFESTS in parts:
+            return parts[-1][17:].rsplit("-", 2)[0] == own
+        return f"node={own}" in parts
+
+    def _read(self, path: str, size: int) -> _Visible:
+        try:
+            told = manifests.decode(self.lake.read(path), path)
+        except UnknownFeed as error:
+            # It stays for whoever can read it, and so do its files.
+            log.warning("feed_manifest_not_known", detail=error.detail)
+            return _Visible(path, (), size)
+        self.boot = max(self.boot, told.boot + 1)
+        parts = tuple(part.path for part in told.parts)
+        return _Visible(path, parts, size + sum(part.bytes for part in told.parts))
+
+    def number(self) -> int:
+        """A number no file of this boot has."""
+        self._number += 1
+        return self._number
+
+    def write(self, path: str, data: bytes, rows: int) -> Part:
+        """Write a file nobody sees yet."""
+        self.lake.write(path, data)
+        return Part(path, rows, len(data))
+
+    def publish(
+        self,
+        table: Table,
+        parts: Sequence[Part],
+        at_ms: int,
+        seqs: tuple[int, int] | None = None,
+        instants: tuple[int, int] | None = None,
+    ) -> None:
+        """Make files visible together, then keep within the bounds."""
+        number = self.number()
+        manifest = Manifest(
+            table=table.name,
+            version=table.version,
+            node=self._node,
+            boot=self.boot,
+            number=number,
+            written_at_ms=at_ms,
+            parts=tuple(parts),
+            first_seq=seqs[0] if seqs else None,
+            last_seq=seqs[1] if seqs else None,
+            first_at_ms=instants[0] if instants else None,
+            last_at_ms=instants[1] if instants else None,
+        )
+        path = layout.manifest_file(table.name, at_ms, self._node, self.boot, number)
+        packed = manifests.encode(manifest)
+        self.lake.publish(path, packed)
+        size = len(packed) + sum(part.bytes for part in parts)
+        self._visible[table.name].append(_Visible(path, tuple(p.path for p in parts), size))
+        self.bytes += size
+        self.written += len(parts)
+        self._keep_within_bounds()
+
+    def give_up(self, parts: Sequence[Part]) -> None:
+        """Delete files that will not be made visible."""
+        try:
+            self.lake.delete([part.path for part in parts])
+        except Exception as error:  # they go at the next start
+            log.info("feed_leftovers", lake=self.lake.where, files=len(parts), detail=str(error))
+
+    def _keep_within_bounds(self) -> None:
+        snapshots, events = self._visible[layout.CATALOG], self._visible[layout.EVENTS]
+        while len(snapshots) > SNAPSHOTS_KEPT:
+            self._remove(snapshots.popleft())
+        while self.bytes > self._bytes_max and len(events) > 1:
+            oldest = events.popleft()
+            self.removed += len(oldest.parts)
+            self._remove(oldest)
+        while self.bytes > self._bytes_max and len(snapshots) > 1:
+            self.removed += len(snapshots[0].parts)
+            self._remove(snapshots.popleft())
+
+    def _remove(self, oldest: _Visible) -> None:
+        """The manifest goes first: whoever sees it finds its files."""
+        self.bytes -= oldest.bytes
+        self.lake.delete([oldest.path, *oldest.parts])

@@ -1,0 +1,177 @@
+"""Where the feed is written: a directory, or an object store through obstore.
+
+Files are written whole under names that did not exist; one that counts is on its device. A manifest
+appears as a whole or not at all: by a link in a directory, by a conditional put in a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ebbmq.errors import InvalidSpec, StorageFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ebbmq.holding.bucket import Bucket
+
+_TEMPORARY: Final = ".part"
+_SCHEMES: Final = ("s3", "gs", "az", "memory")
+
+
+class Lake(Protocol):
+    """Files by their name from the root of the lake."""
+
+    where: str
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file that did not exist."""
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Write a small file that did not exist so that nobody ever sees a part of it."""
+
+    def read(self, path: str) -> bytes:
+        """A small file."""
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Name and size of every file below a directory, leftovers included."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files; one that is not there is fine."""
+
+
+def open_lake(address: str, options: Mapping[str, str], data: Path) -> Lake:
+    """The lake of an address: a directory, relative to the data directory, or a URL.
+
+    Raises:
+        InvalidSpec: the address is of no known kind.
+    """
+    scheme, found, _ = address.partition("://")
+    if not found:
+        return DirectoryLake(data / address)
+    if scheme == "file":
+        return DirectoryLake(Path(address.removeprefix("file://")))
+    if scheme not in _SCHEMES:
+        raise InvalidSpec(
+            f"feed.lake is {address!r}", f"use a directory, or a URL of {', '.join(_SCHEMES)}"
+        )
+    # Who writes to a directory does not load what object stores need.
+    from ebbmq.holding.bucket import Bucket  # noqa: PLC0415
+
+    return ObjectLake(Bucket(address, options))
+
+
+class DirectoryLake:
+    """A lake in a directory, which is made again if somebody took it away."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.where = str(root)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file that did not exist, down to the device."""
+        place = self._root / path
+        self._make(place.parent)
+        try:
+            self._write(place, data)
+        except OSError:
+            # What there is of it takes space that may be short.
+            with contextlib.suppress(OSError):
+                place.unlink(missing_ok=True)
+            raise
+        _sync(place.parent)
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Write a file beside, then give it its name."""
+        place = self._root / path
+        beside = place.with_name(place.name + _TEMPORARY)
+        self._make(place.parent)
+        try:
+            self._write(beside, data)
+            os.link(beside, place)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+        _sync(place.parent)
+
+    def read(self, path: str) -> bytes:
+        """A small file."""
+        return (self._root / path).read_bytes()
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Name and size of every file below a directory."""
+        for at, _, names in os.walk(self._root / prefix):
+            for name in names:
+                place = Path(at, name)
+                with contextlib.suppress(FileNotFoundError):
+                    yield str(place.relative_to(self._root)), place.stat().st_size
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files, and directories that are empty after that."""
+        for path in paths:
+            place = self._root / path
+            place.unlink(missing_ok=True)
+            for parent in place.parents:
+                if parent == self._root:
+                    break
+                try:
+                    parent.rmdir()
+                except OSError:
+                    break
+
+    @staticmethod
+    def _write(place: Path, data: bytes) -> None:
+        with place.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _make(self, directory: Path) -> None:
+        """Make a directory so that it is there after a power cut, too."""
+        missing = [each for each in (directory, *directory.parents) if not each.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            _sync(each.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class ObjectLake:
+    """A lake in an object store; an object is there as a whole or not at all."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.where = bucket.where
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put an object that did not exist."""
+        self._bucket.put(path, bytes(data))
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Put an object that did not exist."""
+        self._bucket.put(path, bytes(data))
+
+    def read(self, path: str) -> bytes:
+        """A small object."""
+        found = self._bucket.get(path)
+        if found is None:
+            raise StorageFailed(f"{path} in {self.where} is gone", "see who deletes there")
+        return found
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Name and size of every object below a prefix."""
+        for found in self._bucket.list(prefix):
+            yield found.path, found.size
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects."""
+        self._bucket.delete(paths)

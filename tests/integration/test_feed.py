@@ -1,0 +1,109 @@
+"""The feed of a real broker, read back from its lake with pyarrow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.errors import InvalidSpec
+from ebbmq.feed.events import EVENTS
+from ebbmq.testing import ManualClock
+from tests.feeds import manifests_of, rows_of, shown
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(START_MS)
+
+
+def opened(tmp_path, clock=None, **feed) -> Broker:
+    config = {"node": "n1", "feed": {"lake": str(tmp_path / "lake"), **feed}}
+    return Broker.open(tmp_path / "data", config, clock)
+
+
+def test_published_leased_and_acked_are_in_the_lake(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        broker.declare(QueueSpec("orders"))
+        messages = [Message(b"four", importance=9, ttl_ms=60_000, decay_rate=0.5)] * 2
+        ids = [receipt.id for receipt in broker.publish("orders", messages)]
+        clock.advance(100)
+        leases = broker.lease("orders", count=2, name="worker-1")
+        clock.advance(30)
+        broker.ack("orders", [lease.token for lease in leases])
+    rows = rows_of(lake)
+    assert shown(rows, "event", "message_id", "at_ms", "generation", "latency_ms") == [
+        ("published", ids[0], START_MS, 0, None),
+        ("published", ids[1], START_MS, 0, None),
+        ("leased", ids[0], START_MS + 100, 1, None),
+        ("leased", ids[1], START_MS + 100, 1, None),
+        ("acked", ids[0], START_MS + 130, 1, 30),
+        ("acked", ids[1], START_MS + 130, 1, 30),
+    ]
+    assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    same = ("node", "boot", "queue", "partition", "importance", "decay_rate", "ttl_ms", "bytes")
+    assert set(shown(rows, *same)) == {("n1", 1, "orders", 0, 9, 0.5, 60_000, 4)}
+    assert {row["enqueued_at_ms"] for row in rows} == {START_MS}
+    assert [row["consumer"] for row in rows] == [None, None, "worker-1", "worker-1", None, None]
+
+
+def test_files_are_by_day_and_hour_and_seen_by_their_manifest(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"1")])
+        clock.advance(3_600_000)
+        broker.publish("q", [Message(b"2")])
+    first, second = manifests_of(lake)
+    assert [part.path for part in first.parts] == [
+        "events/date=2023-11-14/hour=22/node=n1/00000001-000000001.parquet"
+    ]
+    assert second.parts[0].path.startswith("events/date=2023-11-14/hour=23/node=n1/")
+    assert (first.first_seq, first.last_seq, second.first_seq) == (1, 1, 2)
+    assert (first.first_at_ms, second.last_at_ms) == (START_MS, START_MS + 3_600_000)
+    assert first.version == EVENTS.version
+
+
+def test_what_happened_in_two_hours_becomes_visible_together(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock, every_ms=86_400_000) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"1")])
+        clock.advance(3_600_000)
+        broker.publish("q", [Message(b"2")])
+    (manifest,) = manifests_of(lake)
+    assert [part.rows for part in manifest.parts] == [1, 1]
+    assert [row["seq"] for row in rows_of(lake)] == [1, 2]
+
+
+def test_without_a_lake_nothing_of_the_feed_is_loaded_or_started(tmp_path) -> None:
+    script = (
+        "import sys, threading; from ebbmq import Broker, Message, QueueSpec\n"
+        f"with Broker.open({str(tmp_path)!r}) as broker:\n"
+        "    broker.declare(QueueSpec('q')); broker.publish('q', [Message(b'1')])\n"
+        "    names = {thread.name for thread in threading.enumerate()}\n"
+        "assert 'ebbmq-feed' not in names, names\n"
+        "assert 'pyarrow' not in sys.modules and 'ebbmq.node.feeding.feed' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("feed", "what"),
+    [
+        ({"lake": ""}, "feed.lake"),
+        ({"lake": "ftp://host/lake"}, "feed.lake"),
+        ({"lake": "x", "every_ms": 0}, "feed.every_ms"),
+        ({"lake": "x", "buffer": 1}, "feed.buffer"),
+    ],
+)
+def test_a_feed_that_cannot_be_is_refused_by_name(tmp_path, feed, what) -> None:
+    with pytest.raises(InvalidSpec, match=what):
+        Broker.open(tmp_path / "data", {"feed": feed})

@@ -252,6 +252,23 @@ class AgainstSets(RuleBasedStateMachine):
 TestAgainstSets = AgainstSets.TestCase
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 3)), max_size=40),
+    st.lists(st.integers(0, 260), max_size=30),
+)
+def test_many_locations_are_as_one_after_the_other(changes, asked):
+    many, single = Located(), Located()
+    base = 65_536 - 100  # so that runs cross from one chunk to the next
+    for first, count, number in changes:
+        run = range(base + first, base + first + count)
+        before = [single.set(location, number) for location in run]
+        assert many.set_many(run, number) == before
+    assert list(many.items()) == list(single.items())
+    assert len(many) == len(single)
+    for locations in ([base + each for each in asked], range(base, base + 260)):
+        assert many.get_many(locations) == [single.get(each) for each in locations]
+
+
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), max_size=400))
 def test_located_is_a_dict_without_zeros(changes):
     located, expected = Located(), {}

@@ -129,6 +129,14 @@ class Holdings:
         """The copies that are asked for and not confirmed, to be made now."""
         return Step(tuple(PutCopy(name, device) for device in sorted(self.of(name).pending)))
 
+    def awaited(self, device: str, names: Sequence[Name]) -> list[Name]:
+        """Those of which a device was asked to have a copy, and has not confirmed it."""
+        return self._bodies.where(names, lambda holding: device in holding.pending)
+
+    def some_leave(self, names: Sequence[Name]) -> bool:
+        """Whether a copy of any of these goes once what is pending is there."""
+        return bool(self._bodies.where(names, lambda holding: bool(holding.leaving)))
+
     def copies_acked(self, name: Name) -> int:
         """How many devices have confirmed a copy."""
         return len(self.of(name).copies)
@@ -169,7 +177,7 @@ class Holdings:
             holding._replace(copies=holding.copies | {device}, pending=holding.pending - {device}),
         )
 
-    def copies_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
+    def copies_acked_by(self, device: str, names: Sequence[Name]) -> Changed:
         """`copy_acked` for many."""
 
         def confirmed(holding: Holding) -> Holding:
@@ -206,7 +214,7 @@ class Holdings:
         return self._settle(name, holding._replace(leaving=holding.leaving | {device}))
 
     def rearrange_many(
-        self, names: Iterable[Name], wanted: Sequence[str], target: int, spare: Collection[str]
+        self, names: Sequence[Name], wanted: Sequence[str], target: int, spare: Collection[str]
     ) -> Changed:
         """Set the target of many, ask for copies on what is wanted, then let go of what is spare.
 
@@ -235,7 +243,7 @@ class Holdings:
             return NOTHING
         return self._change(name, holding._replace(dropping=holding.dropping - {device}))
 
-    def drops_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
+    def drops_acked_by(self, device: str, names: Sequence[Name]) -> Changed:
         """`drop_acked` for many."""
         return self._change_all(
             names, lambda holding: holding._replace(dropping=holding.dropping - {device})
@@ -263,14 +271,13 @@ class Holdings:
         fact = self._await(name, Tombstone(waiting))
         return Step(_forget(name, waiting), (fact,))
 
-    def remove_many(self, names: Iterable[Name]) -> Changed:
+    def remove_many(self, names: Sequence[Name]) -> Changed:
         """`remove` for many."""
         changed = Changed({})
         for holding, _, some in self._bodies.change(names, lambda _: NORMAL):
             waiting = (holding.copies | holding.pending | holding.dropping) - {LOG}
-            tombstone = Tombstone(waiting)
-            for name in some:
-                self._await(name, tombstone)
+            if waiting:
+                self._tombstones.update(dict.fromkeys(some, Tombstone(waiting)))
             changed.gone.setdefault(waiting, []).extend(some)
         return changed
 
@@ -427,7 +434,7 @@ class Holdings:
         return Gone(name, tombstone.waiting)
 
     def _change_all(
-        self, names: Iterable[Name], transition: Callable[[Holding], Holding]
+        self, names: Sequence[Name], transition: Callable[[Holding], Holding]
     ) -> Changed:
         changed = Changed({})
         for before, after, some in self._bodies.change(names, transition):

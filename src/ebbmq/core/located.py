@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
 _CHUNK_BITS: Final = 16
 _OFFSET: Final = (1 << _CHUNK_BITS) - 1
 _SQUEEZE_ENTRIES_MIN: Final = 64
 _NORMAL: Final = 0
+#: Fewer are looked up one by one.
+_RUN_MIN: Final = 8
 
 
 V = TypeVar("V", bound="Hashable")
@@ -86,6 +89,61 @@ class Located:
             self._maybe_squeeze(location >> _CHUNK_BITS, chunk)
         return before
 
+    def get_many(self, locations: Sequence[int]) -> list[int]:
+        """The numbers of locations, at a fraction of the price where they are consecutive."""
+        found = self._run(locations)
+        if found is None:
+            return list(map(self.get, locations))
+        chunk, at = found
+        return chunk.numbers[at : at + len(locations)].tolist()
+
+    def set_many(self, locations: Sequence[int], number: int) -> list[int]:
+        """`set` for many; returns the numbers they had."""
+        found = self._run(locations)
+        if found is None:
+            if number and self._append_run(locations, number):
+                return [0] * len(locations)
+            return [self.set(location, number) for location in locations]
+        chunk, at = found
+        count = len(locations)
+        before = chunk.numbers[at : at + count].tolist()
+        chunk.numbers[at : at + count] = array("I", [number]) * count
+        chunk.live += before.count(0) if number else before.count(0) - count
+        if not number:
+            self._maybe_squeeze(locations[0] >> _CHUNK_BITS, chunk)
+        return before
+
+    def _run(self, locations: Sequence[int]) -> tuple[_Chunk, int] | None:
+        """Where consecutive locations are that all have an entry, if they are such."""
+        if not _is_run(locations):
+            return None
+        chunk = self._chunks.get(locations[0] >> _CHUNK_BITS)
+        if chunk is None:
+            return None
+        offsets, offset = chunk.offsets, locations[0] & _OFFSET
+        at = bisect_left(offsets, offset)
+        end = at + len(locations) - 1
+        # Offsets ascend: where the first and the last are that far apart, all between are there.
+        if end >= len(offsets) or offsets[at] != offset or offsets[end] - offset != end - at:
+            return None
+        return chunk, at
+
+    def _append_run(self, locations: Sequence[int], number: int) -> bool:
+        """Add consecutive locations behind all others of their chunk, if they are such."""
+        if not _is_run(locations):
+            return False
+        first, count = locations[0], len(locations)
+        chunk = self._chunks.get(first >> _CHUNK_BITS)
+        if chunk is None:
+            chunk = self._chunks[first >> _CHUNK_BITS] = _Chunk()
+        offset = first & _OFFSET
+        if chunk.offsets and chunk.offsets[-1] >= offset:
+            return False
+        chunk.offsets.extend(range(offset, offset + count))
+        chunk.numbers.extend([number] * count)
+        chunk.live += count
+        return True
+
     def after(self, location: int, count: int) -> list[tuple[int, int]]:
         """At most `count` entries from `location` on, ascending; none: there are no more."""
         out: list[tuple[int, int]] = []
@@ -115,6 +173,19 @@ class Located:
             chunk.squeeze()
 
 
+def _is_run(locations: Sequence[int]) -> bool:
+    """Whether many locations are consecutive, and of one chunk."""
+    count = len(locations)
+    if count < _RUN_MIN:
+        return False
+    first, last = locations[0], locations[-1]
+    return (
+        last - first + 1 == count
+        and first >> _CHUNK_BITS == last >> _CHUNK_BITS
+        and list(locations) == list(range(first, last + 1))
+    )
+
+
 class SharedValues(Generic[V]):
     """A map from location to a value, `normal` where nothing else was set."""
 
@@ -139,29 +210,35 @@ class SharedValues(Generic[V]):
         number = self._number(value)
         before = self._rows.set(location, number)
         self._uses[number] += 1
-        self._drop_use(before)
+        self._drop_use(before, 1)
 
     def set_many(self, locations: Sequence[int], value: V) -> None:
         """`set` for many locations."""
-        number, rows, uses = self._number(value), self._rows, self._uses
-        uses[number] += len(locations)
-        for location in locations:
-            before = rows.set(location, number)
-            if before == _NORMAL:
-                uses[before] -= 1
-            else:
-                self._drop_use(before)
+        number = self._number(value)
+        self._uses[number] += len(locations)
+        for before, count in Counter(self._rows.set_many(locations, number)).items():
+            self._drop_use(before, count)
+
+    def where(self, locations: Sequence[int], is_so: Callable[[V], bool]) -> list[int]:
+        """Those locations of whose value something is true; a value is asked about once."""
+        numbers = self._rows.get_many(locations)
+        chosen = {number for number in set(numbers) if is_so(self._values[number])}
+        return [each for each, number in zip(locations, numbers, strict=True) if number in chosen]
 
     def change(
-        self, locations: Iterable[int], transition: Callable[[V], V]
+        self, locations: Sequence[int], transition: Callable[[V], V]
     ) -> list[tuple[V, V, list[int]]]:
         """Give locations the value that follows from theirs; a value is asked about once.
 
         Returns what was, what is, and where, for every value that changed.
         """
-        rows, groups = self._rows, dict[int, list[int]]()
-        for location in locations:
-            groups.setdefault(rows.get(location), []).append(location)
+        groups: dict[int, list[int]] = {}
+        numbers = self._rows.get_many(locations)
+        if numbers and numbers.count(numbers[0]) == len(numbers):
+            groups[numbers[0]] = list(locations)
+        else:
+            for location, number in zip(locations, numbers, strict=True):
+                groups.setdefault(number, []).append(location)
         out: list[tuple[V, V, list[int]]] = []
         for number, some in groups.items():
             before = self._values[number]
@@ -175,8 +252,8 @@ class SharedValues(Generic[V]):
         number = self._numbers.get(value)
         return self._add(value) if number is None else number
 
-    def _drop_use(self, number: int) -> None:
-        self._uses[number] -= 1
+    def _drop_use(self, number: int, count: int) -> None:
+        self._uses[number] -= count
         if number != _NORMAL and not self._uses[number]:
             # The stale value stays in its slot until the number is given out again.
             del self._numbers[self._values[number]]

@@ -13,7 +13,7 @@ from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import Overloaded
 from ebbmq.holding import opening
 from ebbmq.node.outflow import parse_id
-from tests.crash.copies import wait_until_settled
+from tests.crash.copies import differences, wait_until_settled
 from tests.crash.devices import MIB, SOON, Moods, MoodyDisk
 from tests.crash.mounts import tmpfs
 from tests.servers import wait_until
@@ -51,7 +51,10 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
 
 
 def open_broker(
-    tmp_path: Path, *rules: dict[str, Any], devices: str = "ab", data: Path | None = None
+    tmp_path: Path,
+    *rules: dict[str, Any],
+    devices: str = "ab",
+    data: Path | None = None,
 ) -> Broker:
     file = {"kind": "file", "capacity_bytes": 8 * MIB, "status": SOON, "stall_ms": 60_000}
     broker = Broker.open(
@@ -198,3 +201,22 @@ def test_copies_are_made_again_once_the_disk_of_the_log_has_space(
                 wait_until(lambda: LOG in holding(broker, message_id).copies, "coming home")
             wait_until_settled(broker, "settling")
             assert [lease.body for lease in broker.lease("q")] == [BODY]
+
+
+def test_a_copy_is_not_deleted_that_was_asked_for_since_it_was_taken_for_a_stray(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker:
+        message_id = publish(broker)
+        engine, name = broker.engine, name_of(*parse_id(message_id))
+        with engine.lock:
+            engine.keeping.apply([engine.holdings.set_target(name, 2)])
+            engine.keeping.apply([engine.holdings.strays("a", [name])])
+            engine.keeping.apply([engine.keeping.ask(name, "a")])
+        assert engine.keeping.mover is not None
+        engine.keeping.mover.wake()
+        wait_until(lambda: "a" in holding(broker, message_id).copies, "copying")
+        # The removal waits for the journal to be on the device.
+        broker.publish("q", [Message(b"another")], confirm="synced")
+        wait_until(lambda: engine.keeping.mover.waiting()["a"] == (0, 0), "deleting")
+        assert differences(broker) == {}

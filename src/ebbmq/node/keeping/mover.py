@@ -237,8 +237,14 @@ class Mover:
     def _delete_some(self, port: Port, work: _Work) -> bool:
         synced = self._engine.journal.synced_position
         some: list[_Delete] = []
-        while work.deletes and work.deletes[0].position <= synced and len(some) < _COUNT_MAX:
-            some.append(work.deletes.popleft())
+        holdings = self._engine.holdings
+        with self._engine.lock:
+            while work.deletes and work.deletes[0].position <= synced and len(some) < _COUNT_MAX:
+                delete = work.deletes.popleft()
+                holding = holdings.of(delete.name)
+                # A copy that was taken for a stray may have been asked for since.
+                if port.name not in holding.copies | holding.pending:
+                    some.append(delete)
         if not some:
             return False
         work.under_way += 1

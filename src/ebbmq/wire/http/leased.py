@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from pybase64 import b64encode
+
 from ebbmq.model import Kept
 from ebbmq.wire.http.codec import encode
 from ebbmq.wire.http.forms import LeaseForm
@@ -58,8 +60,8 @@ def encode_alike(
             value = dict(shared[name]) if name == "headers" else shared[name]
             text = encode(value).decode().replace("%", "%%")
         fields.append(f'"{name}":{text}')
-    columns.append(map(encode, bodies))
-    pattern = f'{{{",".join(fields)},"{_BODY}":%b}}'.encode()
+    columns.append(map(b64encode, bodies))
+    pattern = f'{{{",".join(fields)},"{_BODY}":"%b"}}'.encode()
     # One pattern for all of them: formatting it is one call, and nothing is joined after it.
     values = chain.from_iterable(zip(*columns, strict=True))
     return b",".join([pattern] * len(numbers)) % tuple(values)

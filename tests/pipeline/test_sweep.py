@@ -41,8 +41,8 @@ default_ttl_ms = 60000
 
 def told(policy: str, good: float, bad: float, **fields: object) -> Outcome:
     base = {
-        "queue": "q", "policy": policy, "messages": 100, "done": 100, "on_time": 0, "worth": 100,
-        "worth_done_on_time": int(good * 100), "published_by_importance": [10] * 10,
+        "queue": "q", "policy": policy, "messages": 100, "done": 100, "on_time": 0, "worth": 1_000,
+        "worth_done_on_time": round(good * 1_000), "published_by_importance": [10] * 10,
         "on_time_by_importance": [0] * 10, "left": {"stale": 0}, "wait_p50_ms": 0.0,
         "wait_p99_ms": 0.0, "peak_messages": 0, "byte_days": bad, "byte_days_by_tier": {},
         "cost": None, "resolution_ms": 1,
@@ -107,6 +107,12 @@ def test_the_front_is_what_nobody_beats() -> None:
     outcomes = [told("a", 0.9, 9), told("b", 0.8, 3), told("c", 0.8, 4), told("d", 0.5, 1),
                 told("e", 0.4, 2), told("f", 0.9, 9)]  # fmt: skip
     assert [each.policy for each in front_of(outcomes, Goal())] == ["d", "b", "a"]
+
+
+def test_the_best_does_not_pay_for_next_to_nothing() -> None:
+    outcomes = [told("poor", 0.5, 1), told("sound", 0.9, 3), told("dear", 0.905, 9)]
+    assert choose(outcomes, Goal()).best.policy == "sound"
+    assert choose(outcomes, Goal(tolerance=0)).best.policy == "dear"
 
 
 def test_the_best_keeps_within_the_bounds() -> None:

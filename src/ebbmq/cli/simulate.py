@@ -57,7 +57,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--resolution",
     "resolution_ms",
     type=duration_ms,
-    help="1ms is exact; a fiftieth of the useful time at most unless given.",
+    help="1ms is exact and slow; a 25th of the useful time at most unless given.",
 )
 @click.option("--picture", type=FILE, default=PICTURE, show_default=True)
 @click.option("--no-picture", is_flag=True, help="Numbers only.")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TRIALS_MAX: Final = 20_000
 #: A slice of time is at most this part of how long work is useful ..
-_USEFUL_PARTS: Final = 50
+_USEFUL_PARTS: Final = 25
 #: .. and no longer than so many messages take to come: more of them make it no faster.
 _SLICE_MESSAGES: Final = 512
 

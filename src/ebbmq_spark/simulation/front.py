@@ -52,5 +52,8 @@ def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
     allowed = [outcome for outcome in outcomes if excess(outcome) <= 0]
     if not allowed:
         return Choice(front, min(outcomes, key=excess), within=False)
-    best = max(front_of(allowed, goal), key=lambda each: value(each, goal.maximise))
+    candidates = front_of(allowed, goal)
+    # The front rises, so the last of it is the most there is, and the first near it the cheapest.
+    enough = value(candidates[-1], goal.maximise) * (1 - goal.tolerance)
+    best = next(each for each in candidates if value(each, goal.maximise) >= enough)
     return Choice(front, best, within=True)

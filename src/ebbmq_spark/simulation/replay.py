@@ -44,7 +44,7 @@ _DEAD_PID: Final = 2
 _EPOCH: Final = 1
 _NONCE: Final = 1
 _LEASE_MAX: Final = 4_096
-_CAUTION: Final = 0.75
+_CAUTION: Final = 0.9
 
 
 class Fates(NamedTuple):
@@ -55,12 +55,8 @@ class Fates(NamedTuple):
     left_ms: npt.NDArray[np.float64]
 
 
-class _Run(NamedTuple):
-    """A message that a consumer works on."""
-
-    done_ms: float
-    seq: int
-    generation: int
+#: A message that a consumer works on: when he is done, its row, and the generation of its lease.
+_Run = tuple[float, int, int]
 
 
 def replay(traffic: Traffic, spec: QueueSpec, resolution_ms: int) -> Fates:
@@ -131,11 +127,12 @@ class _Replay:
         if partition.depth[READY]:
             instants.append(self.free[0])
         if self.running:
-            instants.append(min(run.done_ms for run in self.running))
+            instants.append(min(self.running)[0])
         if partition.live() > len(self.running):
-            due_ms = lifecycle.next_deadline_ms(partition)
-            if due_ms is not None:
-                instants.append(float(due_ms))
+            for wheel in (partition.due_wheel, partition.end_wheel):
+                due_ms = wheel.next_deadline_ms()
+                if due_ms is not None:
+                    instants.append(float(due_ms))
         if not instants:
             return None
         # Rounded up: what ends within a slice has ended at the begin of the next one.
@@ -155,28 +152,29 @@ class _Replay:
 
     def _settle(self, now_ms: int) -> None:
         """Ack what was finished, retry what failed."""
-        done = [run for run in self.running if run.done_ms <= now_ms]
+        done = [run for run in self.running if run[0] <= now_ms]
         if not done:
             return
-        self.running = [run for run in self.running if run.done_ms > now_ms]
+        self.running = [run for run in self.running if run[0] > now_ms]
+        number, first = self.number, self.first
         if self.failures is not None:
             failing = self.failures
-            failed = [run for run in done if run.generation <= failing[self._number(run.seq)]]
+            failed = [run for run in done if run[2] <= failing[number[run[1] - first]]]
             if failed:
                 tokens = [_token(run) for run in sorted(failed)]
                 leases.retry(self.partition, tokens, None, now_ms)
-                done = [run for run in done if run.generation > failing[self._number(run.seq)]]
+                done = [run for run in done if run[2] > failing[number[run[1] - first]]]
         if self.partition.adapt is not None:
             for run in sorted(done):
-                leases.ack(self.partition, leases.TOKEN.pack(*_token(run)), int(run.done_ms))
-        elif done:
+                leases.ack(self.partition, leases.TOKEN.pack(*_token(run)), int(run[0]))
+        else:
             # One that failed before would slow down all that are acked with it.
-            for part in ([r for r in done if r.generation == 1], [r for r in done if r[2] > 1]):
+            for part in ([r for r in done if r[2] == 1], [r for r in done if r[2] > 1]):
                 if part:
                     leases.ack(self.partition, _tokens(part), now_ms)
-        numbers = [self._number(run.seq) for run in done]
+        numbers = [number[seq - first] for _, seq, _ in done]
         self.outcome[numbers] = ACKED
-        self.left_ms[numbers] = [run.done_ms for run in done]
+        self.left_ms[numbers] = [done_ms for done_ms, _, _ in done]
 
     def _number(self, seq: int) -> int:
         return self.number[seq - self.first]
@@ -184,7 +182,9 @@ class _Replay:
     def _tick(self, now_ms: int) -> None:
         partition = self.partition
         partition.refresh_factor(now_ms)
-        while (due_ms := lifecycle.next_deadline_ms(partition)) is not None and due_ms <= now_ms:
+        # Crossings alone need no tick: a lease looks at what it is about to take.
+        wheels = (partition.due_wheel, partition.end_wheel)
+        while any((at := wheel.next_deadline_ms()) and at <= now_ms for wheel in wheels):
             lifecycle.tick(partition, now_ms)
 
     def _move(self, now_ms: int) -> None:
@@ -256,15 +256,21 @@ class _Replay:
     def _begin(self, pairs: list[tuple[int, int]], now_ms: int) -> None:
         """Have consumers begin with messages, who is free first with the first."""
         free, running, first, number = self.free, self.running, self.first, self.number
-        ready_from, service_ms, started_ms = self.ready_from, self.service_ms, self.started_ms
+        ready_from, service_ms = self.ready_from, self.service_ms
+        begun: list[int] = []
+        instants: list[float] = []
         for seq, generation in pairs:
             at = number[seq - first]
-            begin_ms = max(free[0], float(now_ms) if generation else ready_from[at])
+            begin_ms = now_ms if generation else ready_from[at]
+            if free[0] > begin_ms:  # noqa: PLR1730  # a call of max takes longer than all the rest
+                begin_ms = free[0]
             done_ms = begin_ms + service_ms[at]
             heapq.heapreplace(free, done_ms)
-            running.append(_Run(done_ms, seq, generation + 1))
+            running.append((done_ms, seq, generation + 1))
             if not generation:
-                started_ms[at] = begin_ms
+                begun.append(at)
+                instants.append(begin_ms)
+        self.started_ms[begun] = instants
 
     def _note(self) -> None:
         """Read from the facts which messages left, and drop what a journal would keep."""
@@ -314,14 +320,14 @@ def _bodies(traffic: Traffic, order: list[int]) -> list[bytes]:
 
 
 def _token(run: _Run) -> leases.Token:
-    return (_PID, run.seq, run.generation, _EPOCH, _NONCE)
+    return (_PID, run[1], run[2], _EPOCH, _NONCE)
 
 
 def _tokens(runs: list[_Run]) -> bytes:
     packed = np.empty(len(runs), dtype=leases.TOKEN_DTYPE)
     packed["pid"], packed["epoch"], packed["nonce"] = _PID, _EPOCH, _NONCE
-    packed["seq"] = [run.seq for run in runs]
-    packed["generation"] = [run.generation for run in runs]
+    packed["seq"] = [seq for _, seq, _ in runs]
+    packed["generation"] = [generation for _, _, generation in runs]
     return packed.tobytes()
 
 

@@ -74,6 +74,12 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     maximise: Maximised = "worth_on_time"
     minimise: Minimised = "byte_days"
     at_most: dict[Minimised, float] = {}
+    #: A gain of less than this part is none: then the one with less of what is minimised is better.
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise InvalidSpec(f"goal.tolerance is {self.tolerance}", "use 0 to 1, such as 0.01")
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ class Story:
         self.ended("kill" if status == -signal.SIGKILL else "clean")
         return status
 
-    def live_until_cut(self, cut: Callable[[], None], after_s: float) -> None:
+    def live_until_cut(self, cut: Callable[[], None], after_s: float, **changes: object) -> None:
         """One life of the worker, which ends when the power of its disk is cut.
 
         The worker lives on for an instant, as nobody does whose machine lost its power: what it saw
@@ -93,7 +93,7 @@ class Story:
             cut_at.append(time.monotonic_ns())
             cut()
 
-        job = msgspec.structs.replace(self.job(), calls=100_000)
+        job = msgspec.structs.replace(self.job(), calls=100_000, **changes)
         self._server.run(job, after_s, before_kill=cut_now)
         self.ended("power", *cut_at)
 

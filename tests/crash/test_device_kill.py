@@ -13,6 +13,7 @@ import pytest
 from tests.crash.conftest import LIVES
 from tests.crash.copies import differences, is_settled
 from tests.crash.devices import MIB, SOON
+from tests.crash.mounts import PowerCut
 from tests.crash.points import Point
 from tests.crash.story import OPTIONS, Story
 from tests.crash.worker import CONFIG
@@ -70,6 +71,22 @@ def test_every_promise_holds_after_kill_9_at_random_moments(
         if checkpoints == "deleted":
             forget_checkpoints(story)
     assert story.verdict(also=is_as_told) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_promise_holds_after_power_cuts(tmp_path: Path, server: Server, seed: int) -> None:
+    power = PowerCut(tmp_path)
+    try:
+        directory = power.mountpoint / "data"
+        story = Story(tmp_path, server, seed, directory, config=DEVICES, options=UNORDERED)
+        moments = random.Random(seed)
+        for _ in range(LIVES // 2):
+            after_s = moments.uniform(0.1, KILL_WITHIN_S)
+            story.live_until_cut(power.cut, after_s, min_copies=seed, replicas=LIFE["replicas"])
+            power.power_on()
+        assert story.verdict(also=is_as_told) == []
+    finally:
+        power.close()
 
 
 POINTS = {

@@ -133,6 +133,12 @@ class Holdings:
         """Those of which a device was asked to have a copy, and has not confirmed it."""
         return self._bodies.where(names, lambda holding: device in holding.pending)
 
+    def unheld(self, device: str, names: Sequence[Name]) -> list[Name]:
+        """Those of which a device neither has a copy nor is asked to."""
+        return self._bodies.where(
+            names, lambda holding: device not in holding.copies | holding.pending
+        )
+
     def some_leave(self, names: Sequence[Name]) -> bool:
         """Whether a copy of any of these goes once what is pending is there."""
         return bool(self._bodies.where(names, lambda holding: bool(holding.leaving)))

@@ -18,12 +18,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq import limits
-from ebbmq.core.copies import LOG, name_of, parts_of
-from ebbmq.core.row import ELSEWHERE, HIGH, LOW48, RATE_UNIT
+from ebbmq.core.copies import LOG, parts_of
+from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
-from ebbmq.holding.contract import Copy, Key, Properties
-from ebbmq.node import leasing
+from ebbmq.holding.contract import Key
+from ebbmq.node.keeping.loading import load
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -32,16 +31,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ebbmq.core.copies import Name
-    from ebbmq.core.partition import Row
     from ebbmq.holding.contract import Lack
     from ebbmq.node.catalog import Shard
     from ebbmq.node.devices.port import Port
     from ebbmq.node.engine import Engine
-
-    _Known = tuple[Name, Shard, int, Row]
+    from ebbmq.node.keeping.loading import Load
 
 _COUNT_MAX: Final = 512
-_BYTES_MAX: Final = 2 * limits.MIB
 _CALLS_MAX: Final = 2
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
@@ -49,7 +45,7 @@ _AFTER_ERROR_S: Final = 1.0
 
 class _Delete(NamedTuple):
     position: int
-    name: Name
+    names: Sequence[Name]
     forget: bool
 
 
@@ -62,13 +58,6 @@ class _Work:
         self.deletes: deque[_Delete] = deque()
         self.under_way = 0
         self.copied = self.deleted = self.failed = 0
-
-
-class _Ready(NamedTuple):
-    """A message whose body was read, on its way to a device."""
-
-    name: Name
-    copy: Copy
 
 
 class Mover:
@@ -105,7 +94,10 @@ class Mover:
         self, names: Sequence[Name], device: str, position: int, *, forget: bool
     ) -> None:
         """Have copies deleted once the journal is on the device up to a position."""
-        self._of(device).deletes.extend(_Delete(position, name, forget) for name in names)
+        self._of(device).deletes.extend(
+            _Delete(position, names[at : at + _COUNT_MAX], forget)
+            for at in range(0, len(names), _COUNT_MAX)
+        )
 
     def wake(self) -> None:
         """Look for work now."""
@@ -114,7 +106,10 @@ class Mover:
     def waiting(self) -> dict[str, tuple[int, int]]:
         """By device: copies to be made, copies to be deleted."""
         return {
-            device: (len(work.urgent) + len(work.calm), len(work.deletes))
+            device: (
+                len(work.urgent) + len(work.calm),
+                sum(len(delete.names) for delete in list(work.deletes)),
+            )
             for device, work in list(self._work.items())
         }
 
@@ -178,21 +173,21 @@ class Mover:
             names = _take([work.urgent, work.calm], _COUNT_MAX)
         if not names:
             return False
-        ready, rest = self._read(names, LOG)
+        loaded, rest = load(engine, names, LOG, told=False)
         by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
         with engine.lock:
             work.urgent.extendleft(reversed(rest))
-            for each in ready:
-                known = engine.keeping.row_of(each.name)
+            for name, copy in zip(loaded.names, loaded.copies, strict=True):
+                known = engine.keeping.row_of(name)
                 if known is not None and known[2][1] & ELSEWHERE:
-                    by_shard.setdefault(known[0], []).append((known[1], each.copy.payload))
+                    by_shard.setdefault(known[0], []).append((known[1], copy.payload))
             for shard, some in by_shard.items():
                 seqs, bodies = [seq for seq, _ in some], [body for _, body in some]
                 relocate(engine, shard, seqs, bodies, home=True)
         engine.journal.sync_old()
         with engine.lock:
-            work.copied += len(ready)
-            engine.keeping.copies_made(LOG, [each.name for each in ready])
+            work.copied += len(loaded.names)
+            engine.keeping.copies_made(LOG, loaded.names)
         return True
 
     def _give_up(self, device: str, work: _Work) -> bool:
@@ -214,17 +209,18 @@ class Mover:
             with self._engine.lock:
                 work.calm.extendleft(reversed(names))
             return False
-        ready, rest = self._read(names, port.spec.name)
+        # Only an archive shows what messages are like.
+        loaded, rest = load(self._engine, names, port.name, told=port.kind == "object")
         if rest:
             with self._engine.lock:
                 (work.calm if calm else work.urgent).extendleft(reversed(rest))
-        if not ready:
+        if not loaded.names:
             return bool(rest)
         if calm:
-            self._allowance -= sum(len(each.copy.payload) for each in ready)
+            self._allowance -= loaded.nbytes
         work.under_way += 1
-        future = port.put([each.copy for each in ready])
-        future.add_done_callback(partial(self._put_done, port, work, ready))
+        future = port.put(loaded.copies)
+        future.add_done_callback(partial(self._put_done, port, work, loaded))
         return True
 
     def _may_move(self) -> bool:
@@ -237,122 +233,77 @@ class Mover:
     def _delete_some(self, port: Port, work: _Work) -> bool:
         synced = self._engine.journal.synced_position
         some: list[_Delete] = []
-        holdings = self._engine.holdings
+        keys: list[Key] = []
         with self._engine.lock:
-            while work.deletes and work.deletes[0].position <= synced and len(some) < _COUNT_MAX:
+            while work.deletes and work.deletes[0].position <= synced and len(keys) < _COUNT_MAX:
                 delete = work.deletes.popleft()
-                holding = holdings.of(delete.name)
                 # A copy that was taken for a stray may have been asked for since.
-                if port.name not in holding.copies | holding.pending:
-                    some.append(delete)
-        if not some:
-            return False
+                names = self._engine.holdings.unheld(port.name, delete.names)
+                some.append(delete._replace(names=names))
+                keys += map(self._key, names)
+        if not keys:
+            return bool(some)
         work.under_way += 1
-        future = port.delete([self._key(each.name) for each in some])
+        future = port.delete(keys)
         future.add_done_callback(partial(self._delete_done, port, work, some))
         return True
 
     def _key(self, name: Name) -> Key:
         return Key(self._engine.directory.identity.uuid, *parts_of(name))
 
-    # Bodies
-
-    def _read(self, names: Sequence[Name], device: str) -> tuple[list[_Ready], list[Name]]:
-        """Bodies of messages still to be copied, and names for which there was no room."""
-        bodies: dict[Name, bytes] = {}
-        with self._engine.lock:
-            wanted, rest = self._wanted(names, device)
-            for name, shard, seq, row in wanted:
-                payload = shard.resident.get(seq, row[2])
-                if payload is not None:
-                    bodies[name] = payload
-        by_shard: dict[Shard, list[int]] = {}
-        for name, shard, seq, _ in wanted:
-            if name not in bodies:
-                by_shard.setdefault(shard, []).append(seq)
-        for shard, seqs in by_shard.items():
-            for seq, body in zip(seqs, leasing.read_bodies(self._engine, shard, seqs), strict=True):
-                if isinstance(body, bytes):
-                    bodies[name_of(shard.partition.pid, seq)] = body
-        ready = [
-            _Ready(name, Copy(self._key(name), bodies[name], row[12], _properties(shard, row)))
-            for name, shard, _, row in wanted
-            if name in bodies
-        ]
-        unread = [name for name, _, _, _ in wanted if name not in bodies]
-        if unread:
-            with self._engine.lock:
-                self._engine.keeping.copies_failed(device, unread)
-        return ready, rest
-
-    def _wanted(self, names: Sequence[Name], device: str) -> tuple[list[_Known], list[Name]]:
-        """Those still to be copied, as many as fit into one call, and the rest (lock is held)."""
-        wanted: list[_Known] = []
-        size = 0
-        for number, name in enumerate(names):
-            known = self._engine.keeping.row_of(name)
-            if known is None or device not in self._engine.holdings.of(name).pending:
-                continue
-            size += known[2][11]
-            if wanted and size > _BYTES_MAX:
-                return wanted, list(names[number:])
-            wanted.append((name, *known))
-        return wanted, []
-
     # Results
 
-    def _put_done(self, port: Port, work: _Work, ready: list[_Ready], future: Future[None]) -> None:
+    def _put_done(self, port: Port, work: _Work, loaded: Load, future: Future[None]) -> None:
         error = future.exception()
         if error is not None:
-            self._failed(port, work, ready, error)
+            self._failed(port, work, loaded, error)
             return
-        holdings = self._engine.holdings
         with self._engine.lock:
-            moved = any(holdings.of(each.name).leaving for each in ready)
+            moved = self._engine.holdings.some_leave(loaded.names)
         if not moved:
-            self._copied(port, work, ready)
+            self._copied(port, work, loaded.names)
             return
-        check = port.get([each.copy.key for each in ready])
-        check.add_done_callback(partial(self._checked, port, work, ready))
+        check = port.get([copy.key for copy in loaded.copies])
+        check.add_done_callback(partial(self._checked, port, work, loaded))
 
     def _checked(
-        self, port: Port, work: _Work, ready: list[_Ready], future: Future[list[bytes | Lack]]
+        self, port: Port, work: _Work, loaded: Load, future: Future[list[bytes | Lack]]
     ) -> None:
         error = future.exception()
         if error is not None:
-            self._failed(port, work, ready, error)
+            self._failed(port, work, loaded, error)
             return
         bodies = future.result()
-        good = [
-            each
-            for each, body in zip(ready, bodies, strict=True)
-            if isinstance(body, bytes) and body == each.copy.payload
-        ]
-        if len(good) < len(ready):
-            bad = [each.name for each in ready if each not in good]
-            log.error("copy_not_verified", device=port.name, count=len(bad))
-            with self._engine.lock:
-                if self._engine.closed is None:
-                    self._engine.keeping.copies_failed(port.name, bad)
+        if bodies == [copy.payload for copy in loaded.copies]:
+            self._copied(port, work, loaded.names)
+            return
+        good: list[Name] = []
+        bad: list[Name] = []
+        for name, copy, body in zip(loaded.names, loaded.copies, bodies, strict=True):
+            (good if body == copy.payload else bad).append(name)
+        log.error("copy_not_verified", device=port.name, count=len(bad))
+        with self._engine.lock:
+            if self._engine.closed is None:
+                self._engine.keeping.copies_failed(port.name, bad)
         self._copied(port, work, good)
 
-    def _copied(self, port: Port, work: _Work, ready: list[_Ready]) -> None:
+    def _copied(self, port: Port, work: _Work, names: list[Name]) -> None:
         with self._engine.lock:
             work.under_way -= 1
-            work.copied += len(ready)
+            work.copied += len(names)
             if self._engine.closed is None:
-                self._engine.keeping.copies_made(port.name, [each.name for each in ready])
+                self._engine.keeping.copies_made(port.name, names)
         self._wake.set()
 
-    def _failed(self, port: Port, work: _Work, ready: list[_Ready], error: BaseException) -> None:
+    def _failed(self, port: Port, work: _Work, loaded: Load, error: BaseException) -> None:
         code = error.code if isinstance(error, EbbError) else type(error).__name__
-        log.warning("copy_failed", device=port.name, code=code, count=len(ready))
+        log.warning("copy_failed", device=port.name, code=code, count=len(loaded.names))
         with self._engine.lock:
             work.under_way -= 1
-            work.failed += len(ready)
+            work.failed += len(loaded.names)
             if self._engine.closed is None:
                 self._engine.keeping.refuse_for_now(port.name)
-                self._engine.keeping.copies_failed(port.name, [each.name for each in ready])
+                self._engine.keeping.copies_failed(port.name, loaded.names)
         self._wake.set()
 
     def _delete_done(
@@ -364,11 +315,11 @@ class Mover:
             if error is not None:
                 work.deletes.extendleft(reversed(some))
             elif self._engine.closed is None:
-                work.deleted += len(some)
+                work.deleted += sum(len(each.names) for each in some)
                 self._engine.keeping.copies_deleted(
                     port.name,
-                    [each.name for each in some if not each.forget],
-                    [each.name for each in some if each.forget],
+                    [name for each in some if not each.forget for name in each.names],
+                    [name for each in some if each.forget for name in each.names],
                 )
         if error is None:
             self._wake.set()
@@ -380,14 +331,3 @@ def _take(queues: Sequence[deque[Name]], count: int) -> list[Name]:
         while queue and len(out) < count:
             out.append(queue.popleft())
     return out
-
-
-def _properties(shard: Shard, row: Row) -> Properties:
-    return Properties(
-        shard.queue.spec.name,
-        row[2],
-        row[5] & LOW48,
-        row[6] & LOW48 or None,
-        row[4] / RATE_UNIT,
-        row[7] >> HIGH,
-    )

@@ -1,0 +1,175 @@
+"""Bodies of messages that are to be copied to a device: from RAM, the log, or another device.
+
+Rows are looked at many at a time; what an archive shows of a message beside its body is told only
+where the device asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core.block import (
+    BYTE,
+    DEAD,
+    DUE,
+    ENQUEUED,
+    IMPORTANCE_BIT,
+    KIND,
+    LOW32,
+    RATE_BIT,
+    SIZE,
+    STATE,
+    Block,
+)
+from ebbmq.core.copies import name_of, parts_of
+from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
+from ebbmq.holding.contract import Copy, Key, Properties
+from ebbmq.node import leasing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ebbmq.core.copies import Name
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+_BYTES_MAX: Final = 2 * limits.MIB
+
+
+class Load(NamedTuple):
+    """Messages whose bodies were read, on their way to a device."""
+
+    names: list[Name]
+    copies: list[Copy]
+
+    @property
+    def nbytes(self) -> int:
+        """What their bodies take."""
+        return sum([len(copy.payload) for copy in self.copies])
+
+
+class _Part(NamedTuple):
+    """Messages of one partition that are to be copied, with their bodies as far as in RAM."""
+
+    shard: Shard
+    seqs: list[int]
+    block: Block
+    payloads: list[bytes | None]
+
+
+def load(
+    engine: Engine, names: Sequence[Name], device: str, *, told: bool
+) -> tuple[Load, list[Name]]:
+    """Bodies of messages still to be copied, and names for which there was no room (lock is free).
+
+    With `told` the copies say what their messages are like. What cannot be read has failed.
+    """
+    with engine.lock:
+        parts, rest = _wanted(engine, names, device)
+    out = Load([], [])
+    unread: list[Name] = []
+    for part in parts:
+        _read(engine, part)
+        base = name_of(part.shard.partition.pid, 0)
+        good = [i for i, payload in enumerate(part.payloads) if payload is not None]
+        out.names.extend([base | part.seqs[i] for i in good])
+        out.copies.extend(_copies(engine, part, good, told=told))
+        if len(good) < len(part.seqs):
+            unread += [
+                base | seq
+                for seq, payload in zip(part.seqs, part.payloads, strict=True)
+                if payload is None
+            ]
+    if unread:
+        with engine.lock:
+            if engine.closed is None:
+                engine.keeping.copies_failed(device, unread)
+    return out, rest
+
+
+def _wanted(engine: Engine, names: Sequence[Name], device: str) -> tuple[list[_Part], list[Name]]:
+    """Those still to be copied, as many as fit into one call, and the rest (lock is held)."""
+    seqs_of: dict[int, list[int]] = {}
+    for name in engine.holdings.awaited(device, names):
+        pid, seq = parts_of(name)
+        seqs_of.setdefault(pid, []).append(seq)
+    parts: list[_Part] = []
+    rest: list[Name] = []
+    room = _BYTES_MAX
+    for pid, seqs in seqs_of.items():
+        shard = engine.catalog.shards.get(pid)
+        if shard is None or shard.faulty is not None:
+            continue
+        part, left = _fitting(shard, seqs, room)
+        base = name_of(pid, 0)
+        rest += [base | seq for seq in left]
+        if part is not None:
+            room -= part.block.total(SIZE, LOW32)
+            parts.append(part)
+    return parts, rest
+
+
+def _fitting(shard: Shard, seqs: list[int], room: int) -> tuple[_Part | None, list[int]]:
+    """Messages of a partition that are there and fit, but always one, and those that do not fit."""
+    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    there = (words[:, KIND] & np.uint64(STATE)) != FREE
+    if not there.all():
+        seqs = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
+        words = words[there]
+    left: list[int] = []
+    ends = (words[:, SIZE] & np.uint64(LOW32)).astype(np.int64).cumsum()
+    if len(ends) and ends[-1] > room:
+        count = max(1, int(ends.searchsorted(room, "right"))) if room > 0 else 0
+        seqs, left, words = seqs[:count], seqs[count:], words[:count]
+    if not seqs:
+        return None, left
+    block = Block(words)
+    importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+    payloads = list(map(shard.resident.get, seqs, importances))
+    return _Part(shard, seqs, block, payloads), left
+
+
+def _read(engine: Engine, part: _Part) -> None:
+    """Bring what is not in RAM (the lock is free)."""
+    missing = [i for i, payload in enumerate(part.payloads) if payload is None]
+    if not missing:
+        return
+    found = leasing.read_bodies(engine, part.shard, [part.seqs[i] for i in missing])
+    for number, body in zip(missing, found, strict=True):
+        if isinstance(body, bytes):
+            part.payloads[number] = body
+
+
+def _copies(engine: Engine, part: _Part, good: list[int], *, told: bool) -> list[Copy]:
+    uuid, pid = engine.directory.identity.uuid, part.shard.partition.pid
+    crcs = part.block.values(SIZE, LOW32 << 32, 32)
+    properties = _properties(part) if told else None
+    seqs, payloads = part.seqs, part.payloads
+    return [
+        Copy(
+            Key(uuid, pid, seqs[i]),
+            payloads[i],  # type: ignore[arg-type]  # the good ones are there
+            crcs[i],
+            None if properties is None else properties[i],
+        )
+        for i in good
+    ]
+
+
+def _properties(part: _Part) -> list[Properties]:
+    queue, block = part.shard.queue.spec.name, part.block
+    columns = zip(
+        block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
+        block.values(ENQUEUED, LOW48),
+        block.values(DEAD, LOW48),
+        block.values(KIND, LOW32 << RATE_BIT, RATE_BIT),
+        block.values(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
+        strict=True,
+    )
+    return [
+        Properties(queue, importance, enqueued, dead or None, rate / RATE_UNIT, headers)
+        for importance, enqueued, dead, rate, headers in columns
+    ]

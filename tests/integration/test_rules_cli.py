@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ebbmq import Message
 from ebbmq.cli.main import main
 from tests.served import Served
+from tests.serving import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,8 +225,8 @@ def test_a_file_is_applied_as_a_whole(
     run("add", "old: WEIGHT 1 USE hdd", *place)
     code, out, _ = run("apply", patent, *place)
     assert code == 0
-    assert "8 added, 0 changed, 0 removed" in out
-    assert "0 added, 0 changed, 1 removed" in run("apply", patent, "--remove-others", *place)[1]
+    assert "added 8, changed 0, removed 0" in out
+    assert "added 0, changed 0, removed 1" in run("apply", patent, "--remove-others", *place)[1]
     assert len(listed(run, place)["rules"]) == 8
     broken = tmp_path / "broken.rules"
     broken.write_text("good: WEIGHT 1 USE hdd\nbad: WEIGHT 1 USE hdd WHEN SZE > 1\n")
@@ -242,3 +244,27 @@ def test_the_rules_in_force_are_explained(run: Run, place: tuple[str, str], pate
     code, _, err = run("explain", "--strategy", "fuzzy", *place)
     assert code == 2
     assert "--strategy is for rules in a file" in err
+
+
+def test_rules_are_applied_to_what_is_stored(run: Run, tmp_path: Path) -> None:
+    hdd = {"kind": "file", "directory": str(tmp_path / "hdd"), "capacity_bytes": 1 << 30}
+    with Served(tmp_path / "data", devices={"hdd": hdd}) as served:
+        place = "--url", f"http://127.0.0.1:{served.port}"
+        receipts = served.broker.publish("q", [Message(b"x" * 2_048) for _ in range(20)])
+        assert run("add", "big: WEIGHT 9 USE hdd WHEN SIZE > 1", *place)[0] == 0
+        assert list(served.broker.why(receipts[0].id)["copies"]) == ["log"]
+        code, out, _ = run("apply", "--existing", *place)
+        assert (code, out) == (0, "20 messages to be moved\n")
+        wait_until(
+            lambda: all(list(served.broker.why(r.id)["copies"]) == ["hdd"] for r in receipts),
+            "the move",
+        )
+        code, out, _ = run("apply", "--existing", *place, "--json")
+        assert (code, json.loads(out)) == (0, {"moving": 0})
+        assert len(served.broker.lease("q", 20)) == 20
+
+
+def test_what_there_is_to_apply_must_be_said(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("apply", "--data", str(tmp_path / "data"))
+    assert code == 2
+    assert "--existing" in err

@@ -156,33 +156,47 @@ def disable(session: Session, rule_id: str) -> None:
     _tell(session, view, f"rule {rule_id} does not count any more")
 
 
-@rules.command(short_help="Have all rules of a file.")
-@click.argument("file", type=RULES_FILE)
+@rules.command(short_help="Have all rules of a file; move what is stored.")
+@click.argument("file", type=RULES_FILE, required=False)
 @click.option("--remove-others", is_flag=True, help="Remove added rules that are not in the file.")
+@click.option("--existing", is_flag=True, help="Also move what is stored to where rules want it.")
 @anywhere_options
 @pass_session
-def apply(session: Session, file: Path, *, remove_others: bool) -> None:
+def apply(session: Session, file: Path | None, *, remove_others: bool, existing: bool) -> None:
     """Add or change all rules of FILE at once; with a slip in it, none.
+
+    Rules count for what is published from then on. With --existing, with or without FILE, they are
+    asked again for every message that is stored; moving goes on in the background.
 
     \b
     Examples:
       ebbmq rules apply storage.rules
       ebbmq rules apply storage.rules --remove-others --url http://127.0.0.1:8080
+      ebbmq rules apply --existing --url http://127.0.0.1:8080
     """
-    specs = [_spec(rule, enabled=rule.enabled) for rule in read_all(file)]
-    with session.open(create=True) as broker:
-        before = broker.rules()
-        after = broker.put_rules(specs, others="remove" if remove_others else "keep")
-    added, changed, removed = _difference(before, after)
+    if file is None and (remove_others or not existing):
+        raise click.UsageError("name a file of rules, or say --existing")
+    specs = None if file is None else [_spec(r, enabled=r.enabled) for r in read_all(file)]
+    told: dict[str, object] = {}
+    with session.open(create=specs is not None) as broker:
+        if specs is not None:
+            before = broker.rules()
+            after = broker.put_rules(specs, others="remove" if remove_others else "keep")
+            told = {"version": after.version, **_difference(before, after)}
+            session.say(
+                f"{show_count(len(specs), 'rule')} of {file} in {session.place}: "
+                + ", ".join(f"{name} {value}" for name, value in told.items())
+            )
+        if existing:
+            with session.progress() as bar:
+                task = bar.add_task("asking the rules", total=None)
+                moving = broker.apply_rules(
+                    lambda done, total: bar.update(task, completed=done, total=total)
+                )
+            told["moving"] = moving
+            session.say(f"{show_count(moving, 'message')} to be moved")
     if session.as_json:
-        session.show_json(
-            {"version": after.version, "added": added, "changed": changed, "removed": removed}
-        )
-    else:
-        session.say(
-            f"{show_count(len(specs), 'rule')} of {file} in {session.place}, version "
-            f"{after.version}: {added} added, {changed} changed, {removed} removed"
-        )
+        session.show_json(told)
 
 
 @rules.command(short_help="Who changed which rule.")
@@ -233,8 +247,11 @@ def _tell(session: Session, view: RuleView, text: str) -> None:
         session.say(text)
 
 
-def _difference(before: RulesView, after: RulesView) -> tuple[int, int, int]:
+def _difference(before: RulesView, after: RulesView) -> dict[str, int]:
     old = {view.id: view for view in before.rules}
     new = {view.id: view for view in after.rules}
-    changed = sum(new[name] != old[name] for name in old.keys() & new.keys())
-    return len(new.keys() - old.keys()), changed, len(old.keys() - new.keys())
+    return {
+        "added": len(new.keys() - old.keys()),
+        "changed": sum(new[name] != old[name] for name in old.keys() & new.keys()),
+        "removed": len(old.keys() - new.keys()),
+    }

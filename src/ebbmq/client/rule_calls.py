@@ -22,6 +22,7 @@ _RULES: Final = "/v1/rules"
 _rule: Final = reader(RuleView)
 _rules: Final = reader(RulesView)
 _changes: Final = reader(forms.ChangesForm)
+_applied: Final = reader(forms.AppliedForm)
 _explanation: Final = reader(Explanation)
 
 
@@ -95,6 +96,19 @@ def remove(rule_id: str, version: int | None) -> Call[None]:
     """Remove a rule."""
     path = _path(rule_id, version)
     return Call(method="DELETE", path=path, read=nothing, done_if=UnknownRule)
+
+
+def apply(wait_ms: int) -> Call[int]:
+    """Ask the rules again for what is stored; not repeated in doubt, the count would be wrong."""
+    return Call(
+        method="POST",
+        path=f"{_RULES}/apply",
+        body=b"",
+        read=lambda body: _applied(body).moving,
+        wait_ms=wait_ms,
+        repeatable=False,
+        doubt=MAY_BE_DONE,
+    )
 
 
 def audit() -> Call[list[RuleChange]]:

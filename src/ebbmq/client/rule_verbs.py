@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ebbmq.client import rule_calls, scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Literal
 
     from ebbmq.client.scripts import Script
@@ -55,6 +55,13 @@ class RuleVerbs(ABC):
     def remove_rule(self, rule_id: str, *, version: int | None = None) -> None:
         """See Broker.remove_rule."""
         self._play(scripts.one(rule_calls.remove(rule_id, version)))
+
+    def apply_rules(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """See Broker.apply_rules; the server tells no more than the end."""
+        moving = self._play(scripts.one(rule_calls.apply(scripts.LONG_WORK_MS)))
+        if progress is not None:
+            progress(moving, moving)
+        return moving
 
     def rule_changes(self) -> list[RuleChange]:
         """See Broker.rule_changes."""
@@ -116,6 +123,13 @@ class AsyncRuleVerbs(ABC):
     async def remove_rule(self, rule_id: str, *, version: int | None = None) -> None:
         """See Broker.remove_rule."""
         await self._play(scripts.one(rule_calls.remove(rule_id, version)))
+
+    async def apply_rules(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """See Broker.apply_rules; the server tells no more than the end."""
+        moving = await self._play(scripts.one(rule_calls.apply(scripts.LONG_WORK_MS)))
+        if progress is not None:
+            progress(moving, moving)
+        return moving
 
     async def rule_changes(self) -> list[RuleChange]:
         """See Broker.rule_changes."""

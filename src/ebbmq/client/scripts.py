@@ -32,7 +32,7 @@ STATES: Final = ("ready", "leased", "scheduled", "replicating", "dying")
 _PEEK_MORE: Final = 8
 _TOKEN_HEX: Final = 48
 #: Moving everything or copying a store is as long as it is.
-_LONG_WORK_MS: Final = 3_600_000
+LONG_WORK_MS: Final = 3_600_000
 
 
 Script = Generator[Call[Any], Reply, T]
@@ -237,7 +237,7 @@ def redrive(
         ids = yield from _chosen(dead_queue, where)
         if not ids:
             return 0
-    return (yield from one(calls.redrive(dead_queue, to, rate, ids, _LONG_WORK_MS)))
+    return (yield from one(calls.redrive(dead_queue, to, rate, ids, LONG_WORK_MS)))
 
 
 def _chosen(queue: str, where: Callable[[Peeked], bool]) -> Script[list[str]]:
@@ -296,4 +296,4 @@ def removals(queue: str, reason: str | None, since_ms: int | None) -> Script[lis
 
 def backup(target: str | Path) -> Script[int]:
     """See Broker.backup; the directory is one of the server's machine."""
-    return (yield from one(calls.backup(str(target), _LONG_WORK_MS)))
+    return (yield from one(calls.backup(str(target), LONG_WORK_MS)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Others = Literal["keep", "remove"]
 #: Words that stand where an id could stand in a path.
-_RESERVED: Final = ("audit", "explain")
+_RESERVED: Final = ("apply", "audit", "explain")
 #: What the record of a change keeps of a rule's text.
 _TEXT_CHARS: Final = 500
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ebbmq.node import rule_changes
 from ebbmq.node.explaining import explain_rules
+from ebbmq.node.keeping.verbs import apply_rules
 from ebbmq.node.rule_changes import Terms
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ebbmq.node.broker import Broker
     from ebbmq.node.engine import Engine
@@ -111,6 +112,20 @@ class RuleVerbs:
         position = rule_changes.remove(self.engine, [rule_id], Terms(self._who(who), version))
         self.engine.journal.wait("synced", position)
 
+    def apply_rules(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Ask the rules again for every message that is stored, and move those kept elsewhere.
+
+        Without it a change of rules counts for what is published from then on. Returns how many
+        messages are to be moved; that goes on in the background.
+
+        Args:
+            progress: told how many messages were looked at, of how many.
+
+        Raises:
+            InvalidSpec: there is no device but the node's own log.
+        """
+        return apply_rules(self.engine, progress)
+
     def rule_changes(self) -> list[RuleChange]:
         """Who changed which rule, and when, newest last; the last limits.RULE_CHANGES_MAX."""
         with self.engine.lock:
@@ -198,6 +213,10 @@ class AsyncRuleVerbs:
         """See Broker.remove_rule."""
         verb = partial(self._broker.remove_rule, rule_id, version=version, who=who)
         await asyncio.to_thread(verb)
+
+    async def apply_rules(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """See Broker.apply_rules; `progress` is called in another thread."""
+        return await asyncio.to_thread(self._broker.apply_rules, progress)
 
     async def rule_changes(self) -> list[RuleChange]:
         """See Broker.rule_changes."""

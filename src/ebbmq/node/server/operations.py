@@ -422,6 +422,18 @@ OPERATIONS: Final = (
         example='{"message": {"size": 35, "type": "TEXT"}, "statuses": {"hdd": -10}}',
     ),
     Operation(
+        method="post",
+        path="/v1/rules/apply",
+        name="apply_rules",
+        group="Rules",
+        summary="Ask the rules again for every stored message, and move those kept elsewhere.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=NoFields,
+        may_be_empty=True,
+        answer=rules.AppliedForm,
+    ),
+    Operation(
         method="get",
         path=_RULE,
         name="show_rule",

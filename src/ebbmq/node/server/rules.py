@@ -41,6 +41,7 @@ class Rules:
         self._broker = context.broker
         self._changes = Turns("changes of rules", 8)
         self._explanations = Turns("explanations", 2)
+        self._applications = Turns("applications of rules to what is stored", 1)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """What Litestar serves."""
@@ -50,6 +51,7 @@ class Rules:
             put("/v1/rules")(self.put_all),
             get("/v1/rules/audit")(self.audit),
             post("/v1/rules/explain", status_code=200)(self.explain),
+            post("/v1/rules/apply", status_code=200)(self.apply),
             get(_RULE)(self.show),
             put(_RULE)(self.change),
             delete(_RULE, status_code=204)(self.remove),
@@ -137,6 +139,14 @@ class Rules:
                 statuses=form.statuses,
             )
         return answer(told)
+
+    async def apply(self, request: Asking) -> Answer:
+        """Ask the rules again for everything that is stored."""
+        self._managed(request)
+        query_of(request, NoFields)
+        await body_of(request, NoFields)
+        with self._applications:
+            return answer(forms.AppliedForm(await self._broker.apply_rules()))
 
     def _managed(self, request: Asking) -> Caller:
         caller = caller_of(self._context, request)

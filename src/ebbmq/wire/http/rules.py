@@ -61,6 +61,12 @@ class AuditQuery(_Request):
     count: Annotated[int, Meta(ge=1, le=limits.RULE_CHANGES_MAX)] = 100
 
 
+class AppliedForm(msgspec.Struct):
+    """POST /v1/rules/apply: how many stored messages are to be moved, which goes on meanwhile."""
+
+    moving: int
+
+
 class ChangesForm(msgspec.Struct):
     """GET /v1/rules/audit: who changed which rule, newest last."""
 

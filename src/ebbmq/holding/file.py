@@ -94,8 +94,9 @@ class FileDevice:
         latest = list({copy.key: copy for copy in copies}.values())
         if not latest:
             return
-        self._admit(latest)
-        self._put(latest)
+        batches = file_format.records(latest)
+        self._admit(batches)
+        self._put(batches)
         # Without a later header nothing would prove, after a restart, that the batch was synced.
         self._log.append(file_format.MARK, 0, 0, 0, ())
         self._log.write()
@@ -197,10 +198,10 @@ class FileDevice:
 
     # Space
 
-    def _admit(self, copies: Sequence[Copy]) -> None:
-        sizes = _record_sizes(copies)
+    def _admit(self, batches: Sequence[Sequence[Copy]]) -> None:
+        sizes = _record_sizes(batches)
         nbytes = sum(sizes) + record.record_bytes(0)
-        reserve = self._reserve_bytes(len(copies))
+        reserve = self._reserve_bytes(sum(map(len, batches)))
         if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
             self._reclaim(self._index.live_bytes)
             if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
@@ -220,7 +221,7 @@ class FileDevice:
             self._log.admit(0, nbytes + min(segment, max(sizes)) + reserve)
         except Overloaded as error:
             raise self._full(sum(sizes)) from error
-        if enlarging > self._free_bytes():
+        if enlarging and enlarging > self._free_bytes():
             raise self._full(sum(sizes))
 
     def _reserve_bytes(self, more: int = 0) -> int:
@@ -262,33 +263,34 @@ class FileDevice:
                 self._index.remove(key)
                 self._damaged_records += 1
         if copies:
-            self._preallocate(_record_sizes(copies), self._reserve_bytes())
-            self._put(copies)
+            batches = file_format.records(copies)
+            self._preallocate(_record_sizes(batches), self._reserve_bytes())
+            self._put(batches)
 
     # The log
 
-    def _put(self, copies: Sequence[Copy]) -> None:
-        appended: list[tuple[Key, Place]] = []
+    def _put(self, batches: Sequence[Sequence[Copy]]) -> None:
+        appended: list[tuple[Sequence[Copy], int, int]] = []
         try:
-            for batch in file_format.records(copies):
-                appended += self._append_put(batch)
+            for batch in batches:
+                appended.append((batch, *self._append_put(batch)))
             self._log.commit()
         except Overloaded as error:
-            fresh = [key for key, _ in appended if key not in self._index]
-            self._append_deletes(fresh)
+            known = [copy.key for batch, _, _ in appended for copy in batch]
+            self._append_deletes([key for key in known if key not in self._index])
             self._log.commit()
-            raise self._full(sum(len(copy.payload) for copy in copies)) from error
-        for key, place in appended:
-            self._index.add(key, place)
+            raise self._full(sum(map(file_format.put_bytes, batches))) from error
+        for batch, segment, offset in appended:
+            self._index.add_many(batch, segment, offset)
 
-    def _append_put(self, batch: Sequence[Copy]) -> Iterator[tuple[Key, Place]]:
+    def _append_put(self, batch: Sequence[Copy]) -> tuple[int, int]:
+        """Where the payloads are: their segment, and where the first of them starts."""
         segment, start = self._log.place(file_format.put_bytes(batch))
         first = batch[0].key
         self._log.append(
             file_format.PUT, first.pid, len(batch), first.seq, file_format.put_parts(batch)
         )
-        for key, at, payload_bytes, crc in file_format.placed_in(batch):
-            yield key, Place(segment, start + at, payload_bytes, crc)
+        return segment, start + file_format.payloads_at(len(batch))
 
     def _append_deletes(self, keys: Sequence[Key]) -> None:
         for payload in file_format.delete_payloads(keys):
@@ -348,7 +350,5 @@ class FileDevice:
         )
 
 
-def _record_sizes(copies: Sequence[Copy]) -> list[int]:
-    return [
-        record.record_bytes(file_format.put_bytes(batch)) for batch in file_format.records(copies)
-    ]
+def _record_sizes(batches: Sequence[Sequence[Copy]]) -> list[int]:
+    return [record.record_bytes(file_format.put_bytes(batch)) for batch in batches]

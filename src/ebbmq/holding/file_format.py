@@ -48,26 +48,26 @@ class Placed(NamedTuple):
 
 def put_bytes(copies: Sequence[Copy]) -> int:
     """The payload size of a PUT."""
-    payloads = sum(len(copy.payload) for copy in copies)
+    payloads = sum([len(copy.payload) for copy in copies])
     return _HEAD.size + len(copies) * _ENTRY.size + payloads
 
 
 def put_parts(copies: Sequence[Copy]) -> list[bytes]:
     """The payload of a PUT."""
+    pack = _ENTRY.pack
     entries = b"".join(
-        _ENTRY.pack(key.store, key.seq, key.pid, len(payload), crc, 0)
-        for key, payload, crc, _ in copies
+        [
+            pack(store, seq, pid, len(payload), crc, 0)
+            for (store, pid, seq), payload, crc, _ in copies
+        ]
     )
     head = _HEAD.pack(crc32c.crc32c(entries), 0)
-    return [head, entries, *(copy.payload for copy in copies)]
+    return [head, entries, *[copy.payload for copy in copies]]
 
 
-def placed_in(copies: Sequence[Copy]) -> Iterator[Placed]:
-    """Where `put_parts` puts the payloads."""
-    at = _HEAD.size + len(copies) * _ENTRY.size
-    for key, payload, crc, _ in copies:
-        yield Placed(key, at, len(payload), crc)
-        at += len(payload)
+def payloads_at(count: int) -> int:
+    """Where the first payload of a PUT starts; the others follow, in the order of the entries."""
+    return _HEAD.size + count * _ENTRY.size
 
 
 def read_put(payload: memoryview, count: int) -> list[Placed]:
@@ -85,8 +85,14 @@ def read_put(payload: memoryview, count: int) -> list[Placed]:
     return found
 
 
-def records(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
+def records(copies: Sequence[Copy]) -> list[Sequence[Copy]]:
     """Cut a batch so that one bad sector never costs more than a record's worth."""
+    if (
+        len(copies) <= limits.RECORD_ROWS_MAX
+        and put_bytes(copies) - _HEAD.size <= limits.RECORD_BYTES_MAX
+    ):
+        return [copies] if copies else []
+    batches: list[Sequence[Copy]] = []
     batch: list[Copy] = []
     nbytes = 0
     for copy in copies:
@@ -94,12 +100,12 @@ def records(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
         if batch and (
             nbytes + cost > limits.RECORD_BYTES_MAX or len(batch) == limits.RECORD_ROWS_MAX
         ):
-            yield batch
+            batches.append(batch)
             batch, nbytes = [], 0
         batch.append(copy)
         nbytes += cost
-    if batch:
-        yield batch
+    batches.append(batch)
+    return batches
 
 
 def delete_payloads(keys: Sequence[Key]) -> Iterator[bytes]:

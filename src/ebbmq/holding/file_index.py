@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ebbmq.holding.contract import Key, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from ebbmq.holding.contract import Copy
 
 _WORD: Final = 0xFFFF_FFFF
 
@@ -49,6 +51,26 @@ class FileIndex:
         self.live[segment] = self.live.get(segment, 0) + 1
         self.live_bytes += payload_bytes + self._overhead_bytes
         self.count += 1
+
+    def add_many(self, copies: Sequence[Copy], segment: int, offset: int) -> None:
+        """`add` for copies whose payloads follow one another from an offset on."""
+        start = offset
+        partition: dict[int, int] = {}
+        of: tuple[bytes, int] | None = None
+        base = segment << 96
+        for (store, pid, seq), payload, crc, _ in copies:
+            if of != (store, pid):
+                of = store, pid
+                partition = self._partitions.setdefault(of, {})
+            if seq in partition:
+                self.remove(Key(store, pid, seq))
+                partition = self._partitions.setdefault(of, {})
+            size = len(payload)
+            partition[seq] = base | (offset << 64) | (size << 32) | crc
+            offset += size
+        self.live[segment] = self.live.get(segment, 0) + len(copies)
+        self.live_bytes += offset - start + len(copies) * self._overhead_bytes
+        self.count += len(copies)
 
     def remove(self, key: Key) -> None:
         """A copy is gone; absent is fine."""

@@ -10,11 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
+from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed, encode
+from ebbmq.journal.disk import MemoryDisk
+from ebbmq.testing import ManualClock
 from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.simulation.study import study
+from ebbmq_spark.simulation.sweep import Sweep
+from ebbmq_spark.simulation.traces import read_lake
+from ebbmq_spark.simulation.traffic import InvalidTrace
 from ebbmq_spark.transforms.recorded import trace_of
 from tests.pipeline.rows import NOW_MS, TOLD, events
 
@@ -104,3 +111,36 @@ def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
         ("q", NOW_MS + 1, 7, None, None, None, 50, 30.0, 1, None, 2),
         ("q", NOW_MS + 2, 7, None, None, None, 50, 20.0, 0, None, 2),
     ]
+
+
+def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    config = {"feed": {"lake": str(tmp_path / "lake")}}
+    with Broker.open(
+        tmp_path / "data", config=config, clock=clock, disk=MemoryDisk(), threaded=False
+    ) as broker:
+        broker.declare(QueueSpec("orders", retry_delay_ms=0))
+        for number in range(12):
+            message = Message(b"x" * number, importance=number % 10 + 1, ttl_ms=5_000)
+            broker.publish("orders", [message])
+            clock.advance(10)
+        for number, lease in enumerate(broker.lease("orders", count=6)):
+            clock.advance(20)
+            settle = broker.retry if number == 2 else broker.ack
+            settle("orders", [lease.token])
+    rows = {row.bytes: row for row in read_lake(spark, tmp_path / "lake").trace.collect()}
+    assert len(rows) == 12
+    assert {row.consumers for row in rows.values()} == {6}
+    assert {row.useful_ms for row in rows.values()} == {5_000}
+    assert rows[9].importance == 10
+    assert rows[9].at_ms == NOW_MS + 90
+    assert rows[9].service_ms == 20.0
+    assert sum(row.failures for row in rows.values()) == 1
+    sweep = Sweep(policies={"today": {}})
+    (found,) = study(spark, read_lake(spark, tmp_path / "lake").trace, sweep)
+    assert {each.policy: each.done for each in found.outcomes}["today"] == 12
+
+
+def test_a_lake_without_events_is_no_traffic(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTrace, match="no events in the lake"):
+        read_lake(spark, tmp_path)

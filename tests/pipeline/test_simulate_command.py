@@ -76,7 +76,7 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
 def test_traffic_is_named_once(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = ebbmq(tmp_path, *arguments)
     assert done.returncode == 2
-    assert "either --trace FILE or --generate PATTERN" in done.stderr
+    assert "name the traffic once" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="A TOML file of policies and values to combine; the usual ones unless given.",
 )
 @click.option("--trace", help="A Parquet file or directory of recorded traffic.")
+@click.option(
+    "--lake",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory in which nodes keep their feed: the traffic they had.",
+)
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
@@ -82,15 +87,15 @@ def simulate(session: Session, /, **options: Any) -> None:
     \b
     Examples:
       ebbmq simulate --generate overload
+      ebbmq simulate --lake /var/lib/ebbmq/lake --useful 60s
       ebbmq simulate --trace monday.parquet --policies sweep.toml --useful 60s
       ebbmq simulate --generate bursts --messages 50000 --save-trace bursts.parquet --json
     """
-    if (options["trace"] is None) == (options["pattern"] is None):
-        raise click.UsageError("name the traffic: either --trace FILE or --generate PATTERN")
+    if sum(options[name] is not None for name in ("trace", "lake", "pattern")) != 1:
+        raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
     _require_spark()
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
     from ebbmq_spark.simulation.study import study  # noqa: PLC0415
-    from ebbmq_spark.simulation.traces import read_trace  # noqa: PLC0415
 
     sweep = _sweep(options)
     settings = Settings(master=options["master"], memory=options["memory"])
@@ -104,7 +109,7 @@ def simulate(session: Session, /, **options: Any) -> None:
 
             studies = study(
                 spark,
-                read_trace(spark, trace),
+                _read(session, spark, trace),
                 sweep,
                 resolution_ms=options["resolution_ms"],
                 progress=watch if settings.has_driver and session.err.is_terminal else None,
@@ -138,11 +143,23 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
+def _read(session: Session, spark: Any, trace: str | Path) -> Any:
+    """The traffic in a file, or in a lake, which is named by a path."""
+    from ebbmq_spark.simulation.traces import read_lake, read_trace  # noqa: PLC0415
+
+    if isinstance(trace, str):
+        return read_trace(spark, trace)
+    found = read_lake(spark, trace)
+    for refused in found.refused:
+        session.note(f"attention: {refused.detail}; {refused.action}")
+    return found.trace
+
+
 @contextlib.contextmanager
-def _trace(session: Session, options: dict[str, Any]) -> Iterator[str]:
+def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Path]:
     """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
-    if options["trace"] is not None:
-        yield options["trace"]
+    if options["pattern"] is None:
+        yield options["trace"] or options["lake"]
         return
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
@@ -187,7 +204,7 @@ def _finish(
 def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:
     tried = max(len(each.outcomes) for each in studies)
     messages = sum(each.outcomes[0].messages for each in studies)
-    traffic = options["trace"] or f"generated traffic ({options['pattern']})"
+    traffic = options["trace"] or options["lake"] or f"generated traffic ({options['pattern']})"
     return f"ebbmq simulate: {tried} policies, {show_count(messages, 'message')} of {traffic}"
 
 

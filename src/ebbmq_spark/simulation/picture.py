@@ -126,7 +126,7 @@ def _draw_dots(
         axis.annotate(
             name if name in REFERENCES else "best",
             (x, y),
-            xytext=(-9 if right else 9, -4),
+            xytext=(-9 if right else 9, -4 if name in REFERENCES else -14),
             textcoords="offset points",
             ha="right" if right else "left",
             color=colour,
@@ -173,7 +173,7 @@ def _title(row: Row, goal: Goal) -> str:
     found = f"{row.queue}: {_shown(best, goal.maximise)} with {best.policy}"
     if fifo is not None and fifo is not best:
         found += f"; {_shown(fifo, goal.maximise)} in the order of arrival"
-    return textwrap.fill(found, 62)
+    return textwrap.fill(found, 54)
 
 
 def _shown(outcome: Outcome, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -11,14 +11,21 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ebbmq.errors import EbbError
+from ebbmq.feed.events import EVENTS
 from ebbmq.feed.traces import TRACE
+from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack
+from ebbmq_spark.transforms.quality import usable
+from ebbmq_spark.transforms.recorded import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.feed.manifests import UnknownFeed
 
 BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
 
@@ -37,6 +44,29 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
             f"{path} cannot be read as Parquet: {first}",
             "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
         ) from error
+
+
+class Recorded(NamedTuple):
+    """Traffic from a lake, and what of the lake could not be read."""
+
+    trace: DataFrame
+    refused: list[UnknownFeed]
+
+
+def read_lake(spark: SparkSession, root: Path) -> Recorded:
+    """The traffic in the events that nodes wrote to a lake; rows that are none are left out.
+
+    Raises:
+        UnknownFeed: there is no such directory.
+        InvalidTrace: it holds no events.
+    """
+    found = visible(root, EVENTS)
+    if not found.files:
+        raise InvalidTrace(
+            f"there are no events in the lake at {root}",
+            "name the directory that feed.lake of the nodes' configuration names",
+        )
+    return Recorded(trace_of(usable(read_table(spark, EVENTS, found.files))), found.refused)
 
 
 def as_trace(rows: DataFrame, name: str) -> DataFrame:

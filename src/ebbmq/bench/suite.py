@@ -37,6 +37,8 @@ QUESTIONS: Final = {
     "brokers": "What do servers that people use as queues do with the same load?",
     "rules": "What does it cost to choose a device by rules?",
     "holding": "What do rules and further copies cost a publisher?",
+    "moves": "How fast do messages move between devices, and does delivery notice?",
+    "archive": "How fast does a backlog go to an archive, and come back?",
     "peers": "What would the same cost with another embedded queue?",
 }
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _BYTES_MAX: Final = 2 * limits.MIB
+_ARCHIVE_BYTES_MAX: Final = 16 * limits.MIB
 
 
 class Load(NamedTuple):
@@ -61,14 +62,15 @@ class _Part(NamedTuple):
 
 
 def load(
-    engine: Engine, names: Sequence[Name], device: str, *, told: bool
+    engine: Engine, names: Sequence[Name], device: str, *, archive: bool = False
 ) -> tuple[Load, list[Name]]:
     """Bodies of messages still to be copied, and names for which there was no room (lock is free).
 
-    With `told` the copies say what their messages are like. What cannot be read has failed.
+    For an archive they are more, and say what their messages are like. What cannot be read failed.
     """
     with engine.lock:
-        parts, rest = _wanted(engine, names, device)
+        room = _ARCHIVE_BYTES_MAX if archive else _BYTES_MAX
+        parts, rest = _wanted(engine, names, device, room)
     out = Load([], [])
     unread: list[Name] = []
     for part in parts:
@@ -76,7 +78,7 @@ def load(
         base = name_of(part.shard.partition.pid, 0)
         good = [i for i, payload in enumerate(part.payloads) if payload is not None]
         out.names.extend([base | part.seqs[i] for i in good])
-        out.copies.extend(_copies(engine, part, good, told=told))
+        out.copies.extend(_copies(engine, part, good, told=archive))
         if len(good) < len(part.seqs):
             unread += [
                 base | seq
@@ -90,7 +92,9 @@ def load(
     return out, rest
 
 
-def _wanted(engine: Engine, names: Sequence[Name], device: str) -> tuple[list[_Part], list[Name]]:
+def _wanted(
+    engine: Engine, names: Sequence[Name], device: str, room: int
+) -> tuple[list[_Part], list[Name]]:
     """Those still to be copied, as many as fit into one call, and the rest (lock is held)."""
     seqs_of: dict[int, list[int]] = {}
     for name in engine.holdings.awaited(device, names):
@@ -98,7 +102,6 @@ def _wanted(engine: Engine, names: Sequence[Name], device: str) -> tuple[list[_P
         seqs_of.setdefault(pid, []).append(seq)
     parts: list[_Part] = []
     rest: list[Name] = []
-    room = _BYTES_MAX
     for pid, seqs in seqs_of.items():
         shard = engine.catalog.shards.get(pid)
         if shard is None or shard.faulty is not None:

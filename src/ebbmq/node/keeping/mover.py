@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ebbmq.node.keeping.loading import Load
 
 _COUNT_MAX: Final = 512
+#: A put to an object store is one object, and small ones are written again to make large ones.
+_OBJECT_COUNT_MAX: Final = 16_384
 _CALLS_MAX: Final = 2
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
@@ -173,7 +175,7 @@ class Mover:
             names = _take([work.urgent, work.calm], _COUNT_MAX)
         if not names:
             return False
-        loaded, rest = load(engine, names, LOG, told=False)
+        loaded, rest = load(engine, names, LOG)
         by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
         with engine.lock:
             work.urgent.extendleft(reversed(rest))
@@ -200,17 +202,18 @@ class Mover:
         return bool(names)
 
     def _put_some(self, port: Port, work: _Work) -> bool:
+        is_archive = port.kind == "object"
         with self._engine.lock:
             calm = not work.urgent
-            names = _take([work.calm if calm else work.urgent], _COUNT_MAX)
+            count_max = _OBJECT_COUNT_MAX if is_archive else _COUNT_MAX
+            names = _take([work.calm if calm else work.urgent], count_max)
         if not names:
             return False
         if calm and not self._may_move():
             with self._engine.lock:
                 work.calm.extendleft(reversed(names))
             return False
-        # Only an archive shows what messages are like.
-        loaded, rest = load(self._engine, names, port.name, told=port.kind == "object")
+        loaded, rest = load(self._engine, names, port.name, archive=is_archive)
         if rest:
             with self._engine.lock:
                 (work.calm if calm else work.urgent).extendleft(reversed(rest))
@@ -260,7 +263,8 @@ class Mover:
             return
         with self._engine.lock:
             moved = self._engine.holdings.some_leave(loaded.names)
-        if not moved:
+        # An object store has read back itself what it was given.
+        if not moved or port.kind == "object":
             self._copied(port, work, loaded.names)
             return
         check = port.get([copy.key for copy in loaded.copies])

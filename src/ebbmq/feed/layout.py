@@ -23,6 +23,8 @@ REPORTS: Final = "reports"
 #: Readers of Parquet directories skip names that start with an underscore.
 MANIFESTS: Final = "_manifests"
 REJECTED: Final = "_rejected"
+#: Which store writes under a node's name.
+NODES: Final = "_nodes"
 
 
 def segment(value: str) -> str:
@@ -60,3 +62,8 @@ def manifest_file(table: str, at_ms: int, node: str, boot: int, number: int) -> 
     """The manifest that makes files of a table visible; names sort by instant."""
     name = f"{at_ms:016d}-{segment(node)}-{boot:08d}-{number:09d}.json"
     return f"{table}/{MANIFESTS}/date={date_of(at_ms)}/{name}"
+
+
+def node_file(node: str) -> str:
+    """What says which store writes as this node."""
+    return f"{NODES}/{segment(node)}.json"

@@ -108,6 +108,7 @@ def _open_feed(engine: Engine) -> Feed | None:
     feed = Feed(engine)
     for shard in engine.catalog.shards.values():
         feed.attach(shard)
+    engine.keeping.decisions.tell = feed.decided
     return feed
 
 

@@ -13,7 +13,7 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -21,94 +21,156 @@ if TYPE_CHECKING:
 
     #: By partition: its queue, and which partition of it.
     Places = Mapping[int, tuple[str, int]]
+    Codes = npt.NDArray[np.int32]
 
-_DIGITS: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+#: Every byte as two hexadecimal digits.
+_PAIRS: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
+_DIGITS_MAX: Final = 16
 _EVENTS: Final = schema_of(EVENTS)
 #: Columns of which all values differ gain nothing from a dictionary.
 _PLAIN: Final = ("message_id", "seq", "at_ms")
+#: Columns by which whole groups of rows are passed over; to know the others' range costs time.
+_SOUGHT: Final = ("seq", "at_ms", "queue", "event", "review_at_ms")
 #: Rows of a group: a reader that wants few of them does not read all.
 _GROUP_ROWS: Final = 128 * 1024
 
 
-def events_table(records: Records, texts: Texts, places: Places, node: str, boot: int) -> pa.Table:
-    """Events as the table they are in the lake."""
-    count, words = len(records), pa.array(texts.all(), pa.string())
-    queues, partitions = _places(records["pid"], places)
+def events_table(
+    pieces: Sequence[Records], texts: Texts, places: Places, node: str, boot: int
+) -> pa.Table:
+    """Events as the table they are in the lake; texts that repeat are codes and their meaning."""
+    queues = [places_of(records["pid"], places, texts) for records in pieces]
+    own = texts.code(node)
+    words = pa.array(texts.all(), pa.string())
+    return pa.concat_tables(
+        _events(records, words, known, (own, boot))
+        for records, known in zip(pieces, queues, strict=True)
+    )
+
+
+def _events(
+    records: Records, words: pa.Array, queues: tuple[Codes, pa.Array], told_by: tuple[int, int]
+) -> pa.Table:
+    count, (node, boot) = len(records), told_by
     columns = {
-        "node": pa.repeat(pa.scalar(node), count),
+        "node": coded(np.full(count, node), words),
         "boot": pa.repeat(pa.scalar(boot, pa.int64()), count),
-        "seq": _plain(records["number"]),
-        "at_ms": _plain(records["at_ms"]),
-        "queue": queues,
-        "partition": partitions,
+        "seq": plain(records["number"]),
+        "at_ms": plain(records["at_ms"]),
+        "queue": coded(queues[0], words),
+        "partition": queues[1],
         "message_id": message_ids(records["pid"], records["seq"]),
-        "generation": _plain(records["generation"]),
-        "decay_rate": _plain(records["rate"], np.isnan(records["rate"])),
-        "decay_score": _plain(records["score"], np.isnan(records["score"])),
+        "generation": plain(records["generation"]),
+        "decay_rate": plain(records["rate"], np.isnan(records["rate"])),
+        "decay_score": plain(records["score"], np.isnan(records["score"])),
     }
     for name in ("event", "reason", "consumer", "device"):
-        columns[name] = _texts(records[name], words)
+        columns[name] = coded(records[name], words, records[name] == 0)
     for name in ("bytes", "failures", "latency_ms"):
-        columns[name] = _plain(records[name], records[name] < 0)
+        columns[name] = plain(records[name], records[name] < 0)
     for name in ("importance", "ttl_ms", "delay_ms", "enqueued_at_ms"):
-        columns[name] = _plain(records[name], records[name] == 0)
-    return pa.table([columns[name] for name in _EVENTS.names], schema=_EVENTS)
+        columns[name] = plain(records[name], records[name] == 0)
+    return table_of(columns, _EVENTS)
 
 
-def _plain(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def table_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+    """Columns as a table; where one has codes, so has the table."""
+    fields = [
+        field.with_type(columns[field.name].type)
+        if pa.types.is_dictionary(columns[field.name].type)
+        else field
+        for field in schema
+    ]
+    whole = pa.schema(fields, metadata=schema.metadata)
+    return pa.table([columns[name] for name in schema.names], schema=whole)
+
+
+def plain(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers, some of them absent."""
     return pa.array(np.ascontiguousarray(values), mask=absent)
 
 
-def _texts(codes: npt.NDArray[np.uint32], words: pa.Array) -> pa.Array:
-    return words.take(pa.array(np.ascontiguousarray(codes)))
+def coded(
+    codes: npt.NDArray[Any], words: pa.Array, absent: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Texts by their codes, some of them absent."""
+    codes = np.ascontiguousarray(codes, dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), words)
 
 
-def _places(pids: npt.NDArray[np.uint32], places: Places) -> tuple[pa.Array, pa.Array]:
+def places_of(pids: npt.NDArray[np.uint32], places: Places, texts: Texts) -> tuple[Codes, pa.Array]:
     """The queue and the number in it of each partition; what is about no message has neither."""
-    known, which = np.unique(pids, return_inverse=True)
+    known, which = _distinct(pids)
     found = [places.get(int(pid), ("", -1)) for pid in known]
-    at = pa.array(which)
-    return (
-        pa.array([name for name, _ in found], pa.string()).take(at),
-        pa.array([number for _, number in found], pa.int32()).take(at),
-    )
+    numbers = np.array([number for _, number in found], dtype=np.int32)
+    queues = np.array([texts.code(name) for name, _ in found], dtype=np.int32)
+    return queues[which], plain(numbers[which])
+
+
+def _distinct(pids: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    if (pids == pids[0]).all():
+        return pids[:1], np.zeros(len(pids), dtype=np.int32)
+    return np.unique(pids, return_inverse=True)
 
 
 def message_ids(pids: npt.NDArray[np.uint32], seqs: npt.NDArray[np.uint64]) -> pa.Array:
     """Ids of messages as publishers are told them; empty for partition 0, which there is not."""
-    known, which = np.unique(pids, return_inverse=True)
+    known, which = _distinct(pids)
+    if len(known) == 1 and known[0]:
+        return hexadecimal(seqs, f"{known[0]:x}-".encode())
     heads = pa.array([f"{pid:x}-" if pid else "" for pid in known.tolist()], pa.string())
     ids = pc.binary_join_element_wise(heads.take(pa.array(which)), hexadecimal(seqs), "")
     return pc.if_else(pa.array(pids == 0), "", ids) if known[0] == 0 else ids
 
 
-def hexadecimal(values: npt.NDArray[np.uint64]) -> pa.Array:
-    """Numbers as `format(number, "x")` has them."""
-    width = max(1, -(-int(values.max(initial=0)).bit_length() // 4))
-    shifts = np.arange(4 * (width - 1), -1, -4, dtype=np.uint64)
-    digits = _DIGITS[(values[:, None] >> shifts) & np.uint64(15)]
-    lengths = np.ones(len(values), dtype=np.int32)
-    for power in range(1, width):
-        lengths += values >= np.uint64(16**power)
-    shown = np.arange(width) >= (width - lengths)[:, None]
-    ends = np.zeros(len(values) + 1, dtype=np.int32)
+def hexadecimal(values: npt.NDArray[np.uint64], head: bytes = b"") -> pa.Array:
+    """Numbers as `format(number, "x")` has them, after a head."""
+    count, before = len(values), len(head)
+    chars = np.empty((count, before + _DIGITS_MAX), dtype=np.uint8)
+    chars[:, :before] = np.frombuffer(head, dtype=np.uint8)
+    chars[:, before:] = (
+        _PAIRS[values.astype(">u8").view(np.uint8)].view(np.uint8).reshape(count, -1)
+    )
+    fewest, most = _digits_of(int(values.min(initial=0))), _digits_of(int(values.max(initial=0)))
+    shown = chars[:, [*range(before), *range(before + _DIGITS_MAX - most, before + _DIGITS_MAX)]]
+    lengths = np.full(count, before + fewest, dtype=np.int32)
+    for digits in range(fewest, most):
+        lengths += values >= np.uint64(16**digits)
+    if fewest < most:
+        zeros = before + most - lengths
+        at = np.arange(before + most)
+        shown = shown[(at < before) | (at >= before + zeros[:, None])]
+    ends = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(digits[shown])]
-    return pa.StringArray.from_buffers(len(values), *buffers[1:])
+    data = pa.py_buffer(np.ascontiguousarray(shown))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), data)
+
+
+def _digits_of(value: int) -> int:
+    return max(1, -(-value.bit_length() // 4))
 
 
 def encode(table: pa.Table) -> pa.Buffer:
     """A table as the bytes of a Parquet file."""
     out = pa.BufferOutputStream()
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         out,
+        table.schema,
         compression="zstd",
         compression_level=1,
-        row_group_size=_GROUP_ROWS,
         use_dictionary=[name for name in table.column_names if name not in _PLAIN],
-    )
+        write_statistics=[name for name in _SOUGHT if name in table.column_names],
+        # What is a code here is a text to whoever reads it.
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table, row_group_size=_GROUP_ROWS)
+        writer.add_key_value_metadata(table.schema.metadata)
     return out.getvalue()
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of several."""
+    return pa.concat_tables(tables).unify_dictionaries()
 
 
 def where(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> pa.Table:

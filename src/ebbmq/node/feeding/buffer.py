@@ -75,6 +75,11 @@ class Buffer:
         return self._told_bytes - self._done_bytes
 
     @property
+    def is_half_full(self) -> bool:
+        """Whether what is there should be written now."""
+        return self.pending_bytes * 2 >= self._bytes_max
+
+    @property
     def last(self) -> int:
         """The number of the last event that happened."""
         return self._next - 1

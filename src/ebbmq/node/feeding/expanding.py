@@ -18,7 +18,7 @@ from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap, Numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -62,6 +62,7 @@ _NAMES: Final = {
 _ENDS: Final = (core.ACKED, core.RETRIED, core.RELEASED, core.LEASE_EXPIRED)
 #: Reasons that are events themselves; the others are reasons of `removed`.
 _BY_AGE: Final = (Reason.STALE, Reason.EXPIRED)
+_PIECE_EVENTS: Final = 32 * 1024
 _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)
 
@@ -76,9 +77,23 @@ class Texts:
         """The code of a text."""
         return self._codes.setdefault(text, len(self._codes))
 
-    def all(self) -> list[str | None]:
+    def all(self) -> list[str]:
         """Every text at the place of its code."""
-        return [text or None for text in self._codes]
+        return list(self._codes)
+
+
+def in_pieces(told: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+    """Batches a few at a time: what is made of them at once stays near the processor."""
+    piece: list[Numbered] = []
+    count = 0
+    for each in told:
+        piece.append(each)
+        count += each.told.messages
+        if count >= _PIECE_EVENTS:
+            yield piece
+            piece, count = [], 0
+    if piece:
+        yield piece
 
 
 def expand(told: Sequence[Numbered], texts: Texts) -> Records:

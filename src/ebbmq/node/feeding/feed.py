@@ -14,21 +14,33 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ebbmq.core.copies import name_of
 from ebbmq.errors import EbbError
 from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.feeding import arrays
-from ebbmq.node.feeding.buffer import Buffer
-from ebbmq.node.feeding.expanding import Texts, expand
+from ebbmq.node.feeding.buffer import Buffer, Decided
+from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
 from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.lake import open_lake
+from ebbmq.node.feeding.snapshots import Snapshot
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
+
     from ebbmq.feed.manifests import Part
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.decisions import Decision
 
+#: That a message leaves because it faded is told as its removal.
+_TOLD_OTHERWISE: Final = ("faded",)
+#: Names of messages of a partition are so far from those of the next.
+_NAMES: Final = np.uint64(name_of(1, 0))
 _HOUR_MS: Final = 3_600_000
 #: Events of one file, about: what is made of them takes some 30 MiB.
 _EVENTS_AT_ONCE: Final = 256 * 1024
@@ -54,16 +66,18 @@ class Feed:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.buffer = Buffer(config.buffer_bytes, self._wake.set)
-        self.files = Files(lake, self._node, config.bytes_max)
+        self.files = Files(lake, self._node, engine.directory.identity.uuid, config.bytes_max)
         self._is_open = False
         self._places: dict[int, tuple[str, int]] = {}
-        self._next_ms = 0
+        self._next_ms = self._snapshot_ms = 0
+        self._snapshot_every_ms = config.snapshot_every_ms
         self._working_since_ms: int | None = None
         self._failed_in_a_row = 0
         #: Why nothing is written; None while all is well.
         self.problem: str | None = None
         self.events_written = 0
         self.failures = 0
+        self.snapshots = 0
 
     # What others call
 
@@ -72,6 +86,21 @@ class Feed:
         pid = shard.partition.pid
         self._places[pid] = shard.queue.spec.name, shard.queue.shards.index(shard)
         shard.partition.tell = self.buffer.tell
+
+    def decided(self, told: Decision) -> None:
+        """Something was decided about copies, or came of it (the lock is held)."""
+        if told.event in _TOLD_OTHERWISE:
+            return
+        names = np.array(told.names, dtype=np.uint64)
+        pids = (names // _NAMES).astype(np.uint32)
+        for pid in np.unique(pids).tolist():
+            shard = self._engine.catalog.shards.get(pid)
+            if shard is None:
+                continue
+            seqs = names[pids == pid] % _NAMES
+            known = shard.partition.index.words_of(seqs)
+            about = told.event, pid, told.at_ms, len(seqs), seqs, known
+            self.buffer.tell(Decided(*about, told.device, told.reason, told.score))
 
     def start(self, *, threaded: bool) -> None:
         """Begin to write; without a thread `run_due` does."""
@@ -153,19 +182,67 @@ class Feed:
         if not self._is_open:
             self.files.open(self._engine.catalog.epoch)
             self._is_open = True
+        self._write_events()
+        if self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms:
+            self._snapshot()
+            self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
+
+    def _write_events(self) -> None:
         while self._write_some():
-            self._working_since_ms = self._engine.clock.elapsed_ms()
+            self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
+
+    def _is_alive(self) -> None:
+        """The lake answers."""
+        self._working_since_ms = self._engine.clock.elapsed_ms()
+
+    def _snapshot(self) -> None:
+        """Write down all messages that are there; events go on meanwhile."""
+        snapshot = Snapshot(self._engine, self.files.boot)
+        parts: list[Part] = []
+        tables: list[Table] = []
+        try:
+            for table in snapshot.tables():
+                tables.append(table)
+                if sum(map(len, tables)) >= _EVENTS_AT_ONCE:
+                    parts.append(self._write_part(snapshot.at_ms, len(parts), tables))
+                    tables = []
+                if self.buffer.is_half_full:
+                    self._write_events()
+                if self._stop.is_set():
+                    self.files.give_up(parts)
+                    return
+            if tables:
+                parts.append(self._write_part(snapshot.at_ms, len(parts), tables))
+            self.files.publish(
+                CATALOG,
+                parts,
+                self._engine.clock.wall_ms(),
+                instants=(snapshot.at_ms, snapshot.at_ms),
+            )
+        except BaseException:
+            self.files.give_up(parts)
+            raise
+        self.snapshots += 1
+
+    def _write_part(self, at_ms: int, number: int, tables: Sequence[Table]) -> Part:
+        whole = arrays.joined(tables)
+        path = layout.catalog_file(at_ms, self._node, number)
+        part = self.files.write(path, arrays.encode(whole), len(whole))
+        self._is_alive()
+        return part
 
     def _write_some(self) -> bool:
         told = self.buffer.take(_EVENTS_AT_ONCE)
         if not told:
             return False
         texts = Texts()
-        records = expand(told, texts)
-        table = arrays.events_table(records, texts, self._places, self._node, self.files.boot)
-        hours = records["at_ms"] // _HOUR_MS
+        pieces = [expand(piece, texts) for piece in in_pieces(told)]
+        table = arrays.events_table(pieces, texts, self._places, self._node, self.files.boot)
+        instants = np.concatenate([records["at_ms"] for records in pieces])
+        numbers = int(pieces[0]["number"][0]), int(pieces[-1]["number"][-1])
+        hours = instants // _HOUR_MS
         parts: list[Part] = []
         try:
             for hour in np.unique(hours).tolist():
@@ -178,12 +255,12 @@ class Feed:
                 EVENTS,
                 parts,
                 self._engine.clock.wall_ms(),
-                (int(records["number"][0]), int(records["number"][-1])),
-                (int(records["at_ms"].min()), int(records["at_ms"].max())),
+                numbers,
+                (int(instants.min()), int(instants.max())),
             )
         except BaseException:
             self.files.give_up(parts)
             raise
         self.buffer.let_go()
-        self.events_written += len(records)
+        self.events_written += len(instants)
         return True

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from ebbmq.errors import InvalidSpec
 from ebbmq.feed import layout, manifests
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
 from ebbmq.node.log import log
@@ -34,8 +37,9 @@ class _Visible(NamedTuple):
 class Files:
     """What a node has in the lake; used by one thread."""
 
-    def __init__(self, lake: Lake, node: str, bytes_max: int) -> None:
+    def __init__(self, lake: Lake, node: str, store: bytes, bytes_max: int) -> None:
         self.lake = lake
+        self._store = store
         self.boot = 0
         self.bytes = 0
         self.written = 0
@@ -50,7 +54,12 @@ class Files:
         }
 
     def open(self, epoch: int) -> None:
-        """See what is there, and choose a boot that was not told of before."""
+        """See what is there, and choose a boot that was not told of before.
+
+        Raises:
+            InvalidSpec: another store writes to the lake under this node's name.
+        """
+        self._claim()
         self.boot, self.bytes = epoch, 0
         for table, visible in self._visible.items():
             visible.clear()
@@ -70,6 +79,19 @@ class Files:
             if left:
                 log.info("feed_leftovers", lake=self.lake.where, files=len(left))
                 self.lake.delete(left)
+
+    def _claim(self) -> None:
+        """Have the node's name for this store alone: readers tell nodes apart by it."""
+        path = layout.node_file(self._node)
+        if not any(found == path for found, _ in self.lake.list(layout.NODES)):
+            self.lake.publish(path, msgspec.json.encode({"store": self._store.hex()}))
+            return
+        owner = msgspec.json.decode(self.lake.read(path), type=dict[str, str]).get("store")
+        if owner != self._store.hex():
+            raise InvalidSpec(
+                f"another store writes to {self.lake.where} as node {self._node!r}",
+                "give each broker a name of its own: set node in its configuration",
+            )
 
     def _is_own(self, path: str) -> bool:
         own, parts = layout.segment(self._node), path.split("/")

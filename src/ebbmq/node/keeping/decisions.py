@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ebbmq.core.copies import Name
 
@@ -26,6 +26,8 @@ class Decision(NamedTuple):
     device: str
     reason: str
     names: Sequence[Name]
+    #: How faded they were, where that was the reason.
+    score: float | None = None
 
 
 class Decisions:
@@ -35,16 +37,35 @@ class Decisions:
         self._last: deque[Decision] = deque()
         self._names = 0
         self.counts: Counter[str] = Counter()
+        #: Whoever listens; None: nobody does.
+        self.tell: Callable[[Decision], None] | None = None
 
-    def note(self, at_ms: int, names: Sequence[Name], event: str, device: str, reason: str) -> None:
+    def note(
+        self,
+        at_ms: int,
+        names: Sequence[Name],
+        event: str,
+        device: str,
+        reason: str,
+        *,
+        score: float | None = None,
+    ) -> None:
         """Something was decided about these messages."""
         if not names:
             return
+        decision = Decision(at_ms, event, device, reason, names, score)
         self.counts[event] += len(names)
         self._names += len(names)
-        self._last.append(Decision(at_ms, event, device, reason, names))
+        self._last.append(decision)
         while self._names > _NAMES_MAX:
             self._names -= len(self._last.popleft().names)
+        if self.tell is not None:
+            self.tell(decision)
+
+    def moved(self, at_ms: int, names: Sequence[Name], device: str, left: str) -> None:
+        """A device has taken the place of another; that it was to was decided before."""
+        if names and self.tell is not None:
+            self.tell(Decision(at_ms, "moved", device, f"from {left}", names))
 
     def of(self, name: Name) -> list[Decision]:
         """What was decided about a message, as far as it is remembered, oldest first."""

@@ -34,7 +34,7 @@ def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[
                 access_count=row[13],
                 access_rate=rate,
                 decay_score=score.at(now_ms - (row[5] & LOW48), rate),
-                tier=_tier(holding.copies, states),
+                tier=tier_of(holding.copies, states),
                 copies=tuple(sorted(holding.copies)),
                 copies_acked=len(holding.copies),
                 removals_acked=0,
@@ -44,7 +44,7 @@ def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[
     return out
 
 
-def _tier(copies: Devices, states: States) -> str:
+def tier_of(copies: Devices, states: States) -> str:
     """The tier a message is read from: that of its fastest copy that can be used."""
     known = [states[device] for device in copies if device in states]
     if LOG in copies and LOG in states:

@@ -1,0 +1,232 @@
+"""Catalog snapshots: every message that is there, page by page, the lock free in between.
+
+A page is copied under the engine's lock and made into columns without it. So a snapshot is of an
+instant only as far as pages are: a message that leaves while it is taken may be in it or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+
+from ebbmq import limits
+from ebbmq.core import row as rows
+from ebbmq.core.copies import NORMAL, name_of
+from ebbmq.core.reviews import ages_of
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.snapshots import CATALOG, STATES
+from ebbmq.node.feeding import arrays
+from ebbmq.node.keeping import telling
+from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from ebbmq.core.copies import Holding
+    from ebbmq.core.index import Page
+    from ebbmq.model import QueueSpec
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.policy.placement import Terms
+
+    Ints = npt.NDArray[np.int64]
+
+_SCHEMA: Final = schema_of(CATALOG)
+_LOW48: Final = np.uint64(rows.LOW48)
+_HIGH: Final = np.uint64(rows.HIGH)
+_STATES: Final = pa.array(STATES)
+#: By the state in a row: its place in STATES.
+_STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
+assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
+_NAMES: Final = ("type", "key", "store", "client_id")
+
+
+class _Copied(NamedTuple):
+    """A page as it was, with what is known of its messages beside their rows."""
+
+    shard: Shard
+    spec: QueueSpec
+    terms: Terms
+    seqs: npt.NDArray[np.uint64]
+    view: npt.NDArray[np.void]
+    #: Which of the distinct holdings each message has.
+    holdings: npt.NDArray[np.int32]
+    accesses: dict[int, Access]
+    held: list[tuple[int, int]]
+
+
+class Snapshot:
+    """One snapshot in the making."""
+
+    def __init__(self, engine: Engine, boot: int) -> None:
+        self._engine = engine
+        self._boot = boot
+        self._node = engine.config.node
+        #: Distinct ones, the usual one first.
+        self._holdings: dict[Holding, int] = {NORMAL: 0}
+        with engine.lock:
+            self.at_ms = engine.now_ms()
+            self._pages = [
+                (pid, number)
+                for pid, shard in engine.catalog.shards.items()
+                if shard.faulty is None
+                for number in sorted(shard.partition.index.pages)
+            ]
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The messages of a page at a time."""
+        for pid, number in self._pages:
+            with self._engine.lock:
+                copied = self._copy(pid, number)
+            if copied is not None and len(copied.seqs):
+                yield self._table(copied)
+            self._engine.let_others_in()
+
+    def _copy(self, pid: int, number: int) -> _Copied | None:
+        shard = self._engine.catalog.shards.get(pid)
+        page = None if shard is None else shard.partition.index.pages.get(number)
+        if shard is None or page is None or not page.live:
+            return None
+        partition, spec = shard.partition, shard.queue.spec
+        seqs, view = _live(page)
+        rates = partition.accesses.rates
+        numbers = seqs.tolist() if rates else []
+        return _Copied(
+            shard,
+            spec,
+            self._engine.keeping.placing.terms(spec),
+            seqs,
+            view,
+            self._which(pid, seqs, view),
+            {seq: rates[seq] for seq in numbers if seq in rates},
+            [(run.first, run.length) for _, _, runs in partition.held for run in runs],
+        )
+
+    def _which(
+        self, pid: int, seqs: npt.NDArray[np.uint64], view: npt.NDArray[np.void]
+    ) -> npt.NDArray[np.int32]:
+        out = np.zeros(len(seqs), dtype=np.int32)
+        known, of = self._holdings, self._engine.holdings.of
+        for at in np.flatnonzero(view["flags"] & rows.HELD).tolist():
+            holding = of(name_of(pid, int(seqs[at])))
+            out[at] = known.setdefault(holding, len(known))
+        return out
+
+    # Columns
+
+    def _table(self, page: _Copied) -> pa.Table:
+        view, count = page.view, len(page.seqs)
+        pid = page.shard.partition.pid
+        enqueued = (view["enqueued"] & _LOW48).astype(np.int64)
+        dead = (view["dead"] & _LOW48).astype(np.int64)
+        generation = view["generation"].astype(np.int32)
+        columns = {
+            "node": _same(self._node, count),
+            "boot": pa.repeat(pa.scalar(self._boot, pa.int64()), count),
+            "at_ms": pa.repeat(pa.scalar(self.at_ms, pa.int64()), count),
+            "queue": _same(page.spec.name, count),
+            "partition": pa.repeat(
+                pa.scalar(page.shard.queue.shards.index(page.shard), pa.int32()), count
+            ),
+            "message_id": arrays.hexadecimal(page.seqs, f"{pid:x}-".encode()),
+            "generation": arrays.plain(generation),
+            "state": arrays.coded(_states(page), _STATES),
+            "importance": arrays.plain(view["importance"].astype(np.int32)),
+            "decay_rate": arrays.plain(view["rate"] / rows.RATE_UNIT),
+            "ttl_ms": arrays.plain(dead - enqueued, dead == 0),
+            "bytes": arrays.plain(view["length"].astype(np.int64)),
+            "attempts": arrays.plain(generation),
+            "failures": arrays.plain((view["enqueued"] >> _HIGH).astype(np.int32)),
+            "enqueued_at_ms": arrays.plain(enqueued),
+            "durable": arrays.plain((view["flags"] & rows.DURABLE) > 0),
+            "policy_version": pa.repeat(pa.scalar(page.terms.version, pa.int64()), count),
+        }
+        columns |= self._reads(page, enqueued) | self._copies(page)
+        columns |= {name: pa.nulls(count, pa.string()) for name in _NAMES}
+        columns["headers"] = pa.nulls(count, _SCHEMA.field("headers").type)
+        return arrays.table_of(columns, _SCHEMA)
+
+    def _reads(self, page: _Copied, enqueued: Ints) -> dict[str, pa.Array]:
+        """What depends on how often messages are read: rate, score, when to look again."""
+        rate, read_at = np.zeros(len(enqueued)), np.zeros(len(enqueued), dtype=np.int64)
+        present = rate.copy()
+        review_at = _review_at(enqueued, ages_of(page.terms), self.at_ms)
+        score = Score.of(page.spec)
+        for at, access in _placed(page):
+            rate[at], read_at[at] = access
+            present[at] = access.rate_at(self.at_ms)
+            crossing_ms = next_crossing_ms(score, int(enqueued[at]), access, self.at_ms)
+            review_at[at] = crossing_ms or 0
+        days = (self.at_ms - enqueued) / limits.DAY_MS
+        faded = decay_score(days, present, score.base, score.per_day, score.access_bonus)
+        return {
+            "access_rate": arrays.plain(rate),
+            "access_at_ms": arrays.plain(read_at),
+            "decay_score": arrays.plain(faded),
+            "review_at_ms": arrays.plain(review_at, review_at == 0),
+        }
+
+    def _copies(self, page: _Copied) -> dict[str, pa.Array]:
+        """Where messages are; most are as all the others."""
+        devices = self._engine.devices
+        states = {} if devices is None else devices.states
+        known, which = list(self._holdings), page.holdings
+        there = [
+            sorted(each.copies, key=lambda name: states[name].latency_ms if name in states else 0)
+            for each in known
+        ]
+        tiers = [telling.tier_of(each.copies, states) for each in known]
+
+        def numbers(values: list[int]) -> pa.Array:
+            return arrays.plain(np.array(values, dtype=np.int32)[which])
+
+        return {
+            "replicas": numbers([each.replicas for each in known]),
+            "replica_target": numbers([each.target for each in known]),
+            "copies": numbers([len(each.copies) for each in known]),
+            "tier": pa.array([tier or None for tier in tiers], pa.string()).take(pa.array(which)),
+            "devices": pa.array(there, pa.list_(pa.string())).take(pa.array(which)),
+        }
+
+
+def _live(page: Page) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.void]]:
+    """The numbers and rows of the live messages of a page."""
+    slots = page.live_slots()
+    seqs = slots.astype(np.uint64) + np.uint64(page.number * limits.PAGE_ROWS)
+    if page.thin is None:
+        return seqs, page.view[slots]
+    places = [page.thin[slot << 6] >> 6 for slot in slots.tolist()]
+    return seqs, page.view[places]
+
+
+def _states(page: _Copied) -> npt.NDArray[np.int32]:
+    """What people call the state; what waits for its level is ready only by its row."""
+    codes: npt.NDArray[np.int32] = _STATE_CODES[page.view["state"]]
+    for first, length in page.held:
+        waits = (page.seqs >= first) & (page.seqs < first + length)
+        codes[waits] = _STATE_CODES[rows.REPLICATING]
+    return codes
+
+
+def _review_at(enqueued: Ints, ages: list[int], now_ms: int) -> Ints:
+    """When messages that nobody reads are looked at again; 0 for never."""
+    out = np.zeros(len(enqueued), dtype=np.int64)
+    for age in sorted(ages, reverse=True):
+        out = np.where(enqueued + age > now_ms, enqueued + age, out)
+    return out
+
+
+def _placed(page: _Copied) -> Iterator[tuple[int, Access]]:
+    """Reads of messages, by where these are in the page."""
+    if page.accesses:
+        at = {seq: number for number, seq in enumerate(page.seqs.tolist())}
+        for seq, access in page.accesses.items():
+            yield at[seq], access
+
+
+def _same(text: str, count: int) -> pa.Array:
+    return arrays.coded(np.zeros(count, dtype=np.int32), pa.array([text], pa.string()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 
 from ebbmq_spark.session import Settings, spark_session
 
@@ -28,15 +30,28 @@ SETTINGS = Settings(
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
+    """One session for this directory; Java is gone before the tests of another one begin."""
     with spark_session(SETTINGS, "ebbmq tests") as session:
         yield session
+        gateway = session.sparkContext._gateway  # noqa: SLF001  # it has no public name
+    assert gateway is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        del gateway, session
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
-def spark_may_leave_its_socket_open() -> Iterator[None]:
-    """Spark keeps one socket to Java for its life and lets the collector close others."""
+def spark_may_leave_sockets_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark keeps sockets to Java and lets the collector close them: not later than here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield
+        if "spark" in request.fixturenames:
+            gc.collect()

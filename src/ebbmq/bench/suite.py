@@ -38,6 +38,7 @@ QUESTIONS: Final = {
     "rules": "What does it cost to choose a device by rules?",
     "holding": "What do rules and further copies cost a publisher?",
     "moves": "How fast do messages move between devices, and does delivery notice?",
+    "crossings": "What does it take to know when 10 M messages fade?",
     "archive": "How fast does a backlog go to an archive, and come back?",
     "peers": "What would the same cost with another embedded queue?",
 }

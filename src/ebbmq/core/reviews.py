@@ -18,6 +18,8 @@ from ebbmq.core.row import FREE, LOW48
 from ebbmq.policy.decay import Access, Phase, next_crossing_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ebbmq.core.index import Index, Page
     from ebbmq.policy.placement import Terms
 
@@ -74,10 +76,12 @@ class Reviews:
         if before_ms < 0:
             return []
         index, cursor = self._index, self.cursors[age]
+        next_row = index.read(cursor)
+        if next_row is not None and next_row[5] & LOW48 > before_ms:
+            return []  # as it nearly always is
         out: list[int] = []
-        first = cursor >> PAGE_BITS
-        for number in sorted(number for number in index.pages if number >= first):
-            page = index.pages[number]
+        for page in self._pages_from(cursor >> PAGE_BITS):
+            number = page.number
             seqs, enqueued = _rows(page, max(0, cursor - (number << PAGE_BITS)))
             late = np.flatnonzero(enqueued > before_ms)
             stop = int(late[0]) if len(late) else len(seqs)
@@ -89,6 +93,19 @@ class Reviews:
             cursor = min(index.next_seq, (number + 1) << PAGE_BITS)
         self.cursors[age] = cursor
         return out
+
+    def _pages_from(self, number: int) -> Iterator[Page]:
+        """The pages from a number on; only where some are missing all are looked through."""
+        pages = self._index.pages
+        while True:
+            page = pages.get(number)
+            if page is None:
+                following = min((each for each in pages if each > number), default=None)
+                if following is None:
+                    return
+                page = pages[following]
+            yield page
+            number = page.number + 1
 
 
 def _rows(page: Page, start: int) -> tuple[np.ndarray, np.ndarray]:

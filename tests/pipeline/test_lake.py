@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +28,6 @@ from ebbmq_spark.transforms.recorded import trace_of
 from tests.pipeline.rows import NOW_MS, TOLD, events
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 
@@ -139,6 +139,22 @@ def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_p
     sweep = Sweep(policies={"today": {}})
     (found,) = study(spark, read_lake(spark, tmp_path / "lake").trace, sweep)
     assert {each.policy: each.done for each in found.outcomes}["today"] == 12
+
+
+def test_the_example_of_the_page_runs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(tmp_path / "lake", 1, [{"seq": 1}, {"seq": 2, "event": "leased"}])
+    tell(tmp_path / "lake", 2, [{"seq": 4, "event": "acked", "latency_ms": 250}])
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = code.replace('Path("lake")', f"Path({str(tmp_path / 'lake')!r})")
+    # The tests have a session of their own, which the example must not stop.
+    code = code.replace('with spark_session(Settings(master="local[*]")) as spark:', "if True:")
+    exec(code, {"spark": spark})
+    shown = capsys.readouterr().out
+    assert "impossible" in shown
+    assert "250.0" in shown
 
 
 def test_a_lake_without_events_is_no_traffic(spark: SparkSession, tmp_path: Path) -> None:

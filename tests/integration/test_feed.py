@@ -9,9 +9,12 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.errors import InvalidSpec
-from ebbmq.feed.events import EVENTS
+from ebbmq.feed.events import COPIES, EVENTS
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq.testing import ManualClock
 from tests.feeds import manifests_of, rows_of, shown
+from tests.served import Served
+from tests.serving import wait_until
 
 START_MS = 1_700_000_000_000
 
@@ -107,3 +110,50 @@ def test_without_a_lake_nothing_of_the_feed_is_loaded_or_started(tmp_path) -> No
 def test_a_feed_that_cannot_be_is_refused_by_name(tmp_path, feed, what) -> None:
     with pytest.raises(InvalidSpec, match=what):
         Broker.open(tmp_path / "data", {"feed": feed})
+
+
+def test_what_becomes_of_copies_is_in_the_lake_with_its_reason(tmp_path, lake) -> None:
+    devices = {
+        "ssd": {"kind": "file", "capacity_bytes": 64 << 20, "tier": "fast"},
+        "hdd": {"kind": "file", "capacity_bytes": 64 << 20, "tier": "slow"},
+    }
+    rules = [{"id": "W-001", "weight": 90, "device": "ssd", "when": "TYPE == TEXT"}]
+    feed = {"lake": str(lake), "snapshot_every_ms": 10, "every_ms": 50}
+    config = {"node": "n1", "devices": devices, "rules": rules, "feed": feed}
+    with Broker.open(tmp_path / "data", {**config, "upkeep_every_ms": 20}) as broker:
+        broker.declare(QueueSpec("q", score_base=7.0))
+        (moved,) = broker.publish("q", [Message(b"text", type="TEXT")])
+        (twice,) = broker.publish("q", [Message(b"text", type="TEXT", replicas=2)])
+        wait_until(lambda: broker.why(moved.id)["copies"] == ("ssd",), "it is moved")
+        wait_until(lambda: len(broker.why(twice.id)["copies"]) == 2, "it is copied")
+        wait_until(
+            lambda: any(row["devices"] == ["ssd"] for row in rows_of(lake, CATALOG)), "a snapshot"
+        )
+    rows = [row for row in rows_of(lake) if row["event"] in COPIES]
+    told = [row for row in rows if row["message_id"] == moved.id]
+    assert shown(told, "event", "device", "reason") == [
+        ("placed", "ssd", "rule W-001"),
+        ("copied", "ssd", None),
+        ("moved", "ssd", "from log"),
+    ]
+    assert set(shown(told, "queue", "generation", "bytes")) == {("q", 0, told[0]["bytes"])}
+    assert {row["event"] for row in rows if row["message_id"] == twice.id} == {"placed", "copied"}
+    snapshot = [row for row in rows_of(lake, CATALOG) if row["devices"] == ["ssd"]][-1]
+    assert (snapshot["message_id"], snapshot["tier"], snapshot["copies"]) == (moved.id, "fast", 1)
+    assert snapshot["decay_score"] == pytest.approx(7.0)
+
+
+def test_a_server_shows_its_feed(tmp_path, lake) -> None:
+    lake.write_bytes(b"not a directory")
+    feed = {"lake": str(lake), "every_ms": 10}
+    with Served(tmp_path / "data", feed=feed) as served:
+        wait_until(
+            lambda: served.ask("GET", "/health/ready").json["feed"] != [], "the feed has failed"
+        )
+        answer = served.ask("GET", "/health/ready")
+        assert (answer.status, answer.json["ready"]) == (200, True)
+        assert str(lake) in answer.json["feed"][0]
+        assert b"ebbmq_feed_ok 0" in served.ask("GET", "/metrics").body
+        lake.unlink()
+        wait_until(lambda: not served.ask("GET", "/health/ready").json["feed"], "it is well again")
+        assert b"ebbmq_feed_ok 1" in served.ask("GET", "/metrics").body

@@ -109,8 +109,9 @@ class Session:
         # A command is over before the broker's first tick: what fell due meanwhile is due now.
         broker.engine.run_due()
         health = broker.health()
-        for problem in (*health["problems"], *health["damage"], *health["devices"]):
-            self.note(f"attention: {problem}")
+        for kind in ("problems", "damage", "devices", "feed"):
+            for problem in health[kind]:
+                self.note(f"attention: {problem}")
         self._note_missing(broker)
         return broker
 

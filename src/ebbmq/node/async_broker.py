@@ -526,6 +526,10 @@ class AsyncBroker(AsyncRuleVerbs):
         """See Broker.journal."""
         return self._broker.journal()
 
+    async def feed(self) -> dict[str, int] | None:
+        """See Broker.feed."""
+        return self._broker.feed()
+
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""
         return self._broker.health()

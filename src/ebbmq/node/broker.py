@@ -438,6 +438,10 @@ class Broker(RuleVerbs):
         """
         return looking.journal(self.engine)
 
+    def feed(self) -> dict[str, int] | None:
+        """What the feed did since the broker was opened; None where there is none."""
+        return looking.feed(self.engine)
+
     def health(self) -> dict[str, Any]:
         """Whether the broker is ready, and why not."""
         return looking.health(self.engine)

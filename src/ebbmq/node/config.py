@@ -170,7 +170,7 @@ _PLACEMENT_RANGES: Final = {
 _FEED_RANGES: Final = {
     "every_ms": (10, limits.DAY_MS),
     "buffer_bytes": (64 * limits.KIB, 64 * limits.GIB),
-    "bytes_max": (limits.MIB, 1 << 50),
+    "bytes_max": (64 * limits.KIB, 1 << 50),
     "snapshot_every_ms": (0, 365 * limits.DAY_MS),
 }
 _RANGES: Final = {

@@ -313,4 +313,11 @@ def health(engine: Engine) -> dict[str, Any]:
         "damage": damage,
         # Others are used instead, so that it can take work all the same.
         "devices": engine.devices.troubles() if engine.devices is not None else [],
+        # Messages do not depend on it.
+        "feed": engine.feed.troubles() if engine.feed is not None else [],
     }
+
+
+def feed(engine: Engine) -> dict[str, int] | None:
+    """What the feed did since the broker was opened; None where there is none."""
+    return None if engine.feed is None else engine.feed.figures()

@@ -123,19 +123,32 @@ class Feed:
             return
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive() or self.problem is not None:
-            log.warning("feed_not_finished", lake=self.files.lake.where, detail=self.trouble())
+            log.warning("feed_not_finished", lake=self.files.lake.where, detail=self.problem)
 
-    def trouble(self) -> str | None:
-        """What is wrong with the feed, for people; None if nothing is."""
+    def troubles(self) -> list[str]:
+        """What is wrong with the feed, for people."""
+        where, problem = self.files.lake.where, self.problem
         since_ms = self._working_since_ms
         if since_ms is not None and self._engine.clock.elapsed_ms() - since_ms > _STUCK_MS:
-            return f"the lake {self.files.lake.where} does not answer; messages are not affected"
-        if self.problem is None:
-            return None
-        return (
-            f"the feed cannot be written to {self.files.lake.where}: {self.problem}; messages are "
-            f"not affected, {self.buffer.missed} events are left out so far"
-        )
+            problem = "it does not answer"
+        if problem is None:
+            return []
+        left_out = f"{self.buffer.missed} events are left out so far"
+        return [f"the feed cannot be written to {where}: {problem}; messages are safe, {left_out}"]
+
+    def figures(self) -> dict[str, int]:
+        """What was done since the start, and what is there."""
+        return {
+            "ok": int(not self.troubles()),
+            "pending_bytes": self.buffer.pending_bytes,
+            "lake_bytes": self.files.bytes,
+            "events": self.events_written,
+            "events_missed": self.buffer.missed,
+            "files": self.files.written,
+            "files_removed": self.files.removed,
+            "snapshots": self.snapshots,
+            "failures": self.failures,
+        }
 
     # The thread
 

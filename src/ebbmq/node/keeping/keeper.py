@@ -240,9 +240,9 @@ class Keeper:
         now_ms = self._engine.now_ms()
         for device in changed.asked:
             event = "archived" if wanted.phase is Phase.FADED else "asked"
-            self.decisions.note(now_ms, names, event, device, reason)
+            self.decisions.note(now_ms, names, event, device, reason, score=wanted.score)
         for device in spare:
-            self.decisions.note(now_ms, names, "dropped", device, reason)
+            self.decisions.note(now_ms, names, "dropped", device, reason, score=wanted.score)
         self._change(changed)
         return True
 
@@ -347,8 +347,11 @@ class Keeper:
         """A device has these copies."""
         if device in self.confirmed_since:
             self.confirmed_since[device].update(names)
-        self.decisions.note(self._engine.now_ms(), names, "copied", device, "")
-        self._change(self._holdings.copies_acked_by(device, names))
+        changed, now_ms = self._holdings.copies_acked_by(device, names), self._engine.now_ms()
+        self.decisions.note(now_ms, names, "copied", device, "")
+        for left, moved in changed.dropped.items():
+            self.decisions.moved(now_ms, moved, device, left)
+        self._change(changed)
 
     def copies_failed(self, device: str, names: Sequence[Name]) -> None:
         """A device did not take these copies; others are asked."""

@@ -26,7 +26,9 @@ async def readiness(context: Context) -> managing.HealthForm:
         problems.append(managing.ProblemForm("users", context.access.problem))
     if context.draining:
         problems.append(managing.ProblemForm("draining", "the server was told to stop"))
-    return managing.HealthForm(not problems, problems, store["damage"], store["devices"])
+    return managing.HealthForm(
+        not problems, problems, store["damage"], store["devices"], store["feed"]
+    )
 
 
 class Health:
@@ -55,7 +57,7 @@ class Health:
         except Unauthenticated:
             tells = False
         if not tells:
-            found.damage = found.devices = []
+            found.damage = found.devices = found.feed = []
             for problem in found.problems:
                 problem.detail = "a token for the whole server is told more"
         return answer(found, 200 if found.ready else _UNAVAILABLE)

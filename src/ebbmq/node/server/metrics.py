@@ -108,6 +108,7 @@ class Metrics:
         families = [*of_queues(seen), *await self._of_node(len(seen))]
         if self._context.access.may_see(caller, None):
             families += of_devices(await self._context.broker.devices())
+            families += of_feed(await self._context.broker.feed())
         return Response(text_of(families).encode(), headers={"content-type": CONTENT_TYPE})
 
     async def _of_node(self, queues: int) -> list[Family]:
@@ -178,6 +179,29 @@ def of_devices(devices: Sequence[DeviceStatus]) -> list[Family]:
             [((("device", device.name),), value(device)) for device in devices],
         )
         for name, kind, told, value in _OF_DEVICES
+    ]
+
+
+#: Of the feed: what they are called, their kind, what they say.
+_OF_FEED: Final = (
+    ("ok", "gauge", "1 while the lake takes what happens."),
+    ("pending_bytes", "gauge", "What waits in RAM to be written."),
+    ("lake_bytes", "gauge", "What the node's files take in the lake."),
+    ("events", "counter", "Events written into the lake."),
+    ("events_missed", "counter", "Events left out because the lake did not take them in time."),
+    ("files", "counter", "Files written."),
+    ("files_removed", "counter", "Files that had to go so that others fit."),
+    ("snapshots", "counter", "Snapshots written."),
+    ("failures", "counter", "Tries to write that failed."),
+)
+
+
+def of_feed(figures: dict[str, int] | None) -> list[Family]:
+    """What there is to say of the feed."""
+    return [
+        Family(f"ebbmq_feed_{name}", kind, told, [((), figures[name])])
+        for name, kind, told in _OF_FEED
+        if figures is not None
     ]
 
 

@@ -56,7 +56,8 @@ class StartPage:
             return page("EbbMQ", tag(_NAME_ALONE), body, status=401)
         seen = [view["stats"] for view in await views(self._context, caller)]
         health = await readiness(self._context)
-        told = [problem.detail for problem in health.problems] + health.damage + health.devices
+        told = [problem.detail for problem in health.problems]
+        told += health.damage + health.devices + health.feed
         sees_all = self._context.access.may_see(caller, None)
         if not sees_all:
             told = ["ask its operator"] if told else []

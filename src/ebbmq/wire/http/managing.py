@@ -286,13 +286,15 @@ class ProblemForm(msgspec.Struct):
 class HealthForm(msgspec.Struct):
     """GET /health/ready: whether to send work here, and why not.
 
-    A device that cannot be used is told, and does not keep the server from taking work.
+    A device that cannot be used, or a feed that cannot be written, is told, and does not keep the
+    server from taking work.
     """
 
     ready: bool
     problems: list[ProblemForm]
     damage: list[str]
     devices: list[str] = []
+    feed: list[str] = []
 
 
 class LiveForm(msgspec.Struct):

@@ -1,0 +1,293 @@
+"""A lake that is full, broken, gone, slow or shared: the feed says so, and no message minds."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.feed.snapshots import CATALOG
+from ebbmq.testing import ManualClock
+from tests.crash.mounts import enlarge, run, tmpfs
+from tests.feeds import manifests_of, rows_of, shown
+from tests.servers import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KIB = 1024
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def opened(tmp_path: Path, clock=None, *, node="n1", data="data", lake=None, **feed) -> Broker:
+    given = {"lake": str(lake or tmp_path / "lake"), "every_ms": 10, "snapshot_every_ms": 0, **feed}
+    broker = Broker.open(tmp_path / data, {"node": node, "feed": given}, clock)
+    broker.declare(QueueSpec("q"))
+    return broker
+
+
+def published(broker: Broker, count: int) -> list[str]:
+    return [receipt.id for receipt in broker.publish("q", [Message(b"body")] * count)]
+
+
+def told(broker: Broker) -> dict[str, int]:
+    figures = broker.feed()
+    assert figures is not None
+    return figures
+
+
+def drained(broker: Broker) -> list[str]:
+    out: list[str] = []
+    while leases := broker.lease("q", count=1_000):
+        out += [lease.id for lease in leases]
+        broker.ack("q", [lease.token for lease in leases])
+    return out
+
+
+def test_a_lake_that_cannot_be_written_is_told_and_loses_no_message(tmp_path, lake, clock) -> None:
+    lake.write_bytes(b"a file where a directory should be")
+    with opened(tmp_path, clock) as broker:
+        ids = published(broker, 10)
+        clock.advance(10)
+        health = broker.health()
+        assert health["ready"]
+        assert [str(lake) in trouble for trouble in health["feed"]] == [True]
+        assert (told(broker)["ok"], told(broker)["failures"]) == (0, 1)
+        assert drained(broker) == ids
+        lake.unlink()
+        clock.advance(1_000)
+        assert broker.health()["feed"] == []
+        assert told(broker)["ok"] == 1
+    assert len(rows_of(lake)) == 30
+
+
+def test_a_lake_that_fails_is_tried_again_with_growing_pauses(tmp_path, lake, clock) -> None:
+    lake.write_bytes(b"")
+    with opened(tmp_path, clock) as broker:
+        tries = []
+        for _ in range(70):
+            clock.advance(1_000)
+            tries.append(told(broker)["failures"])
+        assert tries[0] == 1
+        assert tries[-1] == 7
+
+
+def test_what_the_buffer_cannot_hold_is_left_out_and_counted(tmp_path, lake, clock) -> None:
+    lake.write_bytes(b"")
+    with opened(tmp_path, clock, buffer_bytes=64 * KIB) as broker:
+        for _ in range(40):
+            published(broker, 50)
+        missed = told(broker)["events_missed"]
+        assert 0 < missed < 2_000
+        assert told(broker)["pending_bytes"] <= 64 * KIB
+        lake.unlink()
+        clock.advance(30_000)
+        published(broker, 1)
+        assert len(drained(broker)) == 2_001
+    rows = rows_of(lake)
+    (gap,) = [row for row in rows if row["event"] == "gap"]
+    assert (gap["reason"], gap["queue"], gap["message_id"]) == (
+        f"{missed} events before this are missing", "", "",
+    )  # fmt: skip
+    numbers = [row["seq"] for row in rows]
+    assert gap["seq"] - numbers[numbers.index(gap["seq"]) - 1] == missed + 1
+    assert numbers[-1] - len(numbers) == missed
+
+
+def test_a_gap_is_told_even_if_nothing_happens_after_it(tmp_path, lake, clock) -> None:
+    lake.write_bytes(b"")
+    with opened(tmp_path, clock, buffer_bytes=64 * KIB) as broker:
+        for _ in range(40):
+            published(broker, 50)
+        lake.unlink()
+        clock.advance(30_000)
+    assert rows_of(lake)[-1]["event"] == "gap"
+
+
+def test_a_lake_that_was_taken_away_is_made_again(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 1)
+        clock.advance(10)
+        shutil.rmtree(lake)
+        published(broker, 1)
+        clock.advance(10)
+        assert broker.health()["feed"] == []
+    assert [row["seq"] for row in rows_of(lake)] == [2]
+
+
+def test_a_full_lake_is_told_and_goes_on_when_there_is_space(tmp_path, clock) -> None:
+    with tmpfs(tmp_path / "mnt", 128 * KIB) as lake, opened(tmp_path, clock, lake=lake) as broker:
+        sent = 0
+        while not broker.health()["feed"]:
+            sent += len(published(broker, 10))
+            clock.advance(10)
+            assert sent < 10_000
+        assert "No space left" in broker.health()["feed"][0]
+        assert broker.health()["ready"]
+        sent += len(published(broker, 10))
+        enlarge(lake, 8 << 20)
+        clock.advance(30_000)
+        assert broker.health()["feed"] == []
+        assert len(rows_of(lake)) == sent
+        assert len(drained(broker)) == sent
+
+
+def test_a_lake_that_cannot_be_changed_is_told_and_goes_on_when_it_can(tmp_path, clock) -> None:
+    with tmpfs(tmp_path / "mnt", 8 << 20) as lake, opened(tmp_path, clock, lake=lake) as broker:
+        run("mount", "-o", "remount,ro", str(lake))
+        ids = published(broker, 10)
+        clock.advance(10)
+        assert "Read-only" in broker.health()["feed"][0]
+        run("mount", "-o", "remount,rw", str(lake))
+        clock.advance(1_000)
+        assert broker.health()["feed"] == []
+        assert [row["message_id"] for row in rows_of(lake)] == ids
+
+
+class Frozen:
+    """A lake that does not answer until it is let go."""
+
+    def __init__(self, lake) -> None:
+        self._lake = lake
+        self.where = lake.where
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str):
+        def wait(*arguments: object) -> object:
+            self.asked.set()
+            assert self.go.wait(60)
+            return getattr(self._lake, name)(*arguments)
+
+        return wait
+
+
+def test_nobody_waits_for_a_lake_that_does_not_answer(tmp_path, lake) -> None:
+    with opened(tmp_path, buffer_bytes=64 * KIB) as broker:
+        files = broker.engine.feed.files
+        frozen = files.lake = Frozen(files.lake)
+        published(broker, 10)
+        assert frozen.asked.wait(30)
+        ids = [each for _ in range(30) for each in published(broker, 100)]
+        assert len(drained(broker)) == len(ids) + 10
+        assert told(broker)["events_missed"] > 0
+        frozen.go.set()
+        wait_until(lambda: told(broker)["events"] > 10, "what was buffered is written")
+    assert {"published", "gap"} <= {row["event"] for row in rows_of(lake)}
+
+
+def test_files_stay_within_their_bounds_and_the_oldest_go(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock, bytes_max=256 * KIB, snapshot_every_ms=20) as broker:
+        for _ in range(160):
+            published(broker, 1)
+            clock.advance(10)
+        figures = told(broker)
+    stored = sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
+    assert stored <= 256 * KIB
+    assert figures["files_removed"] > 0
+    assert len(manifests_of(lake, CATALOG)) == 2
+    numbers = [row["seq"] for row in rows_of(lake)]
+    assert numbers == list(range(numbers[0], 161))
+    assert 1 < numbers[0] < 160
+
+
+def test_a_restart_begins_a_boot_and_tells_nothing_twice(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 3)
+        broker.lease("q", count=1)
+    with opened(tmp_path, clock) as broker:
+        broker.ack("q", [lease.token for lease in broker.lease("q", count=1)])
+    rows = rows_of(lake)
+    assert shown(rows, "boot", "seq", "event") == [
+        (1, 1, "published"), (1, 2, "published"), (1, 3, "published"), (1, 4, "leased"),
+        (2, 1, "leased"), (2, 2, "acked"),
+    ]  # fmt: skip
+
+
+def test_a_boot_that_was_told_of_is_never_used_again(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        shutil.copytree(tmp_path / "data", tmp_path / "kept")
+        published(broker, 1)
+    (tmp_path / "data").rename(tmp_path / "away")
+    (tmp_path / "kept").rename(tmp_path / "data")
+    with opened(tmp_path, clock) as broker:
+        published(broker, 1)
+    boots = [row["boot"] for row in rows_of(lake)]
+    assert len(set(boots)) == 2
+
+
+def test_another_store_of_the_same_name_writes_nothing(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as first, opened(tmp_path, clock, data="other") as second:
+        published(first, 1)
+        clock.advance(10)
+        published(second, 5)
+        clock.advance(10)
+        assert first.health()["feed"] == []
+        assert "'n1'" in second.health()["feed"][0]
+        assert second.health()["ready"]
+    assert len(rows_of(lake)) == 1
+
+
+def test_nodes_share_a_lake(tmp_path, lake, clock) -> None:
+    with (
+        opened(tmp_path, clock) as first,
+        opened(tmp_path, clock, node="n1-2/x", data="other") as second,
+    ):
+        published(first, 1)
+        published(second, 2)
+    assert sorted(row["node"] for row in rows_of(lake)) == ["n1", "n1-2/x", "n1-2/x"]
+    with opened(tmp_path, clock):
+        pass
+    assert len(rows_of(lake)) == 3
+
+
+def test_leftovers_of_an_end_in_the_middle_go_at_the_next_start(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 1)
+    left = [
+        lake / "events/date=2023-11-14/hour=22/node=n1/00000001-000000009.parquet",
+        lake / "catalog/at=0001700000000000/node=n1/part-00000.parquet",
+        lake / "events/_manifests/date=2023-11-14/0001700000000000-n1-00000001-000000009.json.part",
+    ]
+    others = lake / "events/date=2023-11-14/hour=22/node=n2/00000001-000000009.parquet"
+    for path in (*left, others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    with opened(tmp_path, clock):
+        clock.advance(10)
+    assert [path.exists() for path in (*left, others)] == [False, False, False, True]
+    assert len(rows_of(lake)) == 1
+
+
+def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:
+    options = {
+        "endpoint": weed.endpoint, "region": "us-east-1",
+        "access_key_id": weed.access_key, "secret_access_key": weed.secret_key,
+    }  # fmt: skip
+    url = f"s3://{weed.bucket}/lake-{tmp_path.name}"
+    for _ in range(2):
+        with opened(tmp_path, lake=url, options=options, snapshot_every_ms=10) as broker:
+            published(broker, 3)
+            wait_until(lambda: told(broker)["snapshots"] > 0, "a snapshot is written")
+            assert broker.health()["feed"] == []
+        kept = broker.engine.feed.files.lake
+    names = [path for path, _ in kept.list("events")]
+    for path, _ in (*kept.list("events"), *kept.list("catalog"), *kept.list("_nodes")):
+        place = tmp_path / "copy" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(kept.read(path))
+    assert len(names) >= 4
+    assert shown(rows_of(tmp_path / "copy"), "boot", "seq") == [
+        (boot, seq) for boot in (1, 2) for seq in (1, 2, 3)
+    ]

@@ -108,6 +108,11 @@ def publish(pid: int, first: int, count: int, row_block: bytes, bodies: Sequence
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """Consecutive numbers as (first, count); the numbers come in any order."""
+    count = len(seqs)
+    if count > 1 and seqs[-1] - seqs[0] == count - 1:
+        first = seqs[0]
+        if list(seqs) == list(range(first, first + count)):
+            return [(first, count)]
     out: list[tuple[int, int]] = []
     first = last = -2
     for seq in sorted(seqs):

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 RETRY_DELAY_MS_MAX: Final = 300_000
 _PLACE: Final = Struct("<III")
+#: Fewer rows are looked at one by one.
+_TOGETHER_MIN: Final = 16
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
 
 Row = tuple[int, ...]
@@ -454,6 +456,13 @@ class Partition:
 
     def mark_held(self, seqs: Sequence[int]) -> None:
         """Have rows that are there say that more is known of their copies."""
+        together = self._stretch(seqs)
+        if together is not None:
+            page, where = together
+            flags = page.view["flags"][where]
+            flags[page.view["state"][where] != FREE] |= HELD
+            page.dirty = True
+            return
         locate = self.index.locate
         for seq in seqs:
             found = locate(seq)
@@ -463,6 +472,9 @@ class Partition:
 
     def leave_log(self, seqs: Sequence[int]) -> None:
         """The log's copies of bodies go; what is left of them there is the row."""
+        together = self._stretch(seqs)
+        if together is not None and self._leave_together(*together):
+            return
         for seq in seqs:
             found = self.index.locate(seq)
             if found is None:
@@ -479,6 +491,28 @@ class Partition:
                 self.ledger[segment] -= length
             page.buffer[at + AT_FLAGS] = flags & ~SHARED | ELSEWHERE | HELD
             page.dirty = True
+
+    def _stretch(self, seqs: Sequence[int]) -> tuple[Page, slice] | None:
+        """Page and rows of consecutive messages, if they are many and in one whole page."""
+        first, count = seqs[0] if seqs else 0, len(seqs)
+        if count < _TOGETHER_MIN or list(seqs) != list(range(first, first + count)):
+            return None
+        return self.index.stretch(first, count)
+
+    def _leave_together(self, page: Page, where: slice) -> bool:
+        """`leave_log` for rows that are all there, share nothing, and are in one segment."""
+        found = page.view[where]
+        segment = int(found["segment"][0])
+        if (
+            not found["state"].all()
+            or (found["flags"] & (SHARED | ELSEWHERE)).any()
+            or (found["segment"] != segment).any()
+        ):
+            return False
+        self.ledger[segment] -= int(found["length"].sum())
+        found["flags"] |= ELSEWHERE | HELD
+        page.dirty = True
+        return True
 
     def free(self, seq: int, row: Row) -> None:
         """Take a row out of the index and all counts except `depth` and `totals`."""

@@ -99,7 +99,7 @@ class Port:
 
     def put(self, copies: Sequence[Copy]) -> Future[None]:
         """Keep the copies; the future may have DeviceFull or StorageFailed."""
-        nbytes = sum(len(copy.payload) + _KEY_BYTES for copy in copies)
+        nbytes = sum([len(copy.payload) for copy in copies]) + len(copies) * _KEY_BYTES
         return self._submit("put", copies, nbytes)
 
     def get(self, keys: Sequence[Key]) -> Future[list[bytes | Lack]]:

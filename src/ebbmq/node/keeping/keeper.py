@@ -145,13 +145,9 @@ class Keeper:
         answers = self.placing.answers(shard, batch, self.view(), topic=topic)
         mover, base = self.mover, name_of(shard.partition.pid, first)
         assert mover is not None
-        # Messages that are alike have one answer, the same object.
-        alike: dict[int, tuple[Answer, list[Name]]] = {}
-        for name, answer in enumerate(answers, base):
-            alike.setdefault(id(answer), (answer, []))[1].append(name)
         now_ms = self._engine.now_ms()
         lacking: list[Name] = []
-        for (holding, devices, reason), names in alike.values():
+        for (holding, devices, reason), names in _together(answers, base):
             if holding == NORMAL:
                 continue
             self.decisions.note(now_ms, names, "placed", devices, reason)
@@ -556,6 +552,16 @@ class Keeper:
         if found is None or found[0].buffer[found[1]] == FREE:
             return None
         return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
+
+
+def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, list[Name]]]:
+    """Messages with these answers, by answer: those that are alike have the same object."""
+    if answers.count(answers[0]) == len(answers):
+        return [(answers[0], list(range(first, first + len(answers))))]
+    alike: dict[int, tuple[Answer, list[Name]]] = {}
+    for name, answer in enumerate(answers, first):
+        alike.setdefault(id(answer), (answer, []))[1].append(name)
+    return alike.values()
 
 
 def lacks(holding: Holding, lost: Devices) -> int:

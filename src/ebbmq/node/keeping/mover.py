@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ebbmq.node.keeping.loading import Load
 
 _COUNT_MAX: Final = 512
+#: Publishers wait for these, and a device flushes once for all of them.
+_URGENT_COUNT_MAX: Final = 2_048
 #: A put to an object store is one object, and small ones are written again to make large ones.
 _OBJECT_COUNT_MAX: Final = 16_384
 _CALLS_MAX: Final = 2
@@ -205,7 +207,9 @@ class Mover:
         is_archive = port.kind == "object"
         with self._engine.lock:
             calm = not work.urgent
-            count_max = _OBJECT_COUNT_MAX if is_archive else _COUNT_MAX
+            count_max = _COUNT_MAX if calm else _URGENT_COUNT_MAX
+            if is_archive:
+                count_max = _OBJECT_COUNT_MAX
             names = _take([work.calm if calm else work.urgent], count_max)
         if not names:
             return False

@@ -99,32 +99,31 @@ class Placing:
             alike.text("qos", batch.qos),
         )
         answers = self._answers.setdefault(shared, {})
-        out: list[Answer] = []
-        keys = alike.keys(batch.messages, list(map(len, batch.payloads)))
+        keys = list(alike.keys(batch.messages, list(map(len, batch.payloads))))
+        if keys[0] in answers and keys.count(keys[0]) == len(keys):
+            return [answers[keys[0]]] * len(keys)
         for number, key in enumerate(keys):
-            found = answers.get(key)
-            if found is None:
-                message, payload = batch.messages[number], batch.payloads[number]
-                asked = Properties(
-                    size=len(payload) / limits.KIB,
-                    type=message.type,
-                    headers=message.headers or {},
-                    destination=destination,
-                    client_id=client,
-                    importance=float(
-                        spec.default_importance
-                        if message.importance is None
-                        else message.importance
-                    ),
-                    queue=spec.name,
-                    routing_key=message.key,
-                    qos=batch.qos,
-                    store=message.store,
-                )
-                found = answers[key] = self._ask(spec, message, asked, view)
-                self._known += 1
-            out.append(found)
-        return out
+            if key in answers:
+                continue
+            message = batch.messages[number]
+            importance = (
+                spec.default_importance if message.importance is None else message.importance
+            )
+            asked = Properties(
+                size=len(batch.payloads[number]) / limits.KIB,
+                type=message.type,
+                headers=message.headers or {},
+                destination=destination,
+                client_id=client,
+                importance=float(importance),
+                queue=spec.name,
+                routing_key=message.key,
+                qos=batch.qos,
+                store=message.store,
+            )
+            answers[key] = self._ask(spec, message, asked, view)
+            self._known += 1
+        return [answers[key] for key in keys]
 
     def _forget_if_outdated(self, view: View) -> None:
         """Answers count while the rules are these and what is asked of the devices is the same."""

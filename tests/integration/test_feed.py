@@ -59,6 +59,17 @@ def test_published_leased_and_acked_are_in_the_lake(tmp_path, lake, clock) -> No
     assert [row["consumer"] for row in rows] == [None, None, "worker-1", "worker-1", None, None]
 
 
+def test_a_peek_that_counts_is_told_and_one_that_does_not_is_not(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        broker.declare(QueueSpec("q", score_access_bonus=1.0))
+        (receipt,) = broker.publish("q", [Message(b"1", delay_ms=50)])
+        broker.peek("q", state="scheduled")
+        broker.peek("q", state="scheduled", counted=True)
+    rows = rows_of(lake)
+    assert [row["event"] for row in rows] == ["published", "scheduled", "peeked"]
+    assert shown(rows[2:], "message_id", "generation", "delay_ms") == [(receipt.id, 0, None)]
+
+
 def test_files_are_by_day_and_hour_and_seen_by_their_manifest(tmp_path, lake, clock) -> None:
     with opened(tmp_path, clock) as broker:
         broker.declare(QueueSpec("q"))

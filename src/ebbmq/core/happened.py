@@ -32,6 +32,8 @@ RELEASED: Final = 5
 LEASE_EXPIRED: Final = 6
 #: Rows are records of `facts.REMOVAL`, which say why.
 REMOVED: Final = 7
+#: Looked at in a way that counts as an access.
+PEEKED: Final = 8
 
 OUTCOMES: Final = {"retried": RETRIED, "lease_expired": LEASE_EXPIRED}
 

@@ -34,7 +34,7 @@ from ebbmq.core import row as rows
 from ebbmq.core.accesses import Accesses
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
 from ebbmq.core.dedup import Dedup
-from ebbmq.core.happened import OUTCOMES, PUBLISHED, REMOVED, Happened
+from ebbmq.core.happened import OUTCOMES, PEEKED, PUBLISHED, REMOVED, Happened
 from ebbmq.core.happened import SCHEDULED as TOLD_SCHEDULED
 from ebbmq.core.histories import Histories
 from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
@@ -443,6 +443,16 @@ class Partition:
             self.adapt.observe(duration_ms, now_ms)
             self.set_factor(self.adapt.factor(now_ms))
         return duration_ms
+
+    def count_look(self, seq: int, now_ms: int) -> bool:
+        """Somebody looked at a message, and that is an access; False if it is gone."""
+        row = self.index.read(seq)
+        if row is None:
+            return False
+        self.accesses.credit([seq], now_ms)
+        if self.tell is not None:
+            self.tell(Happened(PEEKED, self.pid, now_ms, 1, (seq,), (row,), seq))
+        return True
 
     def forget(self, seq: int, row: Row) -> None:
         """Drop what is kept beside the row of a message that leaves."""

@@ -58,6 +58,7 @@ _NAMES: Final = {
     core.RETRIED: "retried",
     core.RELEASED: "released",
     core.LEASE_EXPIRED: "lease_expired",
+    core.PEEKED: "peeked",
 }
 _ENDS: Final = (core.ACKED, core.RETRIED, core.RELEASED, core.LEASE_EXPIRED)
 #: Reasons that are events themselves; the others are reasons of `removed`.
@@ -153,7 +154,7 @@ def _happened(told: Sequence[Numbered], texts: Texts) -> Records:
         began_ms = due_ms - np.repeat([batch.lease_ms for batch in batches], counts)
         out["latency_ms"] = np.maximum(out["at_ms"] - began_ms, 0)
         out["delay_ms"] = np.repeat([batch.delay_ms for batch in batches], counts)
-    else:
+    elif kind != core.PEEKED:
         waits = known["state"] == rows.SCHEDULED
         due_ms = (known["due"] & _LOW48).astype(np.int64)
         out["delay_ms"] = np.where(waits, due_ms - out["at_ms"], 0)

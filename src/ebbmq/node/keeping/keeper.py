@@ -181,8 +181,7 @@ class Keeper:
         """Messages were looked at, and it counts: they are looked at again soon."""
         now_ms = self._engine.now_ms()
         for shard, seq in seen:
-            shard.partition.accesses.credit([seq], now_ms)
-            if not self.is_idle:
+            if shard.partition.count_look(seq, now_ms) and not self.is_idle:
                 self.reviewer.was_read(shard, [seq], now_ms)
 
     # Bodies that are elsewhere

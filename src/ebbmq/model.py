@@ -423,6 +423,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_copies: int = 1
     max_replicas: int | None = None
     tiers: tuple[str, ...] = ()
+    #: Patterns of clients whose messages only consumers with that permission are given.
+    privileged: tuple[str, ...] = ()
 
     @classmethod
     def fifo(cls, name: str, **changes: Any) -> QueueSpec:
@@ -508,6 +510,12 @@ def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
     for field, choices in _CHOICES.items():
         if getattr(spec, field) not in choices:
             return field, f"use one of {', '.join(map(str, choices))}"
+    return _names_problem(spec)
+
+
+def _names_problem(spec: QueueSpec) -> tuple[str, str] | None:
+    for pattern in spec.privileged:
+        check_name("privileged client", pattern)
     if spec.dead_queue is not None:
         check_name("dead queue", spec.dead_queue)
         if spec.dead_queue == spec.name:

@@ -44,7 +44,8 @@ def test_the_token_that_is_printed_is_valid_and_not_shown_again(run: Run, tmp_pa
 def test_with_json_everything_is_json(run: Run) -> None:
     added = json.loads(run("add", "shop", "--manage", "*", "--json")[1])
     assert added.pop("token").startswith("ebb_")
-    assert added == {"name": "shop", "publish": [], "consume": [], "manage": ["*"]}
+    rights = {"publish": [], "consume": [], "manage": ["*"], "privileged": []}
+    assert added == {"name": "shop", **rights}
     assert json.loads(run("list", "--json")[1]) == [added]
     removed = json.loads(run("remove", "shop", "--json")[1])
     assert removed == {"name": "shop", "outcome": "removed", "left": 0}

@@ -125,6 +125,9 @@ class DevicesThatComeAndGo(RuleBasedStateMachine):
     def fall_ill(self, device: str, mood: Mood) -> None:
         # What is under way has no second copy to turn to yet.
         self.settle()
+        if any(holding.copies == {device} for holding in holdings(self.broker).values()):
+            # Nobody can mend what only the device that lies has; what it does not give, it may yet.
+            mood = "failing"
         self.ill = self.moods[device].being(mood)
         self.ill.__enter__()
 

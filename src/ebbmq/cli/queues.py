@@ -153,7 +153,7 @@ def parse_field(field: str, text: str) -> tuple[str, Any]:
     value: object = text
     if field.endswith("_ms") and text[-1:].isalpha():
         value = duration_ms(text)
-    elif field == "tiers":
+    elif field in {"tiers", "privileged"}:
         value = tuple(filter(None, text.split(",")))
     elif text.startswith("{"):
         value = _json_object(field, text)

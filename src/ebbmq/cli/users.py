@@ -6,7 +6,7 @@ import click
 
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.values import show_count
-from ebbmq.node.server.users import SCOPES, User, Users
+from ebbmq.node.server.users import RIGHTS, Right, User, Users
 
 
 @click.group(invoke_without_command=True, short_help="Say who may use the server.")
@@ -47,7 +47,7 @@ def _show_users(session: Session) -> None:
         session.show_json([{"name": name, **_scopes(user)} for name, user in known.items()])
     elif known:
         session.show_table(
-            ("USER", *(scope.upper() for scope in SCOPES)),
+            ("USER", *(scope.upper() for scope in RIGHTS)),
             (
                 (name, *(", ".join(patterns) or "-" for patterns in _scopes(user).values()))
                 for name, user in known.items()
@@ -61,7 +61,7 @@ def _show_users(session: Session) -> None:
 
 
 def _scopes(user: User) -> dict[str, tuple[str, ...]]:
-    return {scope: getattr(user, scope) for scope in SCOPES}
+    return {scope: getattr(user, scope) for scope in RIGHTS}
 
 
 @users.command(short_help="Add a user and print the token.")
@@ -69,6 +69,12 @@ def _scopes(user: User) -> dict[str, tuple[str, ...]]:
 @click.option("--publish", multiple=True, metavar="PATTERN", help="Queues to publish to.")
 @click.option("--consume", multiple=True, metavar="PATTERN", help="Queues to lease from and peek.")
 @click.option("--manage", multiple=True, metavar="PATTERN", help="Queues to declare and change.")
+@click.option(
+    "--privileged",
+    multiple=True,
+    metavar="PATTERN",
+    help="Queues of which it is also given what privileged clients published.",
+)
 @common_options
 @pass_session
 def add(
@@ -77,6 +83,7 @@ def add(
     publish: tuple[str, ...],
     consume: tuple[str, ...],
     manage: tuple[str, ...],
+    privileged: tuple[str, ...],
 ) -> None:
     """Add the user NAME and print the token, this once: only its hash is kept.
 
@@ -88,7 +95,13 @@ def add(
       ebbmq users add shop --publish 'orders.*' --publish topic:news --consume replies
     """
     store = Users(session.data)
-    token = store.add(name, {"publish": publish, "consume": consume, "manage": manage})
+    rights: dict[Right, tuple[str, ...]] = {
+        "publish": publish,
+        "consume": consume,
+        "manage": manage,
+        "privileged": privileged,
+    }
+    token = store.add(name, rights)
     if session.as_json:
         session.show_json({"name": name, "token": token, **_scopes(store.read()[name])})
         return

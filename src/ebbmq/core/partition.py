@@ -300,17 +300,18 @@ class Partition:
         )
 
     def publish(
-        self, batch: Batch, now_ms: int, segment: int, offset: int, *, shared: bool = False
+        self, batch: Batch, now_ms: int, segment: int, offset: int, *, flags: int = 0
     ) -> list[Run]:
         """Take in a batch whose first body will stand at (segment, offset); returns its runs.
 
         The caller has checked limits and duplicates, appends the fact, and then calls `hold` or
         `open_runs`. Rows are packed straight into their page and copied from there to the journal.
+        All of them get `flags`: SHARED, PRIVILEGED.
         """
         count = len(batch.messages)
         first = self.index.next_seq
         runs = _Runs(self, first, now_ms)
-        blocks = self._pack_rows(batch, runs, segment, offset, SHARED if shared else 0)
+        blocks = self._pack_rows(batch, runs, segment, offset, flags)
         self.index.next_seq = first + count
         self.next_place += count
         block = b"".join(blocks)
@@ -324,7 +325,7 @@ class Partition:
         self.depth[SCHEDULED] += runs.scheduled
         self.body_bytes += batch.body_bytes
         self.totals["published"] += count
-        if not shared:
+        if not flags & SHARED:
             self.ledger[segment] = self.ledger.get(segment, 0) + batch.body_bytes + count * 64
         return runs.out
 

@@ -3,6 +3,7 @@
     0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
     1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (by queues)
                              HELD (more than one copy in the log is known of it) ELSEWHERE
+                             PRIVILEGED
     2  u8   importance       1..10, as published
     3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
     4  u32  rate             decay rate in billionths, the adaptive factor included
@@ -44,6 +45,7 @@ FAILED_BEFORE: Final = 8
 SHARED: Final = 16
 HELD: Final = 32
 ELSEWHERE: Final = 64
+PRIVILEGED: Final = 128
 
 LOW48: Final = (1 << 48) - 1
 HIGH: Final = 48

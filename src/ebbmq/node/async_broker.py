@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
+    from ebbmq.node.leasing import Consumer
     from ebbmq.node.outflow import Delivery
 
 T = TypeVar("T")
@@ -281,7 +282,7 @@ class AsyncBroker(AsyncRuleVerbs):
         name: str | None,
         bytes_max: int | None,
         *,
-        client: str | None = None,
+        consumer: Consumer = leasing.OWN,
     ) -> list[Delivery]:
         """`lease` for who makes something else of the leases than objects, and for a client."""
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
@@ -291,7 +292,7 @@ class AsyncBroker(AsyncRuleVerbs):
                 self._engine.check_open()
                 found = self._engine.catalog.queue(queue)
                 granted = leasing.lease_now(
-                    self._engine, found, count, lease_timeout_ms, name, bytes_max, client=client
+                    self._engine, found, count, lease_timeout_ms, name, bytes_max, consumer=consumer
                 )
                 taken = leasing.take_bodies(self._engine, granted)
                 left = until - self._loop.time()
@@ -437,7 +438,7 @@ class AsyncBroker(AsyncRuleVerbs):
                 except LeaseLost as error:
                     held.difference_update(error.tokens)
 
-    async def peek(
+    async def peek(  # noqa: PLR0913  # what a caller may say about what to show
         self,
         queue: str,
         count: int = 10,
@@ -446,10 +447,19 @@ class AsyncBroker(AsyncRuleVerbs):
         where: Callable[[Peeked], bool] | None = None,
         counted: bool = False,
         bytes_max: int | None = None,
+        consumer: Consumer = leasing.OWN,
     ) -> list[Peeked]:
         """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
         return await self._call(
-            leasing.peek, self._engine, queue, count, state, where, bytes_max, counted=counted
+            leasing.peek,
+            self._engine,
+            queue,
+            count,
+            state,
+            where,
+            bytes_max,
+            counted=counted,
+            consumer=consumer,
         )
 
     async def redrive(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
 from ebbmq.core.grants import Grants
-from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, READY
+from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, PRIVILEGED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import fetching, outflow
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.reading import Body
 
+
+class Consumer(NamedTuple):
+    """Who leases or looks: the node itself, or an authenticated client."""
+
+    #: None is the node.
+    client: str | None = None
+    #: Whether it is given what privileged clients published.
+    privileged: bool = True
+
+
+OWN: Final = Consumer()
 #: How long a message rests whose devices cannot be reached, or not be read by who leased it.
 _AWAY_MS: Final = 1_000
 #: How many bodies are read ahead at a time: the first of them is soon leased.
@@ -63,7 +74,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     name: str | None,
     bytes_max: int | None = None,
     *,
-    client: str | None = None,
+    consumer: Consumer = OWN,
 ) -> list[tuple[Shard, Grants]]:
     """Grant what is ready (the lock is held); a name that is held gets its leases again.
 
@@ -74,7 +85,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
         timeout_ms: how long they last; None takes the queue's.
         name: a name under which they can be read again.
         bytes_max: most bytes of bodies to grant together, but always one message.
-        client: who leases; None is the node itself.
+        consumer: who leases.
     """
     if name:
         again = named(queue, name)
@@ -92,7 +103,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
             continue
         grants = granting.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
         engine.settle(shard)
-        grants = _readable(engine, shard, grants, client)
+        grants = _readable(engine, shard, grants, consumer)
         if grants.seqs:
             out.append((shard, grants))
             count -= len(grants.seqs)
@@ -106,11 +117,14 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     return out
 
 
-def _readable(engine: Engine, shard: Shard, grants: Grants, client: str | None) -> Grants:
-    """Those whose devices the client may read; the others rest a little (the lock is held)."""
-    if engine.devices is None or not engine.devices.is_restricted:
-        return grants
-    withheld = engine.keeping.withheld(shard, grants.seqs, client)
+def _readable(engine: Engine, shard: Shard, grants: Grants, consumer: Consumer) -> Grants:
+    """Those the consumer may be given; the others rest a little (the lock is held)."""
+    withheld: set[int] = set()
+    if engine.devices is not None and engine.devices.is_restricted:
+        withheld = engine.keeping.withheld(shard, grants.seqs, consumer.client)
+    if not consumer.privileged:
+        rows = zip(grants.seqs, grants.rows, strict=True)
+        withheld |= {seq for seq, row in rows if row[1] & PRIVILEGED}
     if not withheld:
         return grants
     _rest(engine, shard, grants, withheld)
@@ -439,6 +453,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
     bytes_max: int | None = None,
     *,
     counted: bool = False,
+    consumer: Consumer = OWN,
 ) -> list[Peeked]:
     """Look at messages in delivery order (ready) or in order of arrival (other states).
 
@@ -450,6 +465,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
         where: which of them to return; None returns all.
         bytes_max: most bytes of bodies to return together, but always one message.
         counted: whether to look is an access.
+        consumer: who looks.
     """
     if state not in STATES:
         raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
@@ -458,6 +474,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
     check_lease(count, 0, None)
     out: list[Peeked] = []
     shown: list[tuple[Shard, int]] = []
+    most = count if where is None else limits.LEASE_COUNT_MAX
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
@@ -466,9 +483,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
             (shard, seq)
             for shard in queue.shards
             if shard.faulty is None
-            for seq in _seqs(
-                shard, count if where is None else limits.LEASE_COUNT_MAX, state, now_ms
-            )
+            for seq in _shown(shard, most, state, now_ms, consumer)
         ]
     total = 0
     for shard, seq in chosen:
@@ -485,6 +500,18 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
         with engine.lock:
             engine.keeping.count_looks(shown)
     return out
+
+
+def _shown(shard: Shard, count: int, state: str, now_ms: int, consumer: Consumer) -> list[int]:
+    """Messages in a state that a consumer may be shown (the lock is held)."""
+    seqs = _seqs(shard, count, state, now_ms)
+    if consumer.privileged:
+        return seqs
+    read = shard.partition.index.read
+    allowed = [seq for seq in seqs if (row := read(seq)) and not row[1] & PRIVILEGED]
+    if len(allowed) < len(seqs) and count < limits.LEASE_COUNT_MAX:
+        return _shown(shard, limits.LEASE_COUNT_MAX, state, now_ms, consumer)
+    return allowed
 
 
 def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Peeked | None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core import envelope, lifecycle
 from ebbmq.core import facts as fact
-from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, HIGH, LOW48, RATE_UNIT, READY
+from ebbmq.core.row import (
+    DURABLE,
+    DYING,
+    ELSEWHERE,
+    HIGH,
+    LOW48,
+    PRIVILEGED,
+    RATE_UNIT,
+    READY,
+)
 from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
 from ebbmq.node import intake, outflow, publishing
@@ -86,7 +95,9 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     engine.admit(head + sum(sizes), leaving=1)
     segment, offset = engine.journal.place(head + sum(sizes))
     first = goal.partition.index.next_seq
-    runs = goal.partition.publish(batch, now_ms, segment, offset + head + fact.publish_bytes(1, 0))
+    bodies_at = offset + head + fact.publish_bytes(1, 0)
+    flags = publishing.privilege(engine, goal, batch) | row[1] & PRIVILEGED
+    runs = goal.partition.publish(batch, now_ms, segment, bodies_at, flags=flags)
     published = goal.partition.facts.pop()
     source.partition.remove([(seq, row)], reason, now_ms, [(goal.partition.pid, first)])
     removed = source.partition.facts.pop()

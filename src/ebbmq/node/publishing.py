@@ -8,10 +8,12 @@ from zlib import crc32
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core.copies import name_of
+from ebbmq.core.row import PRIVILEGED, SHARED
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
 from ebbmq.node import intake
 from ebbmq.node.levels import COPIED, RANK
+from ebbmq.policy.privilege import is_privileged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -232,7 +234,9 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     payload_bytes = fact.publish_bytes(count, batch.body_bytes)
     segment, offset = engine.journal.place(payload_bytes)
     first = partition.index.next_seq
-    runs = partition.publish(batch, now_ms, segment, offset + fact.publish_bytes(count, 0))
+    bodies_at = offset + fact.publish_bytes(count, 0)
+    flags = privilege(engine, shard, batch)
+    runs = partition.publish(batch, now_ms, segment, bodies_at, flags=flags)
     position = engine.append(partition.facts)
     partition.facts.clear()
     admit_bodies(shard, first, batch.payloads, runs)
@@ -240,6 +244,14 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
         level = COPIED
     engine.open_or_hold(shard, level, position, runs)
     return first
+
+
+def privilege(engine: Engine, shard: Shard, batch: Batch) -> int:
+    """The flag of rows whose publisher is privileged in a queue; else none."""
+    patterns = shard.queue.spec.privileged
+    if patterns and is_privileged(batch.client or engine.config.client, patterns):
+        return PRIVILEGED
+    return 0
 
 
 def admit_bodies(shard: Shard, first: int, payloads: list[bytes], runs: list[Run]) -> None:
@@ -320,9 +332,8 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     parts: list[fact.Fact] = []
     for number, shard in enumerate(shards):
         firsts.append(shard.partition.index.next_seq)
-        all_runs.append(
-            shard.partition.publish(batch, now_ms, segment, bodies_at, shared=len(shards) > 1)
-        )
+        flags = privilege(engine, shard, batch) | (SHARED if len(shards) > 1 else 0)
+        all_runs.append(shard.partition.publish(batch, now_ms, segment, bodies_at, flags=flags))
         told = shard.partition.facts.pop()
         parts.append(told if number == 0 else told._replace(parts=told.parts[:2]))
     position = engine.append([fact.group(parts, sizes)])

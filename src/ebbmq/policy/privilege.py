@@ -1,4 +1,4 @@
-"""Privileged messages: what some clients published, only consumers with a permission may lease.
+"""Privileged messages: what some clients published, only consumers with a permission are given.
 
 Who published a message is what the broker authenticated, never what a header says: a header named
 CLIENT_ID is a header like any other.
@@ -6,27 +6,13 @@ CLIENT_ID is a header like any other.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
 
 
-class Privilege(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Messages of these clients need this permission to be consumed."""
-
-    clients: frozenset[str]
-    permission: str
-
-    def covers(self, client_id: str | None) -> bool:
-        """Whether messages of this client are privileged; an unknown client's never are."""
-        return client_id is not None and client_id in self.clients
-
-
-def may_consume(
-    client_id: str | None, permissions: Collection[str], privileges: Collection[Privilege]
-) -> bool:
-    """Whether a consumer with these permissions may lease what that client published."""
-    return all(each.permission in permissions for each in privileges if each.covers(client_id))
+def is_privileged(client: str, patterns: Iterable[str]) -> bool:
+    """Whether what a client publishes to a queue with these patterns is privileged there."""
+    return any(fnmatchcase(client, pattern) for pattern in patterns)

@@ -19,6 +19,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.errors import Forbidden, StorageFailed, Unauthenticated, UnknownQueue
+from ebbmq.node.leasing import Consumer
 from ebbmq.node.log import log
 from ebbmq.node.server.users import SCOPES, Scope, User, Users, hash_token
 
@@ -50,7 +51,13 @@ class Caller(msgspec.Struct, frozen=True):
 #: Whoever calls from this machine while there are no users.
 LOCAL: Final = Caller(
     "local",
-    User(token_sha256="", publish=(EVERYTHING,), consume=(EVERYTHING,), manage=(EVERYTHING,)),
+    User(
+        token_sha256="",
+        publish=(EVERYTHING,),
+        consume=(EVERYTHING,),
+        manage=(EVERYTHING,),
+        privileged=(EVERYTHING,),
+    ),
 )
 
 
@@ -155,6 +162,10 @@ class Access:
     def holds(self, caller: Caller, scope: Scope, queue: str | None) -> bool:
         """Whether the caller may use a queue, or with None the server as a whole; see check."""
         return _matches(getattr(caller.user, scope), queue)
+
+    def consumer(self, caller: Caller, queue: str) -> Consumer:
+        """Who leases from a queue, and whether that is given privileged messages."""
+        return Consumer(caller.name, _matches(caller.user.privileged, queue))
 
     def may_see(self, caller: Caller, queue: str | None) -> bool:
         """Whether a queue, or with None the server as a whole, may be shown to the caller."""

@@ -98,6 +98,7 @@ class Messages:
             _PEEK_COUNT if count is None else count,
             state=state,  # type: ignore[arg-type]  # it is one of _STATES
             counted=routes.flag(found, "counted"),
+            consumer=self._context.access.consumer(request.caller, queue),
             bytes_max=limits.ANSWER_BYTES_MAX,
         )
         return codec.encode(forms.PeeksForm([codec.peek_form(each) for each in peeked]))

@@ -18,6 +18,7 @@ from ebbmq.wire.http import codec, forms, leased
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbmq.node.leasing import Consumer
     from ebbmq.node.outflow import Delivery
     from ebbmq.node.server.answers import Peer, Receive
     from ebbmq.node.server.context import Context
@@ -41,10 +42,14 @@ class Polling:
         check_intake(context)
         check_memory(context)
         asked = _lease(request.body)
-        leases = await self._lease(queue, asked, 0, request.caller.name)
+        leases = await self._lease(
+            queue, asked, 0, self._context.access.consumer(request.caller, queue)
+        )
         has_waited = not leases and asked.wait_ms > 0
         if has_waited:
-            leases = await self._poll(queue, asked, receive, request.caller.name)
+            leases = await self._poll(
+                queue, asked, receive, self._context.access.consumer(request.caller, queue)
+            )
         if not leases:
             await peer.answer(_NO_LEASES)
             return
@@ -60,7 +65,7 @@ class Polling:
                 await self._give_back(queue, leases)
 
     async def _lease(
-        self, queue: str, asked: forms.LeaseRequest, wait_ms: int, client: str
+        self, queue: str, asked: forms.LeaseRequest, wait_ms: int, consumer: Consumer
     ) -> list[Delivery]:
         return await self._broker.take(
             queue,
@@ -69,14 +74,14 @@ class Polling:
             asked.lease_timeout_ms,
             asked.name,
             limits.ANSWER_BYTES_MAX,
-            client=client,
+            consumer=consumer,
         )
 
     async def _poll(
-        self, queue: str, asked: forms.LeaseRequest, receive: Receive, client: str
+        self, queue: str, asked: forms.LeaseRequest, receive: Receive, consumer: Consumer
     ) -> list[Delivery]:
         """Wait for messages as long as the caller is there and the server is not stopping."""
-        lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms, client))
+        lease = asyncio.ensure_future(self._lease(queue, asked, asked.wait_ms, consumer))
         gone = asyncio.ensure_future(_gone(receive))
         self._context.ending.add(lease)
         try:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Scope = Literal["publish", "consume", "manage"]
+#: What a user may be given: the scopes, and a permission beside them.
+Right = Literal["publish", "consume", "manage", "privileged"]
+RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 FILE_NAME: Final = "users.json"
 TOKEN_PREFIX: Final = "ebb_"  # noqa: S105  # lets people and secret scanners tell what it is
@@ -40,6 +43,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     publish: tuple[str, ...] = ()
     consume: tuple[str, ...] = ()
     manage: tuple[str, ...] = ()
+    #: Queues of which it is also given what privileged clients published.
+    privileged: tuple[str, ...] = ()
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +99,7 @@ class Users:
                 "correct it, or delete it and add the users again with `ebbmq users add`",
             ) from error
 
-    def add(self, name: str, patterns: Mapping[Scope, tuple[str, ...]]) -> str:
+    def add(self, name: str, patterns: Mapping[Right, tuple[str, ...]]) -> str:
         """Add a user and return the token, which is not kept and cannot be shown again.
 
         Raises:
@@ -120,6 +125,7 @@ class Users:
                 publish=patterns.get("publish", ()),
                 consume=patterns.get("consume", ()),
                 manage=patterns.get("manage", ()),
+                privileged=patterns.get("privileged", ()),
             )
         return token
 
@@ -181,9 +187,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_patterns(patterns: Mapping[Scope, tuple[str, ...]]) -> None:
-    asked = [pattern for scope in SCOPES for pattern in patterns.get(scope, ())]
-    if not asked:
+def _check_patterns(patterns: Mapping[Right, tuple[str, ...]]) -> None:
+    asked = [pattern for right in RIGHTS for pattern in patterns.get(right, ())]
+    if not any(patterns.get(scope) for scope in SCOPES):
         raise InvalidSpec(
             "a user without any scope could do nothing",
             "give at least one of --publish, --consume, --manage with a queue pattern, "

@@ -88,7 +88,8 @@ class CommitThread:
             # Cleared before the commit looks, so that whatever comes later sets them again.
             self.armed = self._hurried = False
             confirmed = self._commit()
-            if confirmed is None:
+            # The signal to stop may have been taken for that of company.
+            if confirmed is None or self._stopping:
                 return
             self._company = confirmed + len(self._waiters) if came else 1
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ebbmq import limits
+from ebbmq.journal.commit import CommitThread
 from ebbmq.journal.disk import FileDisk, MemoryDisk, OsFile
 from ebbmq.journal.log import Log
 from ebbmq.journal.scan import Found, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import FrameType
 
 UUID = bytes(range(16))
 PATIENCE_S = 30.0
@@ -55,6 +59,44 @@ class CountingDisk(FileDisk):
         self.syncs += 1
         if self.hold is not None:
             self.hold()
+
+
+class StoppedWhileCounted:
+    """Waiters of whom there are none; whoever counts them is told to stop in the middle of it."""
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], None]
+        self.stopper: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        if self.stopper is None:
+            self.stopper = threading.Thread(target=self.stop, daemon=True)
+            self.stopper.start()
+            while _function_of(self.stopper) not in ("join", "_wait_for_tstate_lock"):
+                time.sleep(0)
+        return 0
+
+
+def _function_of(thread: threading.Thread) -> str | None:
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # as documented
+    return None if frame is None else frame.f_code.co_name
+
+
+def test_a_commit_thread_that_is_stopped_while_it_looks_for_company_ends() -> None:
+    waiters = StoppedWhileCounted()
+    committed = threading.Event()
+
+    def commit() -> int:
+        committed.set()
+        return 0
+
+    thread = CommitThread(commit, waiters)
+    waiters.stop = thread.stop
+    thread.hurry()
+    assert committed.wait(PATIENCE_S)
+    assert waiters.stopper is not None
+    waiters.stopper.join(PATIENCE_S)
+    assert not waiters.stopper.is_alive()
 
 
 @pytest.mark.parametrize("level", ["written", "synced"])
@@ -177,7 +219,24 @@ def test_closing_commits_what_is_pending(tmp_path: Path) -> None:
     assert [item.header.first for item in found] == list(range(50))
 
 
-def test_an_interrupt_while_waiting_strands_nobody(tmp_path: Path) -> None:
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set once the main thread was interrupted; no later signal interrupts it again."""
+    event = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not event.is_set():
+            event.set()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield event
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_waiting_strands_nobody(
+    tmp_path: Path, interrupted: threading.Event
+) -> None:
     disk = CountingDisk(tmp_path)
     log = Log.open(disk, UUID)
     syncing, go_on = threading.Event(), threading.Event()
@@ -198,7 +257,9 @@ def test_an_interrupt_while_waiting_strands_nobody(tmp_path: Path) -> None:
     def interrupt() -> None:
         while len(waiting) < everyone:
             pass
-        signal.pthread_kill(main, signal.SIGINT)
+        # A signal that comes just before the thread falls asleep does not wake it.
+        while not interrupted.wait(0.05):
+            signal.pthread_kill(main, signal.SIGINT)
 
     threads = [threading.Thread(target=log.wait, args=("synced", position)) for _ in range(6)]
     for thread in [*threads, threading.Thread(target=interrupt)]:

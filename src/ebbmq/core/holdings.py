@@ -77,6 +77,10 @@ class Holdings:
         """What is known of a body."""
         return self._bodies.get(name)
 
+    def of_many(self, names: Sequence[Name]) -> list[Holding]:
+        """What is known of bodies; equal ones are the same object."""
+        return self._bodies.get_many(names)
+
     def items(self) -> Iterator[tuple[Name, Holding]]:
         """Every body that is not normal, in the order of names."""
         return self._bodies.items()

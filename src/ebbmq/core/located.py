@@ -11,7 +11,7 @@ Values proper are immutable and few, so equal ones are kept once and an entry is
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -93,6 +93,8 @@ class Located:
         """The numbers of locations, at a fraction of the price where they are consecutive."""
         found = self._run(locations)
         if found is None:
+            if self._has_none(locations):
+                return [0] * len(locations)
             return list(map(self.get, locations))
         chunk, at = found
         return chunk.numbers[at : at + len(locations)].tolist()
@@ -127,6 +129,16 @@ class Located:
         if end >= len(offsets) or offsets[at] != offset or offsets[end] - offset != end - at:
             return None
         return chunk, at
+
+    def _has_none(self, locations: Sequence[int]) -> bool:
+        """Whether locations are consecutive and none of them has an entry."""
+        if not _is_run(locations):
+            return False
+        chunk = self._chunks.get(locations[0] >> _CHUNK_BITS)
+        if chunk is None:
+            return True
+        first, last = locations[0] & _OFFSET, locations[-1] & _OFFSET
+        return bisect_left(chunk.offsets, first) == bisect_right(chunk.offsets, last)
 
     def _append_run(self, locations: Sequence[int], number: int) -> bool:
         """Add consecutive locations behind all others of their chunk, if they are such."""
@@ -204,6 +216,11 @@ class SharedValues(Generic[V]):
     def get(self, location: int) -> V:
         """The value of a location."""
         return self._values[self._rows.get(location)]
+
+    def get_many(self, locations: Sequence[int]) -> list[V]:
+        """The values of locations."""
+        values = self._values
+        return [values[number] for number in self._rows.get_many(locations)]
 
     def set(self, location: int, value: V) -> None:
         """Give a location a value; the normal one takes no space."""

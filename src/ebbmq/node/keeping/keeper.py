@@ -37,10 +37,10 @@ from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import DamagedRecord, Overloaded
 from ebbmq.model import Reason
 from ebbmq.node.devices.describing import Counts
-from ebbmq.node.keeping import reading
+from ebbmq.node.keeping import likeness, reading
 from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.placing import Alike, Answer, Placing, Stored
+from ebbmq.node.keeping.placing import Answer, Placing, Stored
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.log import log
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.likeness import Alike
     from ebbmq.node.keeping.mover import Mover
     from ebbmq.node.keeping.prefetching import Prefetcher
     from ebbmq.node.keeping.reconciling import Reconciler
@@ -445,11 +446,8 @@ class Keeper:
             read, resident = shard.partition.index.read, shard.resident
             away = [
                 seq
-                for seq in seqs
-                if (row := read(seq))
-                and row[1] & ELSEWHERE
-                and row[7] >> HIGH
-                and resident.get(seq, row[2]) is None
+                for seq in likeness.away_with_headers(shard, seqs)
+                if (row := read(seq)) and resident.get(seq, row[2]) is None
             ]
         bodies = reading.read(self._engine, shard, away) if away else []
         return {

@@ -18,8 +18,6 @@ from ebbmq.policy.placement import Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ebbmq.core.partition import Batch, Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
@@ -39,14 +37,6 @@ class Stored(NamedTuple):
     holding: Holding
     access: Access
     review_at_ms: int | None
-
-
-class Alike(NamedTuple):
-    """Stored messages of a partition for which placement has one answer, and one of them."""
-
-    shard: Shard
-    stored: Stored
-    seqs: list[int]
 
 
 class Answer(NamedTuple):
@@ -166,45 +156,6 @@ class Placing:
             holding = placed(frozenset({choice.device}), 1, 1, durable=durable)
             found = self._sole[key] = Answer(holding, choice.device, _by(choice))
         return found
-
-    def alike(
-        self, shard: Shard, found: Iterable[tuple[int, Stored]], view: View, now_ms: int | None
-    ) -> list[Alike]:
-        """Stored messages that nobody reads, those together that have one answer.
-
-        Args:
-            shard: their partition.
-            found: their numbers, and what is known of them.
-            view: the rules and the devices.
-            now_ms: when they are looked at; None where their age does not count.
-        """
-        told, score = view.chooser.alike, self.terms(shard.queue.spec).score
-        groups: dict[object, Alike] = {}
-        for seq, stored in found:
-            row = stored.row
-            key: tuple[object, ...] = (
-                stored.holding,
-                stored.headers,
-                row[1] & DURABLE,
-                row[2],
-                told.number("size", row[11] / limits.KIB),
-            )
-            if now_ms is not None:
-                age_ms = now_ms - (row[5] & LOW48)
-                value = score.at(age_ms, 0.0)
-                # A tenth of a point is what people are told.
-                key += (
-                    score.phase(value),
-                    round(value, 1),
-                    told.number("decay_score", value),
-                    told.number("age", age_ms / limits.DAY_MS),
-                )
-            group = groups.get(key)
-            if group is None:
-                groups[key] = Alike(shard, stored, [seq])
-            else:
-                group.seqs.append(seq)
-        return list(groups.values())
 
     def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
         """Where a stored message would be put if it came now."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import name_of
 from ebbmq.core.reviews import Reviews, ages_of
-from ebbmq.core.row import DYING, LEASED
 from ebbmq.model import Reason
-from ebbmq.node.keeping.placing import Alike
+from ebbmq.node.keeping.likeness import Looking
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
-    from ebbmq.node.keeping.placing import Stored
+    from ebbmq.node.keeping.likeness import Alike
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 256
 #: A message that is leased, or that no device gives, is looked at again after so long.
 _AGAIN_MS: Final = 1_000
 
@@ -92,30 +91,19 @@ class Reviewer:
 
     def _review(self, shard: Shard, seqs: list[int], fetched: dict[int, bytes]) -> None:
         """Look at messages (the lock is held)."""
-        engine, partition = self._engine, shard.partition
-        keeper, now_ms = engine.keeping, engine.now_ms()
-        reviews, view = self.of(shard), keeper.view()
-        unread: list[tuple[int, Stored]] = []
-        alike: list[Alike] = []
-        for seq in seqs:
-            row = partition.index.read(seq)
-            if row is None or row[0] == DYING:
-                continue
-            stored = keeper.stored(shard, seq, row, fetched)._replace(review_at_ms=now_ms)
-            if row[0] == LEASED or stored.headers is None:
-                reviews.look_at(seq, now_ms + _AGAIN_MS)
-            elif seq in partition.accesses.rates:
-                read = stored._replace(access=partition.accesses.of(seq))
-                alike.append(Alike(shard, read, [seq]))
-            else:
-                unread.append((seq, stored))
-        for each in alike + keeper.placing.alike(shard, unread, view, now_ms):
+        engine, now_ms = self._engine, self._engine.now_ms()
+        reviews, view = self.of(shard), engine.keeping.view()
+        looked = Looking(engine, shard, view, fetched).at(seqs, now_ms)
+        for seq in looked.later:
+            reviews.look_at(seq, now_ms + _AGAIN_MS)
+        for each in looked.alike:
             self._look(each, now_ms, view)
         engine.settle(shard)
 
     def _look(self, alike: Alike, now_ms: int, view: View) -> None:
         keeper, shard = self._engine.keeping, alike.shard
-        wanted = keeper.placing.again(shard, alike.stored, now_ms, view)
+        stored = alike.stored._replace(review_at_ms=now_ms)
+        wanted = keeper.placing.again(shard, stored, now_ms, view)
         if wanted.action == "keep":
             self._next_look(alike, wanted, now_ms)
             reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.core.copies import LOG
-from ebbmq.core.row import DYING, FREE
 from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
 from ebbmq.model import Evicted
 from ebbmq.node.devices.identities import Identities
+from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
-    from ebbmq.node.keeping.placing import Stored
 
 _AT_ONCE: Final = 512
 
@@ -97,22 +96,13 @@ def _again(engine: Engine, shard: Shard, seqs: range) -> tuple[int, int]:
     """Ask the rules for some messages; returns how many there were, and how many move."""
     keeper = engine.keeping
     fetched = keeper.fetch_headers(shard, seqs)
-    looked = changed = 0
+    changed = 0
     with engine.lock:
         engine.check_open()
         view = keeper.view()
-        found: list[tuple[int, Stored]] = []
-        for seq in seqs:
-            row = shard.partition.index.read(seq)
-            if row is None or row[0] in (FREE, DYING):
-                continue
-            looked += 1
-            stored = keeper.stored(shard, seq, row, fetched)
-            # Where its device is away, what it is like cannot be said.
-            if stored.headers is not None:
-                found.append((seq, stored))
-        for alike in keeper.placing.alike(shard, found, view, None):
+        looked = Looking(engine, shard, view, fetched).whenever(seqs)
+        for alike in looked.alike:
             wanted = keeper.placing.anew(shard, alike.stored, view)
             if keeper.rearrange(alike, wanted, "rules applied"):
                 changed += len(alike.seqs)
-    return looked, changed
+    return sum(len(each.seqs) for each in looked.alike) + len(looked.later), changed

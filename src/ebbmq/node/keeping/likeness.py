@@ -1,0 +1,169 @@
+"""Stored messages for which placement has one answer, found together.
+
+A review may be about a whole backlog at once, so rows are looked at many at a time; only of a
+message that has headers these are read. Messages that somebody reads are each looked at alone:
+their score depends on when they were read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core.block import (
+    BYTE,
+    DUE,
+    ENQUEUED,
+    FLAGS_BIT,
+    IMPORTANCE_BIT,
+    KIND,
+    LOW32,
+    SIZE,
+    STATE,
+    Block,
+)
+from ebbmq.core.copies import name_of
+from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, FREE, HIGH, LEASED, LOW48
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.placing import Stored
+    from ebbmq.policy.rules.choose import View
+
+_HEADERS: Final = ((1 << 64) - 1) & ~LOW48
+
+
+class Alike(NamedTuple):
+    """Messages of a partition for which placement has one answer, and what is known of one."""
+
+    shard: Shard
+    stored: Stored
+    seqs: list[int]
+
+
+class Looked(NamedTuple):
+    """What was found of some messages."""
+
+    alike: list[Alike]
+    #: Leased, or its headers are on a device that is away.
+    later: list[int]
+
+
+class Looking:
+    """One look at messages of a partition, under the engine's lock."""
+
+    def __init__(
+        self, engine: Engine, shard: Shard, view: View, fetched: Mapping[int, bytes]
+    ) -> None:
+        """Makes one.
+
+        Args:
+            engine: the engine.
+            shard: the partition.
+            view: the rules and the devices.
+            fetched: headers that had to be read from devices.
+        """
+        self._engine, self._shard, self._fetched = engine, shard, fetched
+        self._told = view.chooser.alike
+        self._score = engine.keeping.placing.terms(shard.queue.spec).score
+
+    def at(self, seqs: Sequence[int], now_ms: int) -> Looked:
+        """Messages by what placement makes of them at an instant; the leased ones come later."""
+        there, block = self._rows(seqs, but=LEASED)
+        gone = set(there)
+        later = [
+            seq
+            for seq in (seqs if len(there) < len(seqs) else ())
+            if seq not in gone and self._shard.partition.index.state_of(seq) == LEASED
+        ]
+        if not there:
+            return Looked([], later)
+        ages = [now_ms - each for each in block.values(ENQUEUED, LOW48)]
+        seen = {age_ms: self._seen(age_ms) for age_ms in set(ages)}
+        rates = self._shard.partition.accesses.rates
+        keys: Iterable[object] = [seen[age_ms] for age_ms in ages]
+        if rates:
+            # Of one that is read nothing else is like it.
+            keys = [seq if seq in rates else key for seq, key in zip(there, keys, strict=True)]
+        return self._grouped(there, block, keys, later)
+
+    def whenever(self, seqs: Sequence[int]) -> Looked:
+        """Messages by what placement makes of them when they come."""
+        there, block = self._rows(seqs, but=FREE)
+        return self._grouped(there, block, [0] * len(there), []) if there else Looked([], [])
+
+    def _rows(self, seqs: Sequence[int], but: int) -> tuple[list[int], Block]:
+        """Those that are there, and not in a state."""
+        words = self._shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+        states = words[:, KIND] & np.uint64(STATE)
+        there = (states != FREE) & (states != DYING) & (states != but)
+        if there.all():
+            return list(seqs), Block(words)
+        kept = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
+        return kept, Block(words[there])
+
+    def _seen(self, age_ms: int) -> tuple[object, ...]:
+        """What the rules and people see of an age; a tenth of a point is what people are told."""
+        value, told = self._score.at(age_ms, 0.0), self._told
+        return (
+            self._score.phase(value),
+            round(value, 1),
+            told.number("decay_score", value),
+            told.number("age", age_ms / limits.DAY_MS),
+        )
+
+    def _grouped(
+        self, seqs: list[int], block: Block, ages: Iterable[object], later: list[int]
+    ) -> Looked:
+        told, shard = self._told, self._shard
+        sizes = block.values(SIZE, LOW32)
+        buckets = {size: told.number("size", size / limits.KIB) for size in set(sizes)}
+        base = name_of(shard.partition.pid, 0)
+        columns = zip(
+            seqs,
+            self._engine.holdings.of_many([base | seq for seq in seqs]),
+            self._headers(seqs, block),
+            block.values(KIND, DURABLE << FLAGS_BIT),
+            block.values(KIND, BYTE << IMPORTANCE_BIT),
+            [buckets[size] for size in sizes],
+            ages,
+            strict=True,
+        )
+        groups: dict[object, list[int]] = {}
+        for seq, *key in columns:
+            if key[1] is None:
+                later.append(seq)
+            else:
+                groups.setdefault(tuple(key), []).append(seq)
+        return Looked([self._alike(each) for each in groups.values()], later)
+
+    def _headers(self, seqs: list[int], block: Block) -> list[bytes | None]:
+        sizes = block.values(DUE, _HEADERS, HIGH)
+        if not any(sizes):
+            return [b""] * len(seqs)
+        return [
+            self._stored(seq).headers if size else b""
+            for seq, size in zip(seqs, sizes, strict=True)
+        ]
+
+    def _alike(self, seqs: list[int]) -> Alike:
+        access = self._shard.partition.accesses.of(seqs[0])
+        return Alike(self._shard, self._stored(seqs[0])._replace(access=access), seqs)
+
+    def _stored(self, seq: int) -> Stored:
+        row = self._shard.partition.index.read(seq)
+        assert row is not None
+        return self._engine.keeping.stored(self._shard, seq, row, self._fetched)
+
+
+def away_with_headers(shard: Shard, seqs: Sequence[int]) -> list[int]:
+    """Those whose body is not in the log, and has headers in front (the lock is held)."""
+    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    away = (words[:, KIND] & np.uint64(ELSEWHERE << FLAGS_BIT)) != 0
+    with_headers = words[:, DUE] > np.uint64(LOW48)
+    return [seqs[at] for at in np.flatnonzero(away & with_headers).tolist()]

@@ -42,6 +42,12 @@ class Holding(NamedTuple):
         """The confirmed copies that are meant to stay."""
         return self.copies - self.leaving
 
+    def astray(self) -> Holding:
+        """The same body, when it is not known where it is."""
+        return self._replace(
+            copies=NO_DEVICES, pending=NO_DEVICES, dropping=NO_DEVICES, leaving=NO_DEVICES
+        )
+
 
 NORMAL: Final = Holding()
 

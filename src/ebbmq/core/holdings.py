@@ -359,6 +359,16 @@ class Holdings:
                 effects.append(ForgetCopy(name, device))
         return Step(tuple(effects))
 
+    def adopt(self, name: Name, device: str) -> Step:
+        """A device has a body of which it was not known any more where it is."""
+        holding = self.of(name)
+        return self._change(
+            name,
+            _without(holding, device)._replace(
+                copies=(holding.copies | {device}) - {LOG}, leaving=NO_DEVICES
+            ),
+        )
+
     # Recovery
 
     def restore(self, fact: Fact) -> None:

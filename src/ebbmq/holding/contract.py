@@ -63,6 +63,7 @@ class Lack(enum.Enum):
 
     MISSING = "missing"
     DAMAGED = "damaged"
+    UNREADABLE = "unreadable"  # its disk fails there, which does not prove that the bytes are wrong
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

@@ -305,17 +305,17 @@ class FileDevice:
         if not verify:
             return found
         return [
-            payload
-            if isinstance(payload, bytes) and crc32c.crc32c(payload) == place.crc
-            else Lack.DAMAGED
+            Lack.DAMAGED
+            if isinstance(payload, bytes) and crc32c.crc32c(payload) != place.crc
+            else payload
             for payload, place in zip(found, places, strict=True)
         ]
 
     def _read_one(self, place: Place) -> bytes | Lack:
         try:
             return self._log.read(*place[:3])
-        except DamagedRecord:
-            return Lack.DAMAGED
+        except DamagedRecord as error:
+            return Lack.UNREADABLE if isinstance(error.__cause__, OSError) else Lack.DAMAGED
 
     def _try_write(self) -> str | None:
         try:

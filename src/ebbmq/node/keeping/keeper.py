@@ -28,6 +28,7 @@ from ebbmq.core.copies import (
     DropCopy,
     Effect,
     ForgetCopy,
+    Held,
     PutCopy,
     Step,
     name_of,
@@ -89,6 +90,8 @@ class Keeper:
         self.confirmed_since: dict[str, set[Name]] = {}
         #: Some message may have fewer copies than it should, as one may at the start.
         self.is_short = True
+        #: Devices that were away for so long that their copies do not count.
+        self.lost: Devices = NO_DEVICES
 
     @property
     def is_idle(self) -> bool:
@@ -354,6 +357,8 @@ class Keeper:
         self.decisions.note(self._engine.now_ms(), names, "refused", device, "")
         self.apply([self._holdings.copy_failed(name, device) for name in names])
         self.mend(names)
+        if any(lacks(self._holdings.of(name), self.lost) for name in names):
+            self.is_short = True
 
     def copies_deleted(
         self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]
@@ -393,8 +398,10 @@ class Keeper:
         view = self.view()
         steps: list[Step] = []
         for name in names:
-            missing = lacks(self._holdings.of(name), lost)
-            known = self.row_of(name) if missing else None
+            holding = self._holdings.of(name)
+            missing = lacks(holding, lost)
+            # Of what is nowhere nothing can be copied, until a device turns out to have it.
+            known = self.row_of(name) if missing and holding.copies else None
             if known is None:
                 continue
             shard, seq, row = known
@@ -467,8 +474,9 @@ class Keeper:
     # Recovery
 
     def mark_rows(self) -> None:
-        """Mark the rows whose copies are told of; forget the copies of rows that are gone."""
+        """Mark the rows whose copies are told of."""
         shards = self._engine.catalog.shards
+        astray: list[Held] = []
         for name, holding in self._holdings.items():
             pid, seq = parts_of(name)
             shard = shards.get(pid)
@@ -476,9 +484,29 @@ class Keeper:
             if found is None or found[0].buffer[found[1]] == FREE:
                 continue
             page, at = found
-            flags = page.buffer[at + AT_FLAGS] & ~ELSEWHERE | HELD
+            flags = page.buffer[at + AT_FLAGS] | HELD
+            if flags & ELSEWHERE and LOG in holding.copies:
+                # The body left the log, and what was said of that is damaged.
+                astray.append(Held(name, holding.astray()))
             page.buffer[at + AT_FLAGS] = flags if LOG in holding.copies else flags | ELSEWHERE
             page.dirty = True
+        for told in astray:
+            self._holdings.restore(told)
+
+    def adopt(self, device: str, listed: Iterable[Name]) -> None:
+        """Of what a device has, take those bodies for copies that are not known to be anywhere."""
+        steps: list[Step] = []
+        for name in listed:
+            known = self.row_of(name)
+            if (
+                known is not None
+                and known[2][1] & ELSEWHERE
+                and not self._holdings.of(name).copies - {LOG}
+            ):
+                log.warning("copy_adopted", device=device, message=f"{name >> 48:x}-{known[1]:x}")
+                self.mark(name)
+                steps.append(self._holdings.adopt(name, device))
+        self.apply(steps)
 
     def start(self) -> None:
         """Begin to make copies, with what is owed since the last start (the lock is free)."""

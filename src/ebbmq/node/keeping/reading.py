@@ -110,9 +110,10 @@ def _ask(
         for each, body in zip(several, bodies, strict=True):
             if isinstance(body, bytes) and is_intact(body, each.row):
                 found[each.seq] = body
-            else:
+                continue
+            left.append(each._replace(devices=each.devices[1:]))
+            if body is not Lack.UNREADABLE:
                 lost[each.seq] = body is not Lack.MISSING
-                left.append(each._replace(devices=each.devices[1:]))
         if lost:
             with engine.lock:
                 _mark_lost(engine.keeping, shard, device, lost, found)

@@ -90,6 +90,7 @@ class Reconciler:
         again = keeper.is_short and now_ms >= self._mend_at_ms
         if lost != self._lost or usable != self._usable or again:
             self._lost, self._usable = lost, usable
+            keeper.lost = lost
             self._mend_at_ms = now_ms + _MEND_EVERY_MS
             keeper.is_short = False
             self._mend()
@@ -148,6 +149,7 @@ class Reconciler:
             with engine.lock:
                 faulty = {pid for pid, shard in engine.catalog.shards.items() if shard.faulty}
                 some = [name for name in listed[at : at + _AT_ONCE] if name >> 48 not in faulty]
+                engine.keeping.adopt(device, some)
                 step = engine.holdings.strays(device, some)
                 strays += len(step.effects)
                 engine.keeping.apply([step])

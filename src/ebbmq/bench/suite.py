@@ -35,6 +35,7 @@ QUESTIONS: Final = {
     "stragglers": "How much disk do a few old messages hold?",
     "http": "What does the broker serve over HTTP, and what does serving cost in memory?",
     "brokers": "What do servers that people use as queues do with the same load?",
+    "feed": "What does a feed cost who publishes?",
     "rules": "What does it cost to choose a device by rules?",
     "holding": "What do rules and further copies cost a publisher?",
     "moves": "How fast do messages move between devices, and does delivery notice?",

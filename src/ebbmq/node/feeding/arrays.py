@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     Places = Mapping[int, tuple[str, int]]
     Codes = npt.NDArray[np.int32]
 
-#: Every byte as two hexadecimal digits.
-_PAIRS: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
-_DIGITS_MAX: Final = 16
+#: Every 16 bits as four hexadecimal digits.
+_FOURS: Final = np.frombuffer("".join(f"{each:04x}" for each in range(65_536)).encode(), np.uint32)
 _EVENTS: Final = schema_of(EVENTS)
-#: Columns of which all values differ gain nothing from a dictionary.
-_PLAIN: Final = ("message_id", "seq", "at_ms")
+#: Columns of which each value is near the one before it.
+_DELTAS: Final = {
+    "seq": "DELTA_BINARY_PACKED",
+    "at_ms": "DELTA_BINARY_PACKED",
+    "enqueued_at_ms": "DELTA_BINARY_PACKED",
+    "message_id": "DELTA_BYTE_ARRAY",
+}
 #: Columns by which whole groups of rows are passed over; to know the others' range costs time.
 _SOUGHT: Final = ("seq", "at_ms", "queue", "event", "review_at_ms")
 #: Rows of a group: a reader that wants few of them does not read all.
@@ -126,22 +130,22 @@ def message_ids(pids: npt.NDArray[np.uint32], seqs: npt.NDArray[np.uint64]) -> p
 def hexadecimal(values: npt.NDArray[np.uint64], head: bytes = b"") -> pa.Array:
     """Numbers as `format(number, "x")` has them, after a head."""
     count, before = len(values), len(head)
-    chars = np.empty((count, before + _DIGITS_MAX), dtype=np.uint8)
-    chars[:, :before] = np.frombuffer(head, dtype=np.uint8)
-    chars[:, before:] = (
-        _PAIRS[values.astype(">u8").view(np.uint8)].view(np.uint8).reshape(count, -1)
-    )
     fewest, most = _digits_of(int(values.min(initial=0))), _digits_of(int(values.max(initial=0)))
-    shown = chars[:, [*range(before), *range(before + _DIGITS_MAX - most, before + _DIGITS_MAX)]]
-    lengths = np.full(count, before + fewest, dtype=np.int32)
-    for digits in range(fewest, most):
-        lengths += values >= np.uint64(16**digits)
+    fours = -(-most // 4)
+    packed = np.empty((count, fours), dtype=np.uint32)
+    for at in range(fours):
+        packed[:, fours - 1 - at] = _FOURS[(values >> np.uint64(16 * at)) & np.uint64(0xFFFF)]
+    shown = np.empty((count, before + most), dtype=np.uint8)
+    shown[:, :before] = np.frombuffer(head, dtype=np.uint8)
+    shown[:, before:] = packed.view(np.uint8)[:, 4 * fours - most :]
+    ends = np.arange(0, (count + 1) * (before + most), before + most, dtype=np.int32)
     if fewest < most:
-        zeros = before + most - lengths
-        at = np.arange(before + most)
-        shown = shown[(at < before) | (at >= before + zeros[:, None])]
-    ends = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(lengths, out=ends[1:])
+        lengths = np.full(count, before + fewest, dtype=np.int32)
+        for digits in range(fewest, most):
+            lengths += values >= np.uint64(16**digits)
+        at_all = np.arange(before + most)
+        shown = shown[(at_all < before) | (at_all >= 2 * before + most - lengths[:, None])]
+        np.cumsum(lengths, out=ends[1:])
     data = pa.py_buffer(np.ascontiguousarray(shown))
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), data)
 
@@ -158,7 +162,8 @@ def encode(table: pa.Table) -> pa.Buffer:
         table.schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=[name for name in table.column_names if name not in _PLAIN],
+        use_dictionary=[name for name in table.column_names if name not in _DELTAS],
+        column_encoding={name: _DELTAS[name] for name in _DELTAS if name in table.column_names},
         write_statistics=[name for name in _SOUGHT if name in table.column_names],
         # What is a code here is a text to whoever reads it.
         store_schema=False,

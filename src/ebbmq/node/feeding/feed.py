@@ -10,6 +10,7 @@ counted. Nothing here ever makes the broker wait, and no message depends on it.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from ebbmq.node.feeding.snapshots import Snapshot
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
 
@@ -46,6 +47,8 @@ _HOUR_MS: Final = 3_600_000
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
+#: A snapshot rests so many times as long as it works.
+_REST: Final = 19
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
 #: How long the end of a broker waits for the last file.
@@ -71,6 +74,7 @@ class Feed:
         self._places: dict[int, tuple[str, int]] = {}
         self._next_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
+        self._snapshot_asked = False
         self._working_since_ms: int | None = None
         self._failed_in_a_row = 0
         #: Why nothing is written; None while all is well.
@@ -124,6 +128,11 @@ class Feed:
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive() or self.problem is not None:
             log.warning("feed_not_finished", lake=self.files.lake.where, detail=self.problem)
+
+    def ask_snapshot(self) -> None:
+        """Have all messages that are there written down as soon as the lake takes them."""
+        self._snapshot_asked = True
+        self._wake.set()
 
     def troubles(self) -> list[str]:
         """What is wrong with the feed, for people."""
@@ -196,7 +205,9 @@ class Feed:
             self.files.open(self._engine.catalog.epoch)
             self._is_open = True
         self._write_events()
-        if self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms:
+        due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
+        if due or self._snapshot_asked:
+            self._snapshot_asked = False
             self._snapshot()
             self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
 
@@ -216,7 +227,7 @@ class Feed:
         parts: list[Part] = []
         tables: list[Table] = []
         try:
-            for table in snapshot.tables():
+            for table in self._at_ease(snapshot.tables()):
                 tables.append(table)
                 if sum(map(len, tables)) >= _EVENTS_AT_ONCE:
                     parts.append(self._write_part(snapshot.at_ms, len(parts), tables))
@@ -238,6 +249,17 @@ class Feed:
             self.files.give_up(parts)
             raise
         self.snapshots += 1
+
+    def _at_ease(self, tables: Iterator[Table]) -> Iterator[Table]:
+        """The same, with pauses, so that who publishes has the interpreter nearly to himself."""
+        while True:
+            began = time.perf_counter()
+            table = next(tables, None)
+            if table is None:
+                return
+            yield table
+            if self._thread is not None:
+                self._stop.wait((time.perf_counter() - began) * _REST)
 
     def _write_part(self, at_ms: int, number: int, tables: Sequence[Table]) -> Part:
         whole = arrays.joined(tables)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
+_PAGES_AT_ONCE: Final = 8
 _SCHEMA: Final = schema_of(CATALOG)
 _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)
@@ -46,7 +47,7 @@ _NAMES: Final = ("type", "key", "store", "client_id")
 
 
 class _Copied(NamedTuple):
-    """A page as it was, with what is known of its messages beside their rows."""
+    """Pages as they were, with what is known of its messages beside their rows."""
 
     shard: Shard
     spec: QueueSpec
@@ -70,41 +71,44 @@ class Snapshot:
         self._holdings: dict[Holding, int] = {NORMAL: 0}
         with engine.lock:
             self.at_ms = engine.now_ms()
-            self._pages = [
-                (pid, number)
+            self._pages = {
+                pid: sorted(shard.partition.index.pages)
                 for pid, shard in engine.catalog.shards.items()
                 if shard.faulty is None
-                for number in sorted(shard.partition.index.pages)
-            ]
+            }
 
     def tables(self) -> Iterator[pa.Table]:
-        """The messages of a page at a time."""
-        for pid, number in self._pages:
-            with self._engine.lock:
-                copied = self._copy(pid, number)
-            if copied is not None and len(copied.seqs):
-                yield self._table(copied)
-            self._engine.let_others_in()
+        """The messages of a few pages at a time."""
+        for pid, numbers in self._pages.items():
+            for start in range(0, len(numbers), _PAGES_AT_ONCE):
+                copied: list[_Copied] = []
+                for number in numbers[start : start + _PAGES_AT_ONCE]:
+                    with self._engine.lock:
+                        copied += self._copy(pid, number)
+                if copied:
+                    yield self._table(_together(copied))
 
-    def _copy(self, pid: int, number: int) -> _Copied | None:
+    def _copy(self, pid: int, number: int) -> list[_Copied]:
         shard = self._engine.catalog.shards.get(pid)
         page = None if shard is None else shard.partition.index.pages.get(number)
         if shard is None or page is None or not page.live:
-            return None
+            return []
         partition, spec = shard.partition, shard.queue.spec
         seqs, view = _live(page)
         rates = partition.accesses.rates
         numbers = seqs.tolist() if rates else []
-        return _Copied(
-            shard,
-            spec,
-            self._engine.keeping.placing.terms(spec),
-            seqs,
-            view,
-            self._which(pid, seqs, view),
-            {seq: rates[seq] for seq in numbers if seq in rates},
-            [(run.first, run.length) for _, _, runs in partition.held for run in runs],
-        )
+        return [
+            _Copied(
+                shard,
+                spec,
+                self._engine.keeping.placing.terms(spec),
+                seqs,
+                view,
+                self._which(pid, seqs, view),
+                {seq: rates[seq] for seq in numbers if seq in rates},
+                [(run.first, run.length) for _, _, runs in partition.held for run in runs],
+            )
+        ]
 
     def _which(
         self, pid: int, seqs: npt.NDArray[np.uint64], view: npt.NDArray[np.void]
@@ -191,6 +195,17 @@ class Snapshot:
             "tier": pa.array([tier or None for tier in tiers], pa.string()).take(pa.array(which)),
             "devices": pa.array(there, pa.list_(pa.string())).take(pa.array(which)),
         }
+
+
+def _together(pages: list[_Copied]) -> _Copied:
+    """Pages of a partition as one; their queue is as it was for the last of them."""
+    last = pages[-1]
+    return last._replace(
+        seqs=np.concatenate([page.seqs for page in pages]),
+        view=np.concatenate([page.view for page in pages]),
+        holdings=np.concatenate([page.holdings for page in pages]),
+        accesses={seq: access for page in pages for seq, access in page.accesses.items()},
+    )
 
 
 def _live(page: Page) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.void]]:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import crc32c
 import numpy as np
 
+from ebbmq.checksum import crc32c
 from ebbmq.core import row as rows
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def publish_bytes(count: int, body_bytes: int) -> int:
 
 def publish(pid: int, first: int, count: int, row_block: bytes, bodies: Sequence[bytes]) -> Fact:
     """Messages `first` .. `first + count - 1` came in."""
-    head = ROWS_HEAD.pack(crc32c.crc32c(row_block), 0)
+    head = ROWS_HEAD.pack(crc32c(row_block), 0)
     return Fact(PUBLISH, pid, count, first, [head, row_block, *bodies])
 
 
@@ -254,7 +254,7 @@ def relocate(
 ) -> Fact:
     """Messages copied to an old-generation segment with all that was known at `as_of`."""
     packed = np.array(seqs, dtype="<u8").tobytes()
-    head = RELOCATE_HEAD.pack(as_of, crc32c.crc32c(row_block), crc32c.crc32c(packed))
+    head = RELOCATE_HEAD.pack(as_of, crc32c(row_block), crc32c(packed))
     return Fact(RELOCATE, pid, len(seqs), seqs[0], [head, packed, row_block, *bodies])
 
 

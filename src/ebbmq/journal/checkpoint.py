@@ -20,8 +20,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from crc32c import crc32c
 
+from ebbmq.checksum import crc32c
 from ebbmq.errors import DamagedRecord, StorageFailed
 from ebbmq.journal import faults
 

@@ -33,8 +33,8 @@ from struct import Struct
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 
+from ebbmq.checksum import crc32c
 from ebbmq.errors import StorageFailed
 
 VERSION: Final = 1

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from crc32c import crc32c
 
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.journal import record
 from ebbmq.journal.record import ALIGNMENT, HEADER_BYTES, LINK, Header
 from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
 from ebbmq.node import fetching, intake, leasing, moving_back, publishing, settling
+from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
-from ebbmq.node.rule_verbs import AsyncRuleVerbs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence

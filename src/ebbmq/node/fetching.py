@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from crc32c import crc32c
 
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.core.block import FLAGS_BIT, KIND, LOW32, SIZE, STATE, WHERE
 from ebbmq.core.row import ELSEWHERE, READY
 from ebbmq.errors import DamagedRecord

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.core import envelope
 from ebbmq.core.partition import Batch
 from ebbmq.errors import InvalidMessage

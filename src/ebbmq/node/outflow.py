@@ -7,9 +7,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 from msgspec.structs import replace
 
+from ebbmq.checksum import crc32c
 from ebbmq.core import envelope
 from ebbmq.core import row as rows
 from ebbmq.core.block import (

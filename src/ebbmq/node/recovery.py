@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Final
 
-import crc32c
 import numpy as np
 
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.core import copies, envelope, held, restore
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
@@ -348,8 +348,8 @@ class Recovery:
         at, count = fact.RELOCATE_HEAD.size, header.count
         packed, block = payload[at : at + 8 * count], payload[at + 8 * count : at + 72 * count]
         _, rows_crc, seqs_crc = fact.RELOCATE_HEAD.unpack_from(bytes(payload[:at]).ljust(at))
-        seqs_known = len(packed) == 8 * count and crc32c.crc32c(bytes(packed)) == seqs_crc
-        if seqs_known and len(block) == 64 * count and crc32c.crc32c(bytes(block)) == rows_crc:
+        seqs_known = len(packed) == 8 * count and crc32c(bytes(packed)) == seqs_crc
+        if seqs_known and len(block) == 64 * count and crc32c(bytes(block)) == rows_crc:
             return self._relocated(header, payload)
         self._without_record.add(header.pid)
         if seqs_known:
@@ -509,7 +509,7 @@ class Recovery:
             return False
         payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
         log.warning("mended_header", position=hex(item.position))
-        if crc32c.crc32c(bytes(payload)) == header.payload_crc:
+        if crc32c(bytes(payload)) == header.payload_crc:
             self._take(scan.Found(header, payload))
         else:
             self._damaged(scan.Damaged(item.position, item.nbytes, header, payload))
@@ -520,7 +520,7 @@ class Recovery:
     ) -> None:
         block = payload[8 : 8 + 64 * count]
         crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
-        if len(block) < 64 * count or crc32c.crc32c(bytes(block)) != crc:
+        if len(block) < 64 * count or crc32c(bytes(block)) != crc:
             for number in range(count):
                 self._report(f"message {message_id(pid, first + number)} cannot be read")
             return
@@ -531,7 +531,7 @@ class Recovery:
             row = ROW.unpack_from(block, number * 64)
             body = bytes(payload[at : at + row[11]])
             at += row[11]
-            if len(body) != row[11] or crc32c.crc32c(body) != row[12]:
+            if len(body) != row[11] or crc32c(body) != row[12]:
                 self._bodiless.setdefault(pid, {})[first + number] = position >> 32
         self._restorer(pid).published(first, block, position)
 

@@ -14,10 +14,10 @@ import os
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-import crc32c
 import numpy as np
 
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.core.facts import REMOVAL_DTYPE
 from ebbmq.errors import Overloaded
 from ebbmq.node.log import log
@@ -79,7 +79,7 @@ class Removals:
         parts: list[bytes] = []
         for position, records in ready:
             count = len(records) // REMOVAL_DTYPE.itemsize
-            parts += [_BLOCK.pack(_MAGIC, count, position, crc32c.crc32c(records), 0), records]
+            parts += [_BLOCK.pack(_MAGIC, count, position, crc32c(records), 0), records]
         try:
             self._append(b"".join(parts))
         except OSError as error:
@@ -196,7 +196,7 @@ def _blocks(data: bytes | memoryview) -> Iterator[tuple[int, int, npt.NDArray[np
         if magic != _MAGIC or end > len(data):
             return
         body = data[at + _BLOCK.size : end]
-        if crc32c.crc32c(body) == crc:
+        if crc32c(body) == crc:
             yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
         at = end
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from crc32c import crc32c
 
+from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers

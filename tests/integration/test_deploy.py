@@ -79,7 +79,7 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def metric_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    with Served(tmp_path_factory.mktemp("deploy") / "data") as served:
+    with Served(tmp_path_factory.mktemp("deploy") / "data", feed={"lake": "lake"}) as served:
         served.broker.publish("q", Message(b"x"))
         text = served.ask("GET", "/metrics").body.decode()
     return {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}

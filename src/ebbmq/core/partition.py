@@ -467,12 +467,12 @@ class Partition:
 
     def mark_held(self, seqs: Sequence[int]) -> None:
         """Have rows that are there say that more is known of their copies."""
-        together = self._stretch(seqs)
-        if together is not None:
-            page, where = together
+        together = self._stretches(seqs)
+        for page, where in together or ():
             flags = page.view["flags"][where]
             flags[page.view["state"][where] != FREE] |= HELD
             page.dirty = True
+        if together is not None:
             return
         locate = self.index.locate
         for seq in seqs:
@@ -483,8 +483,10 @@ class Partition:
 
     def leave_log(self, seqs: Sequence[int]) -> None:
         """The log's copies of bodies go; what is left of them there is the row."""
-        together = self._stretch(seqs)
-        if together is not None and self._leave_together(*together):
+        together = self._stretches(seqs) or []
+        if together and all(_share_nothing(page, where) for page, where in together):
+            for page, where in together:
+                self._leave_together(page, where)
             return
         for seq in seqs:
             found = self.index.locate(seq)
@@ -503,27 +505,29 @@ class Partition:
             page.buffer[at + AT_FLAGS] = flags & ~SHARED | ELSEWHERE | HELD
             page.dirty = True
 
-    def _stretch(self, seqs: Sequence[int]) -> tuple[Page, slice] | None:
-        """Page and rows of consecutive messages, if they are many and in one whole page."""
+    def _stretches(self, seqs: Sequence[int]) -> list[tuple[Page, slice]] | None:
+        """Pages and rows of many consecutive messages; None if they are not, or a page is thin."""
         first, count = seqs[0] if seqs else 0, len(seqs)
         if count < _TOGETHER_MIN or list(seqs) != list(range(first, first + count)):
             return None
-        return self.index.stretch(first, count)
+        out: list[tuple[Page, slice]] = []
+        while count:
+            size = min(count, SLOT_MASK + 1 - (first & SLOT_MASK))
+            found = self.index.stretch(first, size)
+            if found is None:
+                return None
+            out.append(found)
+            first, count = first + size, count - size
+        return out
 
-    def _leave_together(self, page: Page, where: slice) -> bool:
-        """`leave_log` for rows that are all there, share nothing, and are in one segment."""
+    def _leave_together(self, page: Page, where: slice) -> None:
+        """`leave_log` for rows that are all there and share nothing."""
         found = page.view[where]
-        segment = int(found["segment"][0])
-        if (
-            not found["state"].all()
-            or (found["flags"] & (SHARED | ELSEWHERE)).any()
-            or (found["segment"] != segment).any()
-        ):
-            return False
-        self.ledger[segment] -= int(found["length"].sum())
+        lengths, segments = found["length"], found["segment"]
+        for segment in set(segments.tolist()):
+            self.ledger[segment] -= int(lengths[segments == segment].sum())
         found["flags"] |= ELSEWHERE | HELD
         page.dirty = True
-        return True
 
     def free(self, seq: int, row: Row) -> None:
         """Take a row out of the index and all counts except `depth` and `totals`."""
@@ -741,3 +745,9 @@ class Partition:
     def live(self) -> int:
         """Messages in the partition, whatever their state."""
         return sum(self.depth)
+
+
+def _share_nothing(page: Page, where: slice) -> bool:
+    """Whether rows are all there, and their bodies in the log, for them alone."""
+    found = page.view[where]
+    return bool(found["state"].all() and not (found["flags"] & (SHARED | ELSEWHERE)).any())

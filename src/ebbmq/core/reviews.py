@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOW48: Final = np.uint64(LOW48)
 _NEVER_READ: Final = Access()
+#: So many rows of a page are looked at together.
+_WINDOW: Final = 512
 
 
 def ages_of(terms: Terms) -> list[int]:
@@ -81,16 +83,19 @@ class Reviews:
             return []  # as it nearly always is
         out: list[int] = []
         for page in self._pages_from(cursor >> PAGE_BITS):
-            number = page.number
-            seqs, enqueued = _rows(page, max(0, cursor - (number << PAGE_BITS)))
-            late = np.flatnonzero(enqueued > before_ms)
-            stop = int(late[0]) if len(late) else len(seqs)
-            taken = seqs[: min(stop, count - len(out))]
-            out += taken.tolist()
-            if len(taken) < len(seqs):
-                cursor = int(seqs[len(taken)])
-                break
-            cursor = min(index.next_seq, (number + 1) << PAGE_BITS)
+            base, at, size = page.number << PAGE_BITS, cursor, SLOT_MASK + 1
+            while at < base + size:
+                at = max(at, base)
+                seqs, enqueued = _rows(page, at - base, _WINDOW)
+                late = np.flatnonzero(enqueued > before_ms)
+                stop = int(late[0]) if len(late) else len(seqs)
+                taken = seqs[: min(stop, count - len(out))]
+                out += taken.tolist()
+                if len(taken) < len(seqs):
+                    self.cursors[age] = int(seqs[len(taken)])
+                    return out
+                at = size + base if page.thin is not None else at + _WINDOW
+            cursor = min(index.next_seq, base + size)
         self.cursors[age] = cursor
         return out
 
@@ -108,11 +113,11 @@ class Reviews:
             number = page.number + 1
 
 
-def _rows(page: Page, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and instants of publishing of the live rows of a page from a slot on."""
+def _rows(page: Page, start: int, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and instants of publishing of the live rows in a window; all of a thin page."""
     base = page.number << PAGE_BITS
     if page.thin is None:
-        states = page.view["state"][start : SLOT_MASK + 1]
+        states = page.view["state"][start : start + window]
         slots = np.flatnonzero(states != FREE) + start
         return slots + base, (page.view["enqueued"][slots] & _LOW48).astype(np.int64)
     kept = sorted(

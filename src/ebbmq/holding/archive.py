@@ -347,6 +347,10 @@ class Archive:
 
 def _parts(copies: Sequence[Copy]) -> Iterator[tuple[str, list[Copy]]]:
     """Cut a batch into packs: by queue, and by size."""
+    names = {None if copy.properties is None else copy.properties.queue for copy in copies}
+    if len(names) == 1 and sum([len(copy.payload) for copy in copies]) <= PACK_BYTES:
+        yield _directory(names.pop()), list(copies)
+        return
     queues: dict[str | None, list[Copy]] = {}
     for copy in copies:
         name = None if copy.properties is None else copy.properties.queue

@@ -7,6 +7,7 @@ another store is ever read, listed by name or deleted, only its size counts.
 from __future__ import annotations
 
 import contextlib
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ebbmq.errors import StorageFailed
@@ -14,12 +15,14 @@ from ebbmq.holding.archive import ROOT, Archive
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ebbmq.holding.bucket import Bucket
 
 _PROBE: Final = f"{ROOT}/_probe"
 _T = TypeVar("_T")
+_STORE_OF_KEY: Final[Callable[[Key], bytes]] = attrgetter("store")
+_STORE_OF_COPY: Final[Callable[[Copy], bytes]] = attrgetter("key.store")
 
 
 class ObjectDevice:
@@ -54,9 +57,9 @@ class ObjectDevice:
         """Keep the copies; they were read back and compared once this returns."""
         self._check()
         latest = list({copy.key: copy for copy in copies}.values())
-        self._admit(sum(len(copy.payload) for copy in latest))
+        self._admit(sum([len(copy.payload) for copy in latest]))
         encoded = []
-        for store, part in _by_store(latest, lambda copy: copy.key.store).items():
+        for store, part in _by_store(latest, _STORE_OF_COPY).items():
             archive = self._archive(store)
             encoded.append((archive, archive.encoded(part)))
         self._admit(sum(len(data) for _, made in encoded for _, data, _ in made))
@@ -68,14 +71,14 @@ class ObjectDevice:
         """The bodies in the order of the keys, each checked against its checksum."""
         self._check()
         found: dict[Key, bytes | Lack] = {}
-        for store, part in _by_store(keys, lambda key: key.store).items():
+        for store, part in _by_store(keys, _STORE_OF_KEY).items():
             found.update(zip(part, self._archive(store).get(part), strict=True))
         return [found[key] for key in keys]
 
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Forget the copies; absent keys are fine."""
         self._check()
-        for store, part in _by_store(keys, lambda key: key.store).items():
+        for store, part in _by_store(keys, _STORE_OF_KEY).items():
             archive = self._archive(store)
             archive.delete(part)
             _tidy(archive)
@@ -149,7 +152,10 @@ def _tidy(archive: Archive) -> None:
         archive.compact()
 
 
-def _by_store(values: Iterable[_T], store_of: Callable[[_T], bytes]) -> dict[bytes, list[_T]]:
+def _by_store(values: Sequence[_T], store_of: Callable[[_T], bytes]) -> dict[bytes, list[_T]]:
+    stores = set(map(store_of, values))
+    if len(stores) == 1:
+        return {stores.pop(): list(values)}
     parts: dict[bytes, list[_T]] = {}
     for value in values:
         parts.setdefault(store_of(value), []).append(value)

@@ -7,7 +7,7 @@ their score depends on when they were read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ebbmq.core.copies import name_of
 from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, FREE, HIGH, LEASED, LOW48
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
@@ -86,7 +86,7 @@ class Looking:
         ages = [now_ms - each for each in block.values(ENQUEUED, LOW48)]
         seen = {age_ms: self._seen(age_ms) for age_ms in set(ages)}
         rates = self._shard.partition.accesses.rates
-        keys: Iterable[object] = [seen[age_ms] for age_ms in ages]
+        keys: list[object] = [seen[age_ms] for age_ms in ages]
         if rates:
             # Of one that is read nothing else is like it.
             keys = [seq if seq in rates else key for seq, key in zip(there, keys, strict=True)]
@@ -118,28 +118,32 @@ class Looking:
         )
 
     def _grouped(
-        self, seqs: list[int], block: Block, ages: Iterable[object], later: list[int]
+        self, seqs: list[int], block: Block, ages: list[object], later: list[int]
     ) -> Looked:
-        told, shard = self._told, self._shard
+        shard = self._shard
         sizes = block.values(SIZE, LOW32)
-        buckets = {size: told.number("size", size / limits.KIB) for size in set(sizes)}
+        buckets = {size: self._told.number("size", size / limits.KIB) for size in set(sizes)}
         base = name_of(shard.partition.pid, 0)
-        columns = zip(
-            seqs,
-            self._engine.holdings.of_many([base | seq for seq in seqs]),
+        columns: list[list[Any]] = [
             self._headers(seqs, block),
+            self._engine.holdings.of_many([base | seq for seq in seqs]),
             block.values(KIND, DURABLE << FLAGS_BIT),
             block.values(KIND, BYTE << IMPORTANCE_BIT),
             [buckets[size] for size in sizes],
             ages,
-            strict=True,
-        )
+        ]
+        # Mostly a backlog is of one kind, and only what differs has to be compared.
+        differing = [each for each in columns if each.count(each[0]) < len(each)]
         groups: dict[object, list[int]] = {}
-        for seq, *key in columns:
-            if key[1] is None:
-                later.append(seq)
-            else:
-                groups.setdefault(tuple(key), []).append(seq)
+        if not differing:
+            groups[None] = seqs
+        else:
+            for seq, key in zip(seqs, zip(*differing, strict=True), strict=True):
+                groups.setdefault(key, []).append(seq)
+        if None in columns[0]:
+            unknown = {seq for seq, told in zip(seqs, columns[0], strict=True) if told is None}
+            later += unknown
+            groups = {key: some for key, some in groups.items() if some[0] not in unknown}
         return Looked([self._alike(each) for each in groups.values()], later)
 
     def _headers(self, seqs: list[int], block: Block) -> list[bytes | None]:

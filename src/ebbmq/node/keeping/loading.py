@@ -39,10 +39,13 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _BYTES_MAX: Final = 2 * limits.MIB
-_ARCHIVE_BYTES_MAX: Final = 16 * limits.MIB
+_ARCHIVE_BYTES_MAX: Final = 18 * limits.MIB
+#: So many rows are looked at before others get the lock.
+_LOOKED_AT_ONCE: Final = 1_024
 #: For every copy that is made: these take half the time of the classes themselves.
 _KEY: Final[Callable[[tuple[bytes, int, int]], Key]] = partial(tuple.__new__, Key)
 _COPY: Final[Callable[[tuple[Any, ...]], Copy]] = partial(tuple.__new__, Copy)
+_PROPERTIES: Final[Callable[[tuple[Any, ...]], Properties]] = partial(tuple.__new__, Properties)
 
 
 class Load(NamedTuple):
@@ -73,9 +76,15 @@ def load(
 
     For an archive they are more, and say what their messages are like. What cannot be read failed.
     """
-    with engine.lock:
-        room = _ARCHIVE_BYTES_MAX if archive else _BYTES_MAX
-        parts, rest = _wanted(engine, names, device, room)
+    room = _ARCHIVE_BYTES_MAX if archive else _BYTES_MAX
+    parts: list[_Part] = []
+    rest: list[Name] = []
+    for at in range(0, len(names), _LOOKED_AT_ONCE):
+        with engine.lock:
+            found, left = _wanted(engine, names[at : at + _LOOKED_AT_ONCE], device, room)
+        parts += found
+        rest += left
+        room -= sum(part.block.total(SIZE, LOW32) for part in found)
     out = Load([], [])
     unread: list[Name] = []
     for part in parts:
@@ -178,16 +187,14 @@ def _copies(engine: Engine, part: _Part, good: list[int], *, told: bool) -> list
 
 
 def _properties(part: _Part) -> list[Properties]:
-    queue, block = part.shard.queue.spec.name, part.block
+    block = part.block
     columns = zip(
+        repeat(part.shard.queue.spec.name),
         block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
         block.values(ENQUEUED, LOW48),
-        block.values(DEAD, LOW48),
-        block.values(KIND, LOW32 << RATE_BIT, RATE_BIT),
+        [dead_at_ms or None for dead_at_ms in block.values(DEAD, LOW48)],
+        [rate / RATE_UNIT for rate in block.values(KIND, LOW32 << RATE_BIT, RATE_BIT)],
         block.values(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
-        strict=True,
+        strict=False,
     )
-    return [
-        Properties(queue, importance, enqueued, dead or None, rate / RATE_UNIT, headers)
-        for importance, enqueued, dead, rate, headers in columns
-    ]
+    return list(map(_PROPERTIES, columns))

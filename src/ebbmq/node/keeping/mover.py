@@ -14,6 +14,7 @@ A copy that lets another one go is read back first.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -41,9 +42,13 @@ _COUNT_MAX: Final = 512
 #: Publishers wait for these, and a device flushes once for all of them.
 _URGENT_COUNT_MAX: Final = 2_048
 #: A put to an object store is one object, and small ones are written again to make large ones.
-_OBJECT_COUNT_MAX: Final = 16_384
+#: So what is not urgent waits a little for company.
+_OBJECT_COUNT_MAX: Final = 18_432
+_OBJECT_PAUSE_S: Final = 0.5
 _CALLS_MAX: Final = 2
 _PAUSE_S: Final = 0.05
+#: So much of a second's allowance may be used at once.
+_BURST_S: Final = 0.1
 _AFTER_ERROR_S: Final = 1.0
 
 
@@ -60,6 +65,8 @@ class _Work:
         self.urgent: deque[Name] = deque()
         self.calm: deque[Name] = deque()
         self.deletes: deque[_Delete] = deque()
+        #: When something that is not urgent came while nothing waited.
+        self.calm_since_s = 0.0
         self.under_way = 0
         self.copied = self.deleted = self.failed = 0
 
@@ -73,8 +80,8 @@ class Mover:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._bytes_per_s = bytes_per_s
-        self._allowance = float(bytes_per_s)
-        self._refilled_at = engine.clock.elapsed_ms()
+        self._allowance = bytes_per_s * _BURST_S
+        self._refilled_at_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="ebbmq-mover", daemon=True)
 
     def start(self) -> None:
@@ -91,6 +98,8 @@ class Mover:
     def put_many(self, names: Sequence[Name], device: str, *, calm: bool = False) -> None:
         """Have bodies copied to a device."""
         work = self._of(device)
+        if calm and not work.calm:
+            work.calm_since_s = time.monotonic()
         (work.calm if calm else work.urgent).extend(names)
         self._wake.set()
 
@@ -210,6 +219,8 @@ class Mover:
             count_max = _COUNT_MAX if calm else _URGENT_COUNT_MAX
             if is_archive:
                 count_max = _OBJECT_COUNT_MAX
+                if calm and not self._has_company(work):
+                    return False
             names = _take([work.calm if calm else work.urgent], count_max)
         if not names:
             return False
@@ -230,11 +241,17 @@ class Mover:
         future.add_done_callback(partial(self._put_done, port, work, loaded))
         return True
 
+    def _has_company(self, work: _Work) -> bool:
+        """Whether what an archive is to have waits for no more."""
+        waited_s = time.monotonic() - work.calm_since_s
+        return len(work.calm) >= _OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
+
     def _may_move(self) -> bool:
-        now_ms = self._engine.clock.elapsed_ms()
-        gained = (now_ms - self._refilled_at) * self._bytes_per_s / 1_000
-        self._refilled_at = now_ms
-        self._allowance = min(self._allowance + gained, float(self._bytes_per_s))
+        # Devices are as fast as they are, whatever a manual clock says.
+        now_s = time.monotonic()
+        gained = (now_s - self._refilled_at_s) * self._bytes_per_s
+        self._refilled_at_s = now_s
+        self._allowance = min(self._allowance + gained, self._bytes_per_s * _BURST_S)
         return self._allowance > 0
 
     def _delete_some(self, port: Port, work: _Work) -> bool:
@@ -296,11 +313,14 @@ class Mover:
         self._copied(port, work, good)
 
     def _copied(self, port: Port, work: _Work, names: list[Name]) -> None:
+        for at in range(0, len(names), _URGENT_COUNT_MAX):
+            with self._engine.lock:
+                if self._engine.closed is None:
+                    some = names[at : at + _URGENT_COUNT_MAX]
+                    self._engine.keeping.copies_made(port.name, some)
         with self._engine.lock:
             work.under_way -= 1
             work.copied += len(names)
-            if self._engine.closed is None:
-                self._engine.keeping.copies_made(port.name, names)
         self._wake.set()
 
     def _failed(self, port: Port, work: _Work, loaded: Load, error: BaseException) -> None:

@@ -50,7 +50,7 @@ def told(broker: Broker) -> dict[str, int]:
 
 def drained(broker: Broker) -> list[str]:
     out: list[str] = []
-    while leases := broker.lease("q", count=1_000):
+    while leases := broker.lease("q", count=100):
         out += [lease.id for lease in leases]
         broker.ack("q", [lease.token for lease in leases])
     return out
@@ -95,7 +95,12 @@ def test_what_the_buffer_cannot_hold_is_left_out_and_counted(tmp_path, lake, clo
         lake.unlink()
         clock.advance(30_000)
         published(broker, 1)
-        assert len(drained(broker)) == 2_001
+        clock.advance(10)
+        for _ in range(21):
+            leases = broker.lease("q", count=100)
+            broker.ack("q", [lease.token for lease in leases])
+            clock.advance(10)
+        assert broker.stats("q")["totals"]["acked"] == 2_001
     rows = rows_of(lake)
     (gap,) = [row for row in rows if row["event"] == "gap"]
     assert (gap["reason"], gap["queue"], gap["message_id"]) == (

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Words
     from ebbmq.core.happened import Happened
 
-#: About what a batch takes beside its rows.
-_BATCH_BYTES: Final = 400
-_ROW_BYTES: Final = 64
+#: About what a batch takes, and each of its rows with its number.
+_BATCH_BYTES: Final = 800
+_ROW_BYTES: Final = 100
 
 
 class Decided(NamedTuple):

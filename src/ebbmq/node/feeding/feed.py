@@ -168,7 +168,9 @@ class Feed:
                 # More of the same does not mend a lake.
                 self._stop.wait(max(0, pause_ms) / 1_000)
             self._wake.clear()
-            self._work()
+            if not self._stop.is_set():
+                self._work()
+        self._work()  # what happened up to the end
 
     def _work(self) -> None:
         clock = self._engine.clock
@@ -206,7 +208,7 @@ class Feed:
             self._is_open = True
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
-        if due or self._snapshot_asked:
+        if (due or self._snapshot_asked) and not self._stop.is_set():
             self._snapshot_asked = False
             self._snapshot()
             self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms

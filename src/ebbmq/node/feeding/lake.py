@@ -7,6 +7,7 @@ appears as a whole or not at all: by a link in a directory, by a conditional put
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ebbmq.holding.bucket import Bucket
 
 _TEMPORARY: Final = ".part"
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 _SCHEMES: Final = ("s3", "gs", "az", "memory")
 
 
@@ -91,7 +93,7 @@ class DirectoryLake:
         self._make(place.parent)
         try:
             self._write(beside, data)
-            os.link(beside, place)
+            _name(beside, place)
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
@@ -103,7 +105,7 @@ class DirectoryLake:
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Name and size of every file below a directory."""
-        for at, _, names in os.walk(self._root / prefix):
+        for at, _, names in os.walk(self._root / prefix, onerror=_unless_absent):
             for name in names:
                 place = Path(at, name)
                 with contextlib.suppress(FileNotFoundError):
@@ -135,6 +137,22 @@ class DirectoryLake:
         directory.mkdir(parents=True, exist_ok=True)
         for each in missing:
             _sync(each.parent)
+
+
+def _name(beside: Path, place: Path) -> None:
+    """Give a file a name that no other has, also where there are no links."""
+    try:
+        os.link(beside, place)
+    except OSError as error:
+        if error.errno not in _NO_LINKS or place.exists():
+            raise
+        beside.rename(place)
+
+
+def _unless_absent(error: OSError) -> None:
+    """What cannot be listed is not taken for empty."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(directory: Path) -> None:

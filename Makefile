@@ -24,6 +24,8 @@ $(VENV)/bin/python:
 $(VENV)/run.stamp: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --require-hashes -r requirements/run.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	@# Where Python is told not to keep what it compiled, every start would compile it again.
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/run.stamp

@@ -16,7 +16,7 @@ from tests.crash.copies import holdings, stored, supposed, wait_until_settled
 from tests.crash.devices import Trio
 from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain, read_all
 from tests.crash.mounts import tmpfs
-from tests.history import check
+from tests.history import Options, check
 from tests.servers import Postgres, Valkey, wait_until
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ STRAINED = -50
 MOVED = 50
 #: One confirms once two devices have a message, the other at once and copies afterwards.
 QUEUES = ("twice", "later")
+OPTIONS = Options(resting=frozenset(QUEUES))
 #: The log is none of those chosen: what was moved is on the three devices alone.
 RULES = [
     {"id": "F", "weight": 90, "device": "file", "when": "IMPORTANCE > 5"},
@@ -149,7 +150,7 @@ def test_nothing_is_lost_or_back_when_a_device_is(tmp_path: Path, trio: Trio, fa
             wait_for(load, moments.randint(50, 100))
         wait_until(lambda: status(broker)[device].usable, "coming back")
         left = drain(broker, QUEUES)
-        assert check([*load.events(), *left]) == []
+        assert check([*load.events(), *left], OPTIONS) == []
         wait_until_settled(broker, "forgetting")
         assert stored(broker) == supposed(broker)
 
@@ -163,7 +164,7 @@ def test_every_message_can_be_had_while_a_device_is(tmp_path: Path, trio: Trio, 
             wait_until(lambda: off_the_log(broker, device) > MOVED, "moving")
         with trio.suffering(fault):
             left = drain(broker, QUEUES)
-        assert check([*load.events(), *left]) == []
+        assert check([*load.events(), *left], OPTIONS) == []
         # What it could not be told is what it must forget when it is back.
         wait_until_settled(broker, "forgetting")
         assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
@@ -189,7 +190,7 @@ def test_nothing_is_lost_or_back_when_one_device_after_another_fails(
                 events += read_all(broker, QUEUES)
             wait_until_settled(broker, f"after {suffered}")
         events += drain(broker, QUEUES)
-        assert check(events) == [], f"seed {device_faults}: {suffered}"
+        assert check(events, OPTIONS) == [], f"seed {device_faults}: {suffered}"
         wait_until_settled(broker, "forgetting")
         assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
 

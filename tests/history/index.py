@@ -43,6 +43,9 @@ class Options:
     dead_queues: Mapping[str, str] = field(default_factory=dict)
     #: Queues without failure penalty, fair share or priority changes while the history ran.
     ordered: frozenset[str] = frozenset()
+    #: Queues with bodies on devices: a message whose devices cannot be reached is leased, and rests
+    #: without anybody being told.
+    resting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

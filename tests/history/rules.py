@@ -181,7 +181,8 @@ def _attempt_steps(
         attempt = delivery.grant.attempt
         # A dead queue keeps the attempts of the source, so its first number is free.
         is_first_in_dead_queue = last == 0 and not message.sent
-        if not is_first_in_dead_queue and not low <= attempt <= last + 1 + hidden:
+        high = NEVER if message.queue in index.options.resting else last + 1 + hidden
+        if not is_first_in_dead_queue and not low <= attempt <= high:
             detail = f"attempt {attempt} after attempt {last}"
             yield Violation("attempts", message.queue, id_, detail)
         last, since = attempt, delivery.started

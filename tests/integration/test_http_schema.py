@@ -59,7 +59,7 @@ def aim(case: schemathesis.Case) -> None:
         body = whole(case.body)
         aim_rules(body, in_path="rule" in case.path_parameters)
         # The path says it; fixed once a queue is made; bounds between fields; names are printable.
-        for field in ("name", "partitions", "adapt", "dead_queue", "to"):
+        for field in ("name", "partitions", "adapt", "dead_queue", "privileged", "to"):
             body.pop(field, None)
         # Neither too long nor too short for any machine; an instant that is past is refused.
         for field, fit in (("wait_ms", 0), ("timeout_ms", 20_000), ("until_ms", (1 << 48) - 1)):

@@ -545,7 +545,7 @@ class TestLooking:
             broker.why(identity)
 
     def test_health_is_told(self, broker: Any) -> None:
-        told = {"ready": True, "problems": [], "damage": [], "devices": []}
+        told = {"ready": True, "problems": [], "damage": [], "devices": [], "feed": []}
         assert broker.health() == told
 
 

@@ -410,6 +410,7 @@ def health() -> Call[dict[str, Any]]:
             "problems": problems,
             "damage": found.damage,
             "devices": found.devices,
+            "feed": found.feed,
         }
 
     return Call(method="GET", path="/health/ready", read=read, accepts=_UNAVAILABLE)

@@ -39,6 +39,7 @@ RemovalReason = Literal[
     "damaged",
     "redriven",
     "lost",
+    "faded",
 ]
 
 
@@ -53,6 +54,8 @@ def _bounded(name: str, kind: Any) -> Any:
         return Annotated[int, Meta(ge=low, le=high)] | None
     if name == "dead_queue":
         return ShortText | None
+    if name == "privileged":
+        return tuple[ShortText, ...]
     bounds = SPEC_WHOLE.get(name) or SPEC_FLOATS.get(name)
     return Annotated[kind, Meta(ge=bounds[0], le=bounds[1])] if bounds else kind
 

@@ -143,10 +143,16 @@ class AgainstSets(RuleBasedStateMachine):
         naive.target = most
         naive.leaving -= wanted
         naive.pending |= wanted - known
-        gone = set()
+        outdated = spared & naive.pending
+        gone = outdated - {LOG}
+        naive.pending -= outdated
+        naive.dropping |= gone
         if spared & naive.copies and (naive.pending or naive.may_spare(naive.leaving | spared)):
             naive.leaving |= spared
-            gone = naive.settle()
+            gone |= naive.settle()
+        if outdated:
+            gone |= naive.settle()
+            naive.keep_what_is_left()
         assert set(changed.asked) == wanted - known
         assert set(changed.dropped) == gone
 

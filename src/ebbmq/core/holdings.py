@@ -228,7 +228,8 @@ class Holdings:
     ) -> Changed:
         """Set the target of many, ask for copies on what is wanted, then let go of what is spare.
 
-        As `set_target`, `add_copy` and `drop_copy` one after the other.
+        As `set_target`, `add_copy` and `drop_copy` one after the other; a spare copy that was asked
+        for and is not confirmed is asked for no more, and deleted should it be there.
         """
 
         def rearranged(holding: Holding) -> Holding:
@@ -238,11 +239,16 @@ class Holdings:
                 leaving=holding.leaving.difference(wanted),
                 pending=holding.pending.union(wanted).difference(known - holding.pending),
             )
+            outdated = after.pending.intersection(spare)
+            after = after._replace(
+                pending=after.pending - outdated, dropping=after.dropping | outdated - {LOG}
+            )
             for device in spare:
                 leaving = after.leaving | {device}
                 if device in after.copies and (after.pending or self._may_spare(after, leaving)):
                     after = self._settled(after._replace(leaving=leaving))
-            return after
+            # What was to leave for one of them leaves now, or not at all.
+            return self._keep_what_is_left(self._settled(after)) if outdated else after
 
         return self._change_all(names, rearranged)
 
@@ -461,7 +467,8 @@ class Holdings:
             changed.held.setdefault(after, []).extend(some)
             for device in sorted(after.pending - before.pending):
                 changed.asked.setdefault(device, []).extend(some)
-            for device in sorted(before.copies - after.copies):
+            gone = (before.copies - after.copies) | (after.dropping - before.dropping)
+            for device in sorted(gone):
                 changed.dropped.setdefault(device, []).extend(some)
         return changed
 

@@ -227,7 +227,8 @@ class Keeper:
         Whether that changes anything.
         """
         states, before = self.view().states, alike.stored.holding
-        rest = () if wanted.missing else before.staying().difference(wanted.copies)
+        here = before.staying() | before.pending
+        rest = () if wanted.missing else here.difference(wanted.copies)
         # A copy that cannot be reached is not judged.
         spare = sorted(name for name in rest if name in states and states[name].usable)
         base = name_of(alike.shard.partition.pid, 0)

@@ -11,20 +11,25 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+from crc32c import crc32c
+
+from ebbmq.core.block import KIND, LOW32, SIZE, STATE, Block
 from ebbmq.core.copies import LOG, name_of
+from ebbmq.core.row import FREE
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Key, Lack
 from ebbmq.node.log import log
-from ebbmq.node.outflow import is_intact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from ebbmq.core.partition import Row
+    from ebbmq.core.copies import Devices
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.keeper import Keeper
+    from ebbmq.policy.rules.properties import States
 
 
 class Away(enum.Enum):
@@ -39,7 +44,8 @@ Body = bytes | Away | None
 
 class _Sought(NamedTuple):
     seq: int
-    row: Row
+    length: int
+    crc: int
     #: Devices that have it, the best one first.
     devices: list[str]
 
@@ -48,7 +54,7 @@ def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     """Bodies of messages that the log does not have; None for one that is gone (lock is free)."""
     found: dict[int, Body] = dict.fromkeys(seqs)
     with engine.lock:
-        sought = [each for seq in seqs if (each := _seek(engine, shard, seq)) is not None]
+        sought = _seek(engine, shard, seqs) if seqs else []
     for each in sought:
         found[each.seq] = AWAY
     while sought:
@@ -73,14 +79,33 @@ def read_instead(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body
     return [found.get(seq) for seq in seqs]
 
 
-def _seek(engine: Engine, shard: Shard, seq: int) -> _Sought | None:
-    row = shard.partition.index.read(seq)
-    if row is None:
-        return None
-    copies = engine.holdings.of(name_of(shard.partition.pid, seq)).copies - {LOG}
+def _seek(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[_Sought]:
+    """Where bodies are, of messages that are there (the lock is held)."""
+    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    block, base = Block(words), name_of(shard.partition.pid, 0)
     states = engine.devices.states if engine.devices is not None else {}
-    usable = [device for device in copies if device in states and states[device].usable]
-    return _Sought(seq, row, sorted(usable, key=lambda device: (states[device].latency_ms, device)))
+    ways: dict[Devices, list[str]] = {}
+    out: list[_Sought] = []
+    for seq, state, length, crc, holding in zip(
+        seqs,
+        block.values(KIND, STATE),
+        block.values(SIZE, LOW32),
+        block.values(SIZE, LOW32 << 32, 32),
+        engine.holdings.of_many([base | seq for seq in seqs]),
+        strict=True,
+    ):
+        if state == FREE:
+            continue
+        way = ways.get(holding.copies)
+        if way is None:
+            way = ways[holding.copies] = _fastest_first(holding.copies, states)
+        out.append(_Sought(seq, length, crc, way))
+    return out
+
+
+def _fastest_first(copies: Devices, states: States) -> list[str]:
+    usable = [each for each in copies if each != LOG and each in states and states[each].usable]
+    return sorted(usable, key=lambda device: (states[device].latency_ms, device))
 
 
 def _ask(
@@ -96,7 +121,7 @@ def _ask(
     asked: list[tuple[str, list[_Sought], Future[list[bytes | Lack]]]] = []
     for device, several in by_device.items():
         assert devices is not None
-        keys = [key_of(engine, shard, each.seq) for each in several]
+        keys = keys_of(engine, shard, [each.seq for each in several])
         asked.append((device, several, devices.ports[device].get(keys)))
     left: list[_Sought] = []
     for device, several, future in asked:
@@ -108,7 +133,7 @@ def _ask(
             continue
         lost: dict[int, bool] = {}
         for each, body in zip(several, bodies, strict=True):
-            if isinstance(body, bytes) and is_intact(body, each.row):
+            if isinstance(body, bytes) and len(body) == each.length and crc32c(body) == each.crc:
                 found[each.seq] = body
                 continue
             left.append(each._replace(devices=each.devices[1:]))
@@ -138,6 +163,7 @@ def _mark_lost(
             found[seq] = None
 
 
-def key_of(engine: Engine, shard: Shard, seq: int) -> Key:
-    """The name of a message's copies on every device."""
-    return Key(engine.directory.identity.uuid, shard.partition.pid, seq)
+def keys_of(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Key]:
+    """The names of messages' copies on every device."""
+    uuid, pid = engine.directory.identity.uuid, shard.partition.pid
+    return [Key(uuid, pid, seq) for seq in seqs]

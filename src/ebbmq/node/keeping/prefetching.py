@@ -12,9 +12,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
+from ebbmq.core.block import BYTE, IMPORTANCE_BIT, KIND, STATE, Block
 from ebbmq.core.copies import name_of
-from ebbmq.core.row import READY
+from ebbmq.core.row import FREE, READY
 from ebbmq.errors import Overloaded
+from ebbmq.node import fetching
 from ebbmq.node.keeping import reading
 
 if TYPE_CHECKING:
@@ -110,15 +114,30 @@ class Prefetcher:
 
     def _fetch(self, wish: _Wish) -> None:
         engine, shard = self._engine, wish.shard
-        partition = shard.partition
-        bodies = reading.read(engine, shard, wish.seqs)
         with engine.lock:
-            for seq, body in zip(wish.seqs, bodies, strict=True):
-                self._wished.discard(name_of(partition.pid, seq))
-                row = partition.index.read(seq)
-                if row is None or not isinstance(body, bytes):
-                    continue
-                if not wish.ahead:
+            # Whoever was faster has read it, and nobody waits for it any more.
+            wanted = _ready(shard, wish.seqs) if wish.ahead else [(seq, 0) for seq in wish.seqs]
+        seqs = [seq for seq, _ in wanted]
+        bodies = reading.read(engine, shard, seqs)
+        base = name_of(shard.partition.pid, 0)
+        with engine.lock:
+            self._wished.difference_update([base | seq for seq in wish.seqs])
+            if wish.ahead:
+                if wanted:
+                    fetching.admit(shard, wanted, bodies)
+                return
+            for seq, body in zip(seqs, bodies, strict=True):
+                if isinstance(body, bytes) and shard.partition.index.state_of(seq) != FREE:
                     self.keep(shard, seq, body)
-                elif row[0] == READY:
-                    shard.resident.admit(seq, row[2], body)
+
+
+def _ready(shard: Shard, seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """(seq, importance) of those that wait to be delivered (the lock is held)."""
+    block = Block(shard.partition.index.words_of(np.array(seqs, dtype=np.uint64)))
+    states = block.values(KIND, STATE)
+    importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+    return [
+        (seq, importance)
+        for seq, state, importance in zip(seqs, states, importances, strict=True)
+        if state == READY
+    ]

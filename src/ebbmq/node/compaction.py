@@ -18,7 +18,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import held
-from ebbmq.core.copies import name_of
+from ebbmq.core.copies import Changed, name_of
 from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.journal import scan
 from ebbmq.journal.segment import OLD
@@ -165,6 +165,7 @@ class Compactor:
                 if not seqs or self._engine.closed is not None:
                     return
                 self._move(shard, self._few(shard, seqs))
+            self._engine.let_others_in()
 
     def _few(self, shard: Shard, seqs: list[int]) -> list[int]:
         """As many as may be copied under one hold of the lock."""
@@ -196,6 +197,7 @@ class Compactor:
         engine = self._engine
         if not number & OLD:
             obituaries = self._facts_that_matter(number)
+            self._tell_of_copies(obituaries)
             with engine.lock:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:
                     return
@@ -258,19 +260,33 @@ class Compactor:
                     for seq in living[at : at + limits.RECORD_ROWS_MAX]
                 ]
                 out.append(fact.state(pid, entries))
-            out += self._copies(pid, told.held, shard)
         return out
 
-    def _copies(self, pid: int, seqs: set[int], shard: Shard) -> list[fact.Fact]:
+    def _tell_of_copies(self, found: dict[int, _Told]) -> None:
+        """Say again where bodies are, some at a time: what changes meanwhile is told after it."""
+        engine = self._engine
+        for pid, told in found.items():
+            seqs = sorted(told.held)
+            for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
+                with engine.lock:
+                    shard = engine.catalog.shards.get(pid)
+                    if shard is None or engine.closed is not None:
+                        break
+                    engine.append(self._copies(shard, seqs[at : at + limits.RECORD_ROWS_MAX]))
+                engine.let_others_in()
+
+    def _copies(self, shard: Shard, seqs: list[int]) -> list[fact.Fact]:
         """What is true now of the copies of messages that are there, or not yet forgotten."""
-        holdings = self._engine.holdings
-        return held.pack(
-            holdings.fact_of(name)
-            for seq in sorted(seqs)
-            if shard.partition.index.state_of(seq) != FREE
-            or holdings.tombstone(name_of(pid, seq)) is not None
-            for name in (name_of(pid, seq),)
-        )
+        holdings, base = self._engine.holdings, name_of(shard.partition.pid, 0)
+        names = [base | seq for seq in seqs]
+        states = shard.partition.index.column(np.array(seqs, dtype=np.uint64), "state").tolist()
+        changed = Changed({})
+        for name, state, holding in zip(names, states, holdings.of_many(names), strict=True):
+            if state != FREE:
+                changed.held.setdefault(holding, []).append(name)
+            elif (tombstone := holdings.tombstone(name)) is not None:
+                changed.gone.setdefault(tombstone.waiting, []).append(name)
+        return held.pack_changed(changed)
 
 
 def _rows_in(page: Page, segment: int) -> list[int]:

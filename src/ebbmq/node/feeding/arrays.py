@@ -11,13 +11,14 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
+from ebbmq.node.feeding.expanding import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ebbmq.node.feeding.expanding import Records, Texts
+    from ebbmq.node.feeding.expanding import Columns, Texts
 
     #: By partition: its queue, and which partition of it.
     Places = Mapping[int, tuple[str, int]]
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: Every 16 bits as four hexadecimal digits.
 _FOURS: Final = np.frombuffer("".join(f"{each:04x}" for each in range(65_536)).encode(), np.uint32)
 _EVENTS: Final = schema_of(EVENTS)
+#: Columns that have a longer name in the lake.
+_CALLED: Final = {"rate": "decay_rate", "score": "decay_score"}
 #: Columns of which each value is near the one before it.
 _DELTAS: Final = {
     "seq": "DELTA_BINARY_PACKED",
@@ -40,41 +43,52 @@ _GROUP_ROWS: Final = 128 * 1024
 
 
 def events_table(
-    pieces: Sequence[Records], texts: Texts, places: Places, node: str, boot: int
+    pieces: Sequence[Columns], texts: Texts, places: Places, node: str, boot: int
 ) -> pa.Table:
     """Events as the table they are in the lake; texts that repeat are codes and their meaning."""
-    queues = [places_of(records["pid"], places, texts) for records in pieces]
+    queues = [places_of(columns["pid"], places, texts) for columns in pieces]
     own = texts.code(node)
     words = pa.array(texts.all(), pa.string())
     return pa.concat_tables(
-        _events(records, words, known, (own, boot))
-        for records, known in zip(pieces, queues, strict=True)
+        _events(columns, words, known, (own, boot))
+        for columns, known in zip(pieces, queues, strict=True)
     )
 
 
 def _events(
-    records: Records, words: pa.Array, queues: tuple[Codes, pa.Array], told_by: tuple[int, int]
+    told: Columns, words: pa.Array, queues: tuple[Codes, pa.Array], told_by: tuple[int, int]
 ) -> pa.Table:
-    count, (node, boot) = len(records), told_by
+    count, (node, boot) = len(told["number"]), told_by
     columns = {
-        "node": coded(np.full(count, node), words),
+        "node": coded(np.full(count, node, dtype=np.int32), words),
         "boot": pa.repeat(pa.scalar(boot, pa.int64()), count),
-        "seq": plain(records["number"]),
-        "at_ms": plain(records["at_ms"]),
+        "seq": plain(told["number"]),
+        "at_ms": plain(told["at_ms"]),
         "queue": coded(queues[0], words),
         "partition": queues[1],
-        "message_id": message_ids(records["pid"], records["seq"]),
-        "generation": plain(records["generation"]),
-        "decay_rate": plain(records["rate"], np.isnan(records["rate"])),
-        "decay_score": plain(records["score"], np.isnan(records["score"])),
+        "message_id": message_ids(told["pid"], told["seq"]),
+        "generation": plain(told["generation"].astype(np.int32)),
+        "event": coded(told["event"], words),
     }
-    for name in ("event", "reason", "consumer", "device"):
-        columns[name] = coded(records[name], words, records[name] == 0)
-    for name in ("bytes", "failures", "latency_ms"):
-        columns[name] = plain(records[name], records[name] < 0)
-    for name in ("importance", "ttl_ms", "delay_ms", "enqueued_at_ms"):
-        columns[name] = plain(records[name], records[name] == 0)
+    for name, absent in ABSENT.items():
+        column, values = _CALLED.get(name, name), told.get(name)
+        kind = _EVENTS.field(column).type
+        if values is None:
+            columns[column] = _nothing(kind, count, words)
+            continue
+        lacking = np.isnan(values) if absent != absent else values == absent  # noqa: PLR0124
+        mask = lacking if lacking.any() else None
+        if kind == pa.string():
+            columns[column] = coded(values, words, mask)
+        else:
+            columns[column] = plain(values.astype(kind.to_pandas_dtype(), copy=False), mask)
     return table_of(columns, _EVENTS)
+
+
+def _nothing(kind: pa.DataType, count: int, words: pa.Array) -> pa.Array:
+    if kind == pa.string():
+        return pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()), words)
+    return pa.nulls(count, kind)
 
 
 def table_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
@@ -102,7 +116,7 @@ def coded(
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), words)
 
 
-def places_of(pids: npt.NDArray[np.uint32], places: Places, texts: Texts) -> tuple[Codes, pa.Array]:
+def places_of(pids: npt.NDArray[Any], places: Places, texts: Texts) -> tuple[Codes, pa.Array]:
     """The queue and the number in it of each partition; what is about no message has neither."""
     known, which = _distinct(pids)
     found = [places.get(int(pid), ("", -1)) for pid in known]
@@ -111,13 +125,13 @@ def places_of(pids: npt.NDArray[np.uint32], places: Places, texts: Texts) -> tup
     return queues[which], plain(numbers[which])
 
 
-def _distinct(pids: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _distinct(pids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     if (pids == pids[0]).all():
         return pids[:1], np.zeros(len(pids), dtype=np.int32)
     return np.unique(pids, return_inverse=True)
 
 
-def message_ids(pids: npt.NDArray[np.uint32], seqs: npt.NDArray[np.uint64]) -> pa.Array:
+def message_ids(pids: npt.NDArray[Any], seqs: npt.NDArray[np.uint64]) -> pa.Array:
     """Ids of messages as publishers are told them; empty for partition 0, which there is not."""
     known, which = _distinct(pids)
     if len(known) == 1 and known[0]:

@@ -1,4 +1,4 @@
-"""Batches of what happened, taken apart: one record an event, all of a kind at a time.
+"""Batches of what happened, taken apart into columns: all events of a kind at a time.
 
 Everything is done on arrays. A loop over events would keep the interpreter busy, and with it the
 threads that publish.
@@ -6,13 +6,27 @@ threads that publish.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ebbmq.core import facts as fact
 from ebbmq.core import happened as core
 from ebbmq.core import row as rows
+from ebbmq.core.block import (
+    BYTE,
+    DEAD,
+    DUE,
+    ENQUEUED,
+    IMPORTANCE_BIT,
+    KIND,
+    LEASE,
+    LOW32,
+    RATE_BIT,
+    SIZE,
+    STATE,
+    as_words,
+)
 from ebbmq.core.happened import Happened
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap, Numbered
@@ -22,34 +36,28 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ebbmq.core.block import Words
     from ebbmq.core.happened import Rows
 
-    Records = npt.NDArray[np.void]
     Ints = npt.NDArray[np.int64]
+    #: By name, all of one length.
+    Columns = dict[str, npt.NDArray[Any]]
 
-#: An event before it has texts. Absent: 0 in texts and times, below 0 in counts, NaN in shares.
-EVENT: Final = np.dtype(
-    [
-        ("number", "<i8"),
-        ("at_ms", "<i8"),
-        ("pid", "<u4"),
-        ("seq", "<u8"),
-        ("generation", "<i4"),
-        ("event", "<u4"),
-        ("reason", "<u4"),
-        ("importance", "<i4"),
-        ("rate", "<f8"),
-        ("ttl_ms", "<i8"),
-        ("delay_ms", "<i8"),
-        ("bytes", "<i8"),
-        ("failures", "<i4"),
-        ("enqueued_at_ms", "<i8"),
-        ("latency_ms", "<i8"),
-        ("consumer", "<u4"),
-        ("device", "<u4"),
-        ("score", "<f8"),
-    ]
-)
+#: What stands for nothing in each column of events, where some have it and others do not.
+ABSENT: Final[dict[str, float]] = {
+    "reason": 0,
+    "importance": 0,
+    "rate": float("nan"),
+    "ttl_ms": 0,
+    "delay_ms": 0,
+    "bytes": -1,
+    "failures": -1,
+    "enqueued_at_ms": 0,
+    "latency_ms": -1,
+    "consumer": 0,
+    "device": 0,
+    "score": float("nan"),
+}
 _NAMES: Final = {
     core.PUBLISHED: "published",
     core.SCHEDULED: "scheduled",
@@ -63,9 +71,10 @@ _NAMES: Final = {
 _ENDS: Final = (core.ACKED, core.RETRIED, core.RELEASED, core.LEASE_EXPIRED)
 #: Reasons that are events themselves; the others are reasons of `removed`.
 _BY_AGE: Final = (Reason.STALE, Reason.EXPIRED)
-_PIECE_EVENTS: Final = 32 * 1024
+_PIECE_EVENTS: Final = 64 * 1024
 _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)
+_LOW32: Final = np.uint64(LOW32)
 
 
 class Texts:
@@ -97,13 +106,16 @@ def in_pieces(told: Sequence[Numbered]) -> Iterator[list[Numbered]]:
         yield piece
 
 
-def expand(told: Sequence[Numbered], texts: Texts) -> Records:
-    """One record for each event, by number."""
+def expand(told: Sequence[Numbered], texts: Texts) -> Columns:
+    """The columns of some events, by number; what none of them has is left out.
+
+    Always there: number, at_ms, pid, seq, generation, event. Texts are codes.
+    """
     kinds: dict[int | str, list[Numbered]] = {}
     for each in told:
         kind = each.told.event if isinstance(each.told, Happened) else type(each.told).__name__
         kinds.setdefault(kind, []).append(each)
-    parts: list[Records] = []
+    parts: list[Columns] = []
     for kind, some in kinds.items():
         if kind == core.REMOVED:
             parts.append(_removed(some, texts))
@@ -113,52 +125,73 @@ def expand(told: Sequence[Numbered], texts: Texts) -> Records:
             parts.append(_decided(some, texts))
         else:
             parts.append(_happened(some, texts))
-    if len(parts) == 1:
-        return parts[0]
-    whole = np.concatenate(parts)
-    return whole[np.argsort(whole["number"], kind="stable")]
+    return parts[0] if len(parts) == 1 else _in_order(parts)
 
 
-def _begin(told: Sequence[Numbered]) -> tuple[Records, Ints, Ints]:
-    """Records with what every batch says of all its events; their counts and places."""
+def _in_order(parts: Sequence[Columns]) -> Columns:
+    """Events of several kinds, by number."""
+    order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: np.concatenate(
+            [
+                part[name] if name in part else np.full(len(part["number"]), ABSENT[name])
+                for part in parts
+            ]
+        ).take(order)
+        for name in names
+    }
+
+
+def _begin(told: Sequence[Numbered]) -> tuple[Columns, Ints, Ints]:
+    """What every batch says of all its events; their counts and places."""
     counts = np.array([each.told.messages for each in told], dtype=np.int64)
-    out = np.zeros(int(counts.sum()), dtype=EVENT)
-    places = np.arange(len(out)) - np.repeat(np.cumsum(counts) - counts, counts)
-    out["number"] = places + np.repeat([each.number for each in told], counts)
-    out["at_ms"] = np.repeat([each.told.at_ms for each in told], counts)
-    out["rate"] = out["score"] = np.nan
-    out["failures"] = out["bytes"] = out["latency_ms"] = -1
+    total = int(counts.sum())
+    places = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    out = {
+        "number": places + np.repeat([each.number for each in told], counts),
+        "at_ms": np.repeat(np.array([each.told.at_ms for each in told]), counts),
+    }
     return out, counts, places
 
 
-def _happened(told: Sequence[Numbered], texts: Texts) -> Records:
+def _happened(told: Sequence[Numbered], texts: Texts) -> Columns:
     """Events of one kind whose rows are known."""
     out, counts, places = _begin(told)
     batches = [each.told for each in told if isinstance(each.told, Happened)]
     kind = batches[0].event
     if kind == core.SCHEDULED:
         batches = [_only_scheduled(batch) for batch in batches]
-    known = np.frombuffer(b"".join([packed(batch.rows) for batch in batches]), dtype=rows.DTYPE)
-    out["pid"] = np.repeat([batch.pid for batch in batches], counts)
-    out["event"] = texts.code(_NAMES[kind])
+    known = _by_word([batch.rows for batch in batches])
+    out["pid"] = np.repeat(np.array([batch.pid for batch in batches]), counts)
+    out["event"] = np.full(len(places), texts.code(_NAMES[kind]))
     if batches[0].seqs is None:
-        out["seq"] = places + np.repeat([batch.first for batch in batches], counts)
+        firsts = np.repeat([batch.first for batch in batches], counts)
+        out["seq"] = (places + firsts).astype(np.uint64)
     else:
         out["seq"] = np.concatenate([np.asarray(batch.seqs, np.uint64) for batch in batches])
     _fill(out, known)
     if kind == core.LEASED:
         out["generation"] += 1
-        out["consumer"] = np.repeat([texts.code(batch.name) for batch in batches], counts)
+        if any(batch.name for batch in batches):
+            out["consumer"] = np.repeat([texts.code(batch.name) for batch in batches], counts)
     elif kind in _ENDS:
-        due_ms = (known["due"] & _LOW48).astype(np.int64)
+        due_ms = (known[DUE] & _LOW48).astype(np.int64)
         began_ms = due_ms - np.repeat([batch.lease_ms for batch in batches], counts)
         out["latency_ms"] = np.maximum(out["at_ms"] - began_ms, 0)
-        out["delay_ms"] = np.repeat([batch.delay_ms for batch in batches], counts)
+        if any(batch.delay_ms for batch in batches):
+            out["delay_ms"] = np.repeat([batch.delay_ms for batch in batches], counts)
     elif kind != core.PEEKED:
-        waits = known["state"] == rows.SCHEDULED
-        due_ms = (known["due"] & _LOW48).astype(np.int64)
-        out["delay_ms"] = np.where(waits, due_ms - out["at_ms"], 0)
+        _delay(out, known)
     return out
+
+
+def _delay(out: Columns, known: Words) -> None:
+    """How long messages wait before they can be leased, where any do."""
+    waits = (known[KIND] & np.uint64(STATE)) == rows.SCHEDULED
+    if waits.any():
+        due_ms = (known[DUE] & _LOW48).astype(np.int64)
+        out["delay_ms"] = np.where(waits, due_ms - out["at_ms"], 0)
 
 
 def _only_scheduled(batch: Happened) -> Happened:
@@ -167,6 +200,11 @@ def _only_scheduled(batch: Happened) -> Happened:
     waiting = np.flatnonzero(known["state"] == rows.SCHEDULED)
     seqs = (waiting + batch.first).astype(np.uint64)
     return batch._replace(seqs=seqs, rows=known[waiting].tobytes())
+
+
+def _by_word(known: Sequence[Rows]) -> Words:
+    """Each word of all rows, one after the other: fields are looked at one by one."""
+    return np.ascontiguousarray(as_words(b"".join([packed(each) for each in known])).T)
 
 
 def packed(known: Rows) -> bytes:
@@ -178,35 +216,39 @@ def packed(known: Rows) -> bytes:
     return b"".join([rows.ROW.pack(*row) for row in known])
 
 
-def _fill(out: Records, known: Records) -> None:
-    """What a row tells."""
-    enqueued = (known["enqueued"] & _LOW48).astype(np.int64)
-    dead = (known["dead"] & _LOW48).astype(np.int64)
-    out["generation"] = known["generation"]
-    out["importance"] = known["importance"]
-    out["rate"] = known["rate"] / rows.RATE_UNIT
-    out["ttl_ms"] = np.where(dead > 0, dead - enqueued, 0)
-    out["bytes"] = known["length"]
-    out["failures"] = known["enqueued"] >> _HIGH
-    out["enqueued_at_ms"] = enqueued
+def _fill(out: Columns, known: Words) -> None:
+    """What rows tell."""
+    kind, enqueued, dead = known[KIND], known[ENQUEUED], known[DEAD] & _LOW48
+    out["generation"] = (known[LEASE] & _LOW32).astype(np.int32)
+    out["importance"] = (kind >> np.uint64(IMPORTANCE_BIT) & np.uint64(BYTE)).astype(np.int32)
+    out["rate"] = (kind >> np.uint64(RATE_BIT)) / rows.RATE_UNIT
+    out["bytes"] = (known[SIZE] & _LOW32).astype(np.int64)
+    out["failures"] = (enqueued >> _HIGH).astype(np.int32)
+    out["enqueued_at_ms"] = (enqueued & _LOW48).astype(np.int64)
+    if dead.any():
+        out["ttl_ms"] = np.where(dead > 0, dead.astype(np.int64) - out["enqueued_at_ms"], 0)
 
 
-def _removed(told: Sequence[Numbered], texts: Texts) -> Records:
+def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
     """Messages that left other than by ack, by their removal records."""
-    out, _, _ = _begin(told)
+    out, _, places = _begin(told)
     batches = [each.told for each in told if isinstance(each.told, Happened)]
     known = np.frombuffer(
         b"".join([packed(batch.rows) for batch in batches]), dtype=fact.REMOVAL_DTYPE
     )
-    out["at_ms"] = known["at_ms"]
-    out["pid"] = known["pid"]
-    out["seq"] = known["seq"]
-    out["generation"] = known["attempts"]
-    out["importance"] = known["importance"]
-    out["bytes"] = known["bytes"]
-    out["failures"] = known["failures"]
-    out["enqueued_at_ms"] = known["enqueued_at_ms"]
     reasons = known["reason"]
+    out |= {
+        "at_ms": known["at_ms"].astype(np.int64),
+        "pid": known["pid"].astype(np.int64),
+        "seq": known["seq"].copy(),
+        "generation": known["attempts"].astype(np.int32),
+        "importance": known["importance"].astype(np.int32),
+        "bytes": known["bytes"].astype(np.int64),
+        "failures": known["failures"].astype(np.int32),
+        "enqueued_at_ms": known["enqueued_at_ms"].astype(np.int64),
+        "reason": np.zeros(len(places), dtype=np.int64),
+        "event": np.zeros(len(places), dtype=np.int64),
+    }
     for reason, text in REASON_TEXT.items():
         of_it = reasons == int(reason)
         if of_it.any():
@@ -218,15 +260,15 @@ def _removed(told: Sequence[Numbered], texts: Texts) -> Records:
     return out
 
 
-def _decided(told: Sequence[Numbered], texts: Texts) -> Records:
+def _decided(told: Sequence[Numbered], texts: Texts) -> Columns:
     """What became of copies; of a message that is gone only its number is known."""
     out, counts, _ = _begin(told)
     batches = [each.told for each in told if isinstance(each.told, Decided)]
-    known = np.frombuffer(b"".join([packed(batch.rows) for batch in batches]), dtype=rows.DTYPE)
+    known = _by_word([batch.rows for batch in batches])
     _fill(out, known)
-    gone = known["state"] == rows.FREE
-    out["failures"][gone] = out["bytes"][gone] = -1
-    out["rate"][gone] = np.nan
+    gone = (known[KIND] & np.uint64(STATE)) == rows.FREE
+    for name in ("bytes", "failures", "rate"):
+        out[name][gone] = ABSENT[name]
     out["pid"] = np.repeat([batch.pid for batch in batches], counts)
     out["seq"] = np.concatenate([batch.seqs for batch in batches])
     out["event"] = np.repeat([texts.code(batch.event) for batch in batches], counts)
@@ -237,9 +279,14 @@ def _decided(told: Sequence[Numbered], texts: Texts) -> Records:
     return out
 
 
-def _gaps(told: Sequence[Numbered], texts: Texts) -> Records:
-    out, _, _ = _begin(told)
-    out["event"] = texts.code("gap")
+def _gaps(told: Sequence[Numbered], texts: Texts) -> Columns:
+    """Of no message: there is no partition 0."""
+    out, counts, _ = _begin(told)
+    for name in ("pid", "generation"):
+        out[name] = np.zeros(len(counts), dtype=np.int64)
+    out["seq"] = np.zeros(len(counts), dtype=np.uint64)
+    out["event"] = np.full(len(counts), texts.code("gap"))
     missing = [each.told.missing for each in told if isinstance(each.told, Gap)]
-    out["reason"] = [texts.code(f"{count} events before this are missing") for count in missing]
+    reasons = [texts.code(f"{count} events before this are missing") for count in missing]
+    out["reason"] = np.array(reasons, dtype=np.int64)
     return out

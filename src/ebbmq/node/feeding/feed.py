@@ -214,7 +214,8 @@ class Feed:
             self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
 
     def _write_events(self) -> None:
-        while self._write_some():
+        # What comes meanwhile waits for its turn: small files are dear.
+        while self._write_some() >= _EVENTS_AT_ONCE:
             self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
@@ -270,10 +271,11 @@ class Feed:
         self._is_alive()
         return part
 
-    def _write_some(self) -> bool:
+    def _write_some(self) -> int:
+        """Write what is there, up to one file an hour of it; returns how many events."""
         told = self.buffer.take(_EVENTS_AT_ONCE)
         if not told:
-            return False
+            return 0
         texts = Texts()
         pieces = [expand(piece, texts) for piece in in_pieces(told)]
         table = arrays.events_table(pieces, texts, self._places, self._node, self.files.boot)
@@ -300,4 +302,4 @@ class Feed:
             raise
         self.buffer.let_go()
         self.events_written += len(instants)
-        return True
+        return len(instants)

@@ -1,7 +1,9 @@
 """Where the feed is written: a directory, or an object store through obstore.
 
 Files are written whole under names that did not exist; one that counts is on its device. A manifest
-appears as a whole or not at all: by a link in a directory, by a conditional put in a store.
+appears as a whole or not at all: by a link in a directory, by a conditional put in a store. A power
+cut may take the last manifest, never a file that a manifest names: file systems keep the order of
+names, so directories need no flush, which others on the same disk would wait for.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class DirectoryLake:
     def write(self, path: str, data: bytes) -> None:
         """Write a file that did not exist, down to the device."""
         place = self._root / path
-        self._make(place.parent)
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._write(place, data)
         except OSError:
@@ -84,20 +86,18 @@ class DirectoryLake:
             with contextlib.suppress(OSError):
                 place.unlink(missing_ok=True)
             raise
-        _sync(place.parent)
 
     def publish(self, path: str, data: bytes) -> None:
         """Write a file beside, then give it its name."""
         place = self._root / path
         beside = place.with_name(place.name + _TEMPORARY)
-        self._make(place.parent)
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._write(beside, data)
             _name(beside, place)
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
-        _sync(place.parent)
 
     def read(self, path: str) -> bytes:
         """A small file."""
@@ -131,13 +131,6 @@ class DirectoryLake:
             file.flush()
             os.fsync(file.fileno())
 
-    def _make(self, directory: Path) -> None:
-        """Make a directory so that it is there after a power cut, too."""
-        missing = [each for each in (directory, *directory.parents) if not each.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-        for each in missing:
-            _sync(each.parent)
-
 
 def _name(beside: Path, place: Path) -> None:
     """Give a file a name that no other has, also where there are no links."""
@@ -153,14 +146,6 @@ def _unless_absent(error: OSError) -> None:
     """What cannot be listed is not taken for empty."""
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ObjectLake:

@@ -40,7 +40,7 @@ def test_a_signal_ends_it_cleanly_also_when_somebody_waits_for_a_message(
     assert "stopped" in server.log()
     assert "Traceback" not in server.log()
     with Broker.open(tmp_path / "data") as broker:
-        told = {"ready": True, "problems": [], "damage": [], "devices": []}
+        told = {"ready": True, "problems": [], "damage": [], "devices": [], "feed": []}
         assert broker.health() == told
 
 

@@ -12,8 +12,8 @@ import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
+from ebbmq.checksum import crc32c
 from ebbmq.core.block import KIND, LOW32, SIZE, STATE, Block
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.core.row import FREE

@@ -140,7 +140,7 @@ def enable(session: Session, rule_id: str) -> None:
     _tell(session, view, f"rule {rule_id} counts again")
 
 
-@rules.command(short_help="Have a rule not count for now.")
+@rules.command(short_help="Switch a rule off; it stays on the list.")
 @click.argument("rule_id", metavar="ID")
 @anywhere_options
 @pass_session

@@ -287,7 +287,7 @@ class Keeper:
             self._engine.open_held()
 
     def _hand_over(self, changed: Changed, position: int, mover: Mover) -> None:
-        """Have copies made and deleted; what is not asked for now is when there are devices."""
+        """Have copies made, and deleted once the facts are on the device up to a position."""
         for device, names in changed.asked.items():
             mover.put_many(names, device, calm=True)
         for device, names in changed.dropped.items():

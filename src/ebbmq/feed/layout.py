@@ -3,6 +3,8 @@
     events/date=2026-11-16/hour=03/node=a/00000012-000000001.parquet
     events/_manifests/date=2026-11-16/0001700000000000-a-00000012-000000001.json
     catalog/at=1700000000000/node=a/part-00000.parquet
+    plans/run=20261116T030000Z-1/part-00000.parquet
+    plans/_manifests/date=2026-11-16/0001700000000000-pipeline-00000000-000000001.json
 
 Files are found by manifests alone; directories are for people and for clearing old days away.
 """
@@ -23,6 +25,8 @@ REPORTS: Final = "reports"
 #: Readers of Parquet directories skip names that start with an underscore.
 MANIFESTS: Final = "_manifests"
 REJECTED: Final = "_rejected"
+#: Who writes plans, rates and profiles: the node of their manifests.
+PIPELINE: Final = "pipeline"
 #: Which store writes under a node's name.
 NODES: Final = "_nodes"
 
@@ -56,6 +60,35 @@ def events_file(at_ms: int, node: str, boot: int, number: int) -> str:
 def catalog_file(at_ms: int, node: str, number: int) -> str:
     """A file of a node's snapshot at an instant."""
     return f"{CATALOG}/at={at_ms:016d}/node={segment(node)}/part-{number:05d}.parquet"
+
+
+def run_directory(table: str, run: str) -> str:
+    """Where a run of the pipeline has its files of a table: plans, rates, profiles."""
+    return f"{table}/run={segment(run)}"
+
+
+def plan_file(run: str, number: int) -> str:
+    """A file of a run's plan."""
+    return f"{run_directory(PLANS, run)}/part-{number:05d}.parquet"
+
+
+def rate_file(run: str, number: int) -> str:
+    """A file of the decay factors a run recommends."""
+    return f"{run_directory(RATES, run)}/part-{number:05d}.parquet"
+
+
+def profile_file(run: str, number: int) -> str:
+    """A file of the latencies a run found."""
+    return f"{run_directory(PROFILES, run)}/part-{number:05d}.parquet"
+
+
+def told_in(path: str, key: str) -> str | None:
+    """The value a name gives for a key, as in `run=..`; None where it gives none."""
+    for part in path.split("/"):
+        name, found, value = part.partition("=")
+        if found and name == key:
+            return value_of(value)
+    return None
 
 
 def manifest_file(table: str, at_ms: int, node: str, boot: int, number: int) -> str:

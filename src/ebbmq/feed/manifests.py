@@ -13,6 +13,7 @@ import msgspec
 from ebbmq.errors import ClientError
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
+from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.traces import TRACE
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
 
 FORMAT: Final = 1
-TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, TRACE)}
+TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, RATES, TRACE)}
 
 
 class UnknownFeed(ClientError):

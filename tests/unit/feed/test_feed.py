@@ -100,3 +100,11 @@ def test_a_nodes_name_leads_nowhere_else_and_can_be_read_back(node: str) -> None
     assert part
     assert not set(part) & {"/", ".", "="}
     assert layout.value_of(part) == node
+
+
+@pytest.mark.parametrize("run", ["20261116T030000Z-1", "a/b", "..", "node=x"])
+def test_a_run_is_told_by_the_names_of_its_files(run: str) -> None:
+    for path in (layout.plan_file(run, 0), layout.rate_file(run, 1), layout.profile_file(run, 2)):
+        assert layout.told_in(path, "run") == run
+        assert layout.told_in(path, "node") is None
+        assert path.count("/") == 2

@@ -16,7 +16,6 @@ _KINDS: Final[dict[str, T.DataType]] = {
     "float64": T.DoubleType(),
     "bool": T.BooleanType(),
     "texts": T.ArrayType(T.StringType()),
-    "text_map": T.MapType(T.StringType(), T.StringType()),
 }
 
 

@@ -16,7 +16,6 @@ _KINDS: Final = {
     "float64": pa.float64(),
     "bool": pa.bool_(),
     "texts": pa.list_(pa.string()),
-    "text_map": pa.map_(pa.string(), pa.string()),
 }
 
 

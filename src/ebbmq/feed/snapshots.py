@@ -43,10 +43,5 @@ CATALOG: Final = Table(
         Column("devices", "texts", "where its copies are, best first"),
         optional("review_at_ms", "int64", "when to look at it again; absent for never"),
         Column("policy_version", "int64", "of the queue's parameters it was judged by"),
-        optional("type", "text", "what the body is"),
-        optional("key", "text", "its routing key"),
-        optional("store", "text", "the device its publisher asked for"),
-        optional("client_id", "text", "the authenticated client that published it"),
-        optional("headers", "text_map", "its headers"),
     ),
 )

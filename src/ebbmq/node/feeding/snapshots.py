@@ -43,7 +43,6 @@ _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.
 _STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
 assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
-_NAMES: Final = ("type", "key", "store", "client_id")
 
 
 class _Copied(NamedTuple):
@@ -150,8 +149,6 @@ class Snapshot:
             "policy_version": pa.repeat(pa.scalar(page.terms.version, pa.int64()), count),
         }
         columns |= self._reads(page, enqueued) | self._copies(page)
-        columns |= {name: pa.nulls(count, pa.string()) for name in _NAMES}
-        columns["headers"] = pa.nulls(count, _SCHEMA.field("headers").type)
         return arrays.table_of(columns, _SCHEMA)
 
     def _reads(self, page: _Copied, enqueued: Ints) -> dict[str, pa.Array]:

@@ -15,6 +15,7 @@ from ebbmq.cli.demo import demo
 from ebbmq.cli.devices import devices
 from ebbmq.cli.doctor import doctor
 from ebbmq.cli.peek import peek
+from ebbmq.cli.pipeline import pipeline
 from ebbmq.cli.publish import publish
 from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
@@ -65,6 +66,7 @@ for command in (
     rules,
     removals,
     why,
+    pipeline,
     simulate,
     bench,
     backup,

@@ -1,0 +1,30 @@
+"""`ebbmq pipeline`: what Spark makes of a fleet's lake; one module per command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ebbmq.cli.session import common_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from click import Command
+
+COMMANDS: Sequence[Command] = ()
+
+
+@click.group(short_help="Plans, rates and reports of a lake, on Spark.")
+@common_options
+def pipeline() -> None:
+    """Make decisions for a whole fleet from what its brokers wrote into a lake.
+
+    \b
+    Brokers whose configuration names a lake ([feed], lake = "..") write it; see docs/pipeline.md.
+    """
+
+
+for command in COMMANDS:
+    pipeline.add_command(command)

@@ -61,6 +61,8 @@ class Queue:
         self.waiters: deque[Callable[[], None]] = deque()
         self.next_shard = 0
         self.paused = False
+        #: Which change of its parameters these are; plans made for others are outdated.
+        self.version = 1
         self.rates = Rates()
 
     def add(self, shard: Shard) -> None:
@@ -102,6 +104,7 @@ class DeclaredQueue(msgspec.Struct, frozen=True):
     pids: list[int]
     next_seqs: list[int]
     paused: bool = False
+    version: int = 0
 
 
 class DeclaredTopic(msgspec.Struct, frozen=True):
@@ -170,6 +173,11 @@ class Catalog:
             raise unknown("queue", name, self.queues)
         return found
 
+    def version_of(self, name: str) -> int:
+        """Which change of its parameters a queue has; 0 if there is none of that name."""
+        found = self.queues.get(name)
+        return 0 if found is None else found.version
+
     def topic(self, name: str) -> DeclaredTopic:
         """The topic of that name.
 
@@ -192,6 +200,7 @@ class Catalog:
                     [shard.partition.pid for shard in queue.shards],
                     [shard.partition.index.next_seq for shard in queue.shards],
                     queue.paused,
+                    queue.version,
                 )
                 for queue in self.queues.values()
             ],

@@ -110,6 +110,7 @@ def open_resident(engine: Engine, partition: Partition, spec: QueueSpec) -> Resi
 
 def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
     queue.spec = spec
+    queue.version += 1
     now_ms = engine.now_ms()
     for shard in queue.shards:
         partition = shard.partition

@@ -208,7 +208,7 @@ class Recovery:
                 queue.spec = entry.spec
                 for shard in queue.shards:
                     shard.partition.adopt(entry.spec)
-            queue.paused = entry.paused
+            queue.paused, queue.version = entry.paused, entry.version
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
                 self._name_gap(shard.partition.pid, next_seq)

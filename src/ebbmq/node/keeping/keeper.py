@@ -76,7 +76,7 @@ class Keeper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._holdings = engine.holdings
-        self.placing = Placing(engine.config.client)
+        self.placing = Placing(engine.config.client, engine.catalog.version_of)
         self.reviewer = Reviewer(engine)
         self.decisions = Decisions()
         self.mover: Mover | None = None

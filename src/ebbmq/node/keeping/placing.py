@@ -18,6 +18,8 @@ from ebbmq.policy.placement import Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ebbmq.core.partition import Batch, Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
@@ -50,13 +52,15 @@ class Answer(NamedTuple):
 class Placing:
     """Asks the rules for messages of one node."""
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: str, version_of: Callable[[str], int]) -> None:
         """Makes one.
 
         Args:
             client: who published what no other client is noted for.
+            version_of: which change of its parameters the queue of a name has.
         """
         self._client = client
+        self._version_of = version_of
         self._view: View | None = None
         #: What is asked of the devices in it.
         self._seen: object = None
@@ -71,7 +75,8 @@ class Placing:
         """What a queue asks of placement."""
         known = self._terms.get(spec.name)
         if known is None or known[0] is not spec:
-            known = self._terms[spec.name] = spec, Terms.of(spec, default=LOG)
+            terms = Terms.of(spec, default=LOG, version=self._version_of(spec.name))
+            known = self._terms[spec.name] = spec, terms
         return known[1]
 
     def answers(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Answer]:

@@ -14,6 +14,7 @@ from ebbmq.errors import ClientError
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
+from ebbmq.feed.settings import Settings
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.traces import TRACE
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
 
 FORMAT: Final = 1
+# Fields of structs are looked up at run time, hence no names for type checkers only.
+JudgedBy = Settings | None
 TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, RATES, TRACE)}
 
 
@@ -54,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     last_seq: int | None = None
     first_at_ms: int | None = None
     last_at_ms: int | None = None
+    #: Of a snapshot: what its messages were judged by.
+    settings: JudgedBy = None
 
 
 class _Head(msgspec.Struct):

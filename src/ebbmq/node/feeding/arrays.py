@@ -181,6 +181,8 @@ def encode(table: pa.Table) -> pa.Buffer:
         write_statistics=[name for name in _SOUGHT if name in table.column_names],
         # What is a code here is a text to whoever reads it.
         store_schema=False,
+        # So that readers pass over pages of a group, too.
+        write_page_index=True,
     ) as writer:
         writer.write_table(table, row_group_size=_GROUP_ROWS)
         writer.add_key_value_metadata(table.schema.metadata)
@@ -190,6 +192,13 @@ def encode(table: pa.Table) -> pa.Buffer:
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """One table of several."""
     return pa.concat_tables(tables).unify_dictionaries()
+
+
+def by_review(table: pa.Table) -> pa.Table:
+    """Messages in the order in which they are to be looked at: most readers want the first few."""
+    # Most of them are in order already, because ages are.
+    order = pc.sort_indices(table, [("review_at_ms", "ascending")])
+    return table.take(order)
 
 
 def where(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> pa.Table:

@@ -24,6 +24,7 @@ from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided
 from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
 from ebbmq.node.feeding.files import Files
+from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
 from ebbmq.node.feeding.snapshots import Snapshot
 from ebbmq.node.log import log
@@ -247,6 +248,7 @@ class Feed:
                 parts,
                 self._engine.clock.wall_ms(),
                 instants=(snapshot.at_ms, snapshot.at_ms),
+                settings=settings_of(self._engine),
             )
         except BaseException:
             self.files.give_up(parts)
@@ -265,7 +267,7 @@ class Feed:
                 self._stop.wait((time.perf_counter() - began) * _REST)
 
     def _write_part(self, at_ms: int, number: int, tables: Sequence[Table]) -> Part:
-        whole = arrays.joined(tables)
+        whole = arrays.by_review(arrays.joined(tables))
         path = layout.catalog_file(at_ms, self._node, number)
         part = self.files.write(path, arrays.encode(whole), len(whole))
         self._is_alive()

@@ -19,6 +19,7 @@ from ebbmq.node.log import log
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbmq.feed.settings import Settings
     from ebbmq.feed.table import Table
     from ebbmq.node.feeding.lake import Lake
 
@@ -127,6 +128,7 @@ class Files:
         at_ms: int,
         seqs: tuple[int, int] | None = None,
         instants: tuple[int, int] | None = None,
+        settings: Settings | None = None,
     ) -> None:
         """Make files visible together, then keep within the bounds."""
         number = self.number()
@@ -142,6 +144,7 @@ class Files:
             last_seq=seqs[1] if seqs else None,
             first_at_ms=instants[0] if instants else None,
             last_at_ms=instants[1] if instants else None,
+            settings=settings,
         )
         path = layout.manifest_file(table.name, at_ms, self._node, self.boot, number)
         packed = manifests.encode(manifest)

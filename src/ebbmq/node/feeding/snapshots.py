@@ -17,8 +17,10 @@ from ebbmq.core.copies import NORMAL, name_of
 from ebbmq.core.reviews import ages_of
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.snapshots import CATALOG, STATES
-from ebbmq.node.feeding import arrays
+from ebbmq.node.feeding import arrays, judging
+from ebbmq.node.feeding.judging import Judged
 from ebbmq.node.keeping import telling
+from ebbmq.policy.advice import Kept
 from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.policy.placement import Terms
+    from ebbmq.policy.rules.properties import States
 
     Ints = npt.NDArray[np.int64]
 
@@ -164,6 +167,8 @@ class Snapshot:
             review_at[at] = crossing_ms or 0
         days = (self.at_ms - enqueued) / limits.DAY_MS
         faded = decay_score(days, present, score.base, score.per_day, score.access_bonus)
+        judged = Judged(page.terms, self._kept(), page.holdings, faded, enqueued)
+        review_at = judging.review_at(judged, review_at, self.at_ms)
         return {
             "access_rate": arrays.plain(rate),
             "access_at_ms": arrays.plain(read_at),
@@ -171,10 +176,21 @@ class Snapshot:
             "review_at_ms": arrays.plain(review_at, review_at == 0),
         }
 
+    def _kept(self) -> list[Kept]:
+        """The distinct ways messages are kept."""
+        states = self._states()
+        return [
+            Kept(each.replicas, each.target, len(each.copies), telling.tier_of(each.copies, states))
+            for each in self._holdings
+        ]
+
+    def _states(self) -> States:
+        devices = self._engine.devices
+        return {} if devices is None else devices.states
+
     def _copies(self, page: _Copied) -> dict[str, pa.Array]:
         """Where messages are; most are as all the others."""
-        devices = self._engine.devices
-        states = {} if devices is None else devices.states
+        states = self._states()
         known, which = list(self._holdings), page.holdings
         there = [
             sorted(each.copies, key=lambda name: states[name].latency_ms if name in states else 0)

@@ -1,0 +1,84 @@
+"""What messages of a snapshot are judged by, and which of them a plan would do something about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
+from ebbmq.node import looking
+from ebbmq.policy.advice import Kept, advised
+from ebbmq.policy.decay import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from ebbmq.node.engine import Engine
+    from ebbmq.policy.placement import Terms
+
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+
+_OF_QUEUES = tuple(
+    name for name in QueueParameters.__struct_fields__ if name not in ("name", "version")
+)
+_OF_DEVICES = DeviceRoom.__struct_fields__
+_WAITS: Final = 1
+_URGENT: Final = 2
+
+
+def settings_of(engine: Engine) -> Settings:
+    """The parameters of a node's queues and the room on its devices."""
+    devices = [
+        DeviceRoom(**{name: getattr(each, name) for name in _OF_DEVICES})
+        for each in looking.devices(engine)
+    ]
+    with engine.lock:
+        terms = engine.keeping.placing.terms
+        queues = [
+            QueueParameters(
+                name=queue.spec.name,
+                version=terms(queue.spec).version,
+                **{name: getattr(queue.spec, name) for name in _OF_QUEUES},
+            )
+            for queue in engine.catalog.queues.values()
+        ]
+    return Settings(queues=tuple(queues), devices=tuple(devices))
+
+
+class Judged(NamedTuple):
+    """Messages of a queue as a plan sees them, by columns."""
+
+    terms: Terms
+    #: The distinct ways messages are kept, and which of these each has.
+    kept: Sequence[Kept]
+    which: npt.NDArray[np.int32]
+    scores: Floats
+    enqueued: Ints
+
+
+def review_at(judged: Judged, crossing: Ints, now_ms: int) -> Ints:
+    """When messages are to be looked at; 0 for never.
+
+    At once where a plan has something to do, else when their score crosses a threshold; what was
+    published a moment ago is left alone until it is evaluated, unless it lacks a copy.
+    """
+    terms, kept, which, scores, enqueued = judged
+    acts = np.array([[_acts(each, terms, phase) for phase in Phase] for each in kept])
+    if not acts.any():
+        return crossing
+    phases = (scores > terms.score.medium).astype(np.int8)
+    phases[scores > terms.score.high] = int(Phase.FADED)
+    urgency = acts[which, phases]
+    evaluated = np.maximum(enqueued + terms.evaluate_every_ms, now_ms)
+    return np.select([urgency == _URGENT, urgency == _WAITS], [now_ms, evaluated], crossing)
+
+
+def _acts(kept: Kept, terms: Terms, phase: Phase) -> int:
+    """Whether a plan has something to do: not, once the message is evaluated, or at once."""
+    if advised(kept, terms, phase, young=True) is not None:
+        return _URGENT
+    return _WAITS if advised(kept, terms, phase, young=False) is not None else 0

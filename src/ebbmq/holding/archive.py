@@ -1,22 +1,23 @@
 """The packs of one store in a bucket: what is in them, what of it is dead, and making thin ones go.
 
     archive/store=HEX/queue=NAME/pack-NNNNNNNNNN.parquet   messages (pack.py), never changed
-    archive/store=HEX/_dead/dead-NNNNNNNNNN                rows of packs that are no longer wanted:
-                                                           "EBD1", u32 crc, (u32 pack, u32 body_at)*
+    archive/store=HEX/_dead/dead-NNNNNNNNNN                rows of packs that are no longer wanted
+    archive/store=HEX/_upkeep/                             packs on offer (mapping.py)
 
-Packs and dead marks are numbered in one sequence. The row of a key in the highest pack is its copy.
+Packs and dead marks are numbered in one sequence. Among the rows of a key that are not marked as
+dead, the one in the highest pack is its copy.
 
 Invariants:
 1. A number is used once: a dead mark with a higher number stays behind when packs go.
 2. A row that a higher pack replaced is marked dead before any pack is deleted, else it could come
    back when the higher one goes.
 3. A pack is deleted only after what was live in it is stored, and verified, in another.
+4. Rows of an offered pack that do not count are marked dead before it is one of ours.
 """
 
 from __future__ import annotations
 
 import hashlib
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -25,9 +26,9 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.errors import DamagedRecord, StorageFailed
-from ebbmq.holding import pack
+from ebbmq.holding import dead_marks, pack
 from ebbmq.holding.contract import Copy, Key, Lack, Stored
-from ebbmq.holding.pack_index import Entries, PackIndex
+from ebbmq.holding.pack_index import Entries, PackIndex, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,13 +36,12 @@ if TYPE_CHECKING:
     from ebbmq.holding.bucket import Bucket
 
 ROOT: Final = "archive"
+UPKEEP: Final = "_upkeep"
 PACK_BYTES: Final = 64 * limits.MIB
 #: As many packs of one queue and of similar size become one.
 _SIMILAR_MAX: Final = 8
 _DEAD_OBJECTS_MAX: Final = 32
 _TAIL_GUESS_BYTES: Final = 256 * limits.KIB
-_DEAD_HEAD: Final = Struct("<4sI")
-_DEAD_MAGIC: Final = b"EBD1"
 _SEGMENT_CHARS_MAX: Final = 200
 #: The directory Hive and Spark take for "no value".
 _NO_QUEUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -168,10 +168,45 @@ class Archive:
         self._drop_empty()
         return True
 
+    def adopt(self, path: str, rows: pack.Rows, origins: Entries) -> int:
+        """Take a pack that was offered as one of ours; returns how many of its rows count.
+
+        A row counts if its message's copy is still the row that it was copied from. A pack of which
+        less than half counts is refused: 0, and nothing is changed.
+
+        Args:
+            path: where it is, below `_upkeep`; its parent's name is the directory of its queue.
+            rows: what its footer says.
+            origins: pack and body_at of what each row is a copy of.
+        """
+        self._clear_doubts()
+        pairs = zip(rows["pid"].tolist(), rows["seq"].tolist(), strict=True)
+        found = self._index.find([Key(self._store, pid, seq) for pid, seq in pairs])
+        counts = (found["pack"] == origins["pack"]) & (found["body_at"] == origins["body_at"])
+        for name in ("crc", "body_bytes", "envelope_bytes"):
+            counts &= found[name] == rows[name]
+        kept, stale = rows[counts], rows[~counts]
+        if 2 * len(kept) < len(rows) or not len(kept):
+            return 0
+        self._number += 1
+        number = self._number
+        if len(stale):
+            self._unsaved.append(entries_of(number, stale))
+            self._save_dead()
+        mine = f"{self._root}/{path.split('/')[-2]}/pack-{number:010d}.parquet"
+        self._doubtful.append(mine)
+        size = self._bucket.move(path, mine)
+        self._doubtful.remove(mine)
+        self._packs[number] = _Pack(mine, size)
+        self._enter(number, kept, stale)
+        self._save_dead()
+        self._drop_empty()
+        return len(kept)
+
     # Opening
 
     def _load(self) -> None:
-        self._bucket.sweep(self._root)
+        self._bucket.sweep(self._root, spare=UPKEEP)
         packs: dict[int, _Pack] = {}
         for path, size in self._bucket.list(f"{self._root}/"):
             name = path.rpartition("/")[2]
@@ -193,10 +228,8 @@ class Archive:
         except DamagedRecord:
             found.readable = False
             return
-        self._enter(number, rows)
-        gone = rows[np.isin(rows["body_at"], dead[number])] if number in dead else rows[:0]
-        keys = zip(gone["pid"].tolist(), gone["seq"].tolist(), strict=True)
-        self._count_dead(self._index.remove([Key(self._store, pid, seq) for pid, seq in keys]))
+        is_dead = np.isin(rows["body_at"], dead.get(number, ()))
+        self._enter(number, rows[~is_dead], rows[is_dead])
 
     def _footer(self, found: _Pack) -> bytes:
         start = max(0, found.size - _TAIL_GUESS_BYTES)
@@ -212,20 +245,15 @@ class Archive:
         """body_at of the dead rows of each pack."""
         parts = []
         for number in sorted(self._dead_objects):
-            data = self._bucket.get(self._dead_path(number)) or b""
-            marks = data[_DEAD_HEAD.size :]
-            if data[: _DEAD_HEAD.size] != _DEAD_HEAD.pack(_DEAD_MAGIC, crc32c.crc32c(marks)):
+            try:
+                parts.append(dead_marks.unpack(self._bucket.get(self._dead_path(number)) or b""))
+            except DamagedRecord as error:
                 raise StorageFailed(
                     f"{self._dead_path(number)} in {self._bucket.where} is damaged",
                     "restore that object, or evict the device: going on could bring back "
                     "messages that were acked",
-                )
-            parts.append(np.frombuffer(marks, "<u4").reshape(-1, 2))
-        marks_of = np.concatenate(parts) if parts else np.zeros((0, 2), "<u4")
-        return {
-            number: marks_of[marks_of[:, 0] == number, 1]
-            for number in np.unique(marks_of[:, 0]).tolist()
-        }
+                ) from error
+        return dead_marks.by_pack(parts)
 
     # Packs
 
@@ -240,8 +268,11 @@ class Archive:
         self._packs[self._number] = _Pack(path, len(data))
         self._enter(self._number, rows)
 
-    def _enter(self, number: int, rows: pack.Rows) -> None:
-        self._packs[number].rows = len(rows)
+    def _enter(self, number: int, rows: pack.Rows, dead: pack.Rows | None = None) -> None:
+        """Count a pack in: rows that are copies, and rows that are none."""
+        self._packs[number].rows = len(rows) + (0 if dead is None else len(dead))
+        if dead is not None and len(dead):
+            self._count_dead(entries_of(number, dead))
         self._retire(self._index.add(number, rows))
 
     def _retire(self, entries: Entries) -> None:
@@ -294,8 +325,7 @@ class Archive:
             for number, marks_of in self._dead().items():
                 if number in self._packs:
                     numbers.append(np.stack([np.full_like(marks_of, number), marks_of], axis=1))
-        marks = np.concatenate(numbers).astype("<u4").tobytes()
-        data = _DEAD_HEAD.pack(_DEAD_MAGIC, crc32c.crc32c(marks)) + marks
+        data = dead_marks.pack(np.concatenate(numbers))
         self._number += 1
         number = self._number
         self._bucket.put_whatever_the_space(self._dead_path(number), data)

@@ -184,11 +184,34 @@ class Bucket:
         except (BaseError, OSError) as error:
             raise self._failed(f"writing {path}", error) from error
 
-    def sweep(self, prefix: str) -> None:
-        """Delete what an interrupted put left in a local directory, which listings do not show."""
+    def move(self, path: str, to: str) -> int:
+        """Give an object a name that no other has, all at once; returns its size.
+
+        Raises:
+            StorageFailed: it is not there under that name, or there was one.
+        """
+        try:
+            if self._size(to):
+                raise StorageFailed(
+                    f"{to} in {self.where} was written by somebody else",
+                    "see that no second broker runs on a copy of this data directory",
+                )
+            # A service copies a whole object or nothing; in a directory it is the same file.
+            obstore.rename(self._store, path, to)
+            self._sync(to)
+            return self._size(to)
+        except (BaseError, OSError) as error:
+            raise self._failed(f"moving {path} to {to}", error) from error
+
+    def sweep(self, prefix: str, *, spare: str = "") -> None:
+        """Delete what an interrupted put left in a local directory, which listings do not show.
+
+        Others may be writing in directories of the name `spare`.
+        """
         if self.root is not None:
             for left in (self.root / prefix).rglob("*#*"):
-                left.unlink(missing_ok=True)
+                if spare not in left.parts:
+                    left.unlink(missing_ok=True)
 
     def _sync(self, path: str) -> None:
         if self.root is None:

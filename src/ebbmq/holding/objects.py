@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ebbmq.errors import StorageFailed
+from ebbmq.holding.adopting import Adoption
 from ebbmq.holding.archive import ROOT, Archive
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ebbmq.holding.bucket import Bucket
+    from ebbmq.holding.contract import Adopted
 
 _PROBE: Final = f"{ROOT}/_probe"
 _T = TypeVar("_T")
@@ -32,19 +34,29 @@ class ObjectDevice:
     should be large; small packs and those that are mostly dead are rewritten as they add up.
     """
 
-    def __init__(self, spec: DeviceSpec, bucket: Bucket, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        bucket: Bucket,
+        clock: Callable[[], float],
+        *,
+        tidies: bool = True,
+    ) -> None:
         """Describe the device; the first call reads the footers of its packs.
 
         Args:
             spec: what this device is.
             bucket: where the objects are.
             clock: seconds that never go back, for the latency of a probe.
+            tidies: rewrite packs as they add up; if not, only when there is no room otherwise.
         """
         assert not (spec.durable and bucket.is_volatile)
         self._spec = spec
         self._bucket = bucket
         self._clock = clock
+        self._tidies = tidies
         self._archives: dict[bytes, Archive] = {}
+        self._adoptions: dict[bytes, Adoption] = {}
         self._others_bytes: int | None = None
         self._closed = False
 
@@ -65,7 +77,7 @@ class ObjectDevice:
         self._admit(sum(len(data) for _, made in encoded for _, data, _ in made))
         for archive, made in encoded:
             archive.put(made)
-            _tidy(archive)
+            self._tidy(archive)
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
         """The bodies in the order of the keys, each checked against its checksum."""
@@ -81,12 +93,24 @@ class ObjectDevice:
         for store, part in _by_store(keys, _STORE_OF_KEY).items():
             archive = self._archive(store)
             archive.delete(part)
-            _tidy(archive)
+            self._tidy(archive)
 
     def scan(self, store: bytes) -> Iterator[Stored]:
         """Every copy of that store as of the call."""
         self._check()
         return iter(self._archive(store).stored())
+
+    def adopt(self, store: bytes) -> Adopted | None:
+        """Take the next of the packs that the pipeline offers; None if it offers none."""
+        self._check()
+        going_on = self._adoptions.pop(store, None)
+        adoption = going_on or Adoption.find(self._bucket, self._archive(store), store)
+        if adoption is None:
+            return None
+        told = adoption.step()
+        if told.left:
+            self._adoptions[store] = adoption
+        return told
 
     def probe(self) -> Probe:
         """Write a small object as durably as a put, and tell the space."""
@@ -141,15 +165,15 @@ class ObjectDevice:
                     "choose another device, or raise its capacity_bytes",
                 )
 
+    def _tidy(self, archive: Archive) -> None:
+        """Rewrite what is worth it; what was asked for is done, whether or not this works."""
+        if self._tidies:
+            with contextlib.suppress(StorageFailed, DeviceFull):
+                archive.compact()
+
     def _check(self) -> None:
         if self._closed:
             raise StorageFailed(f"device {self._spec.name!r} is closed", "open it again")
-
-
-def _tidy(archive: Archive) -> None:
-    """Rewrite what is worth it; what was asked for is done, whether or not this works."""
-    with contextlib.suppress(StorageFailed, DeviceFull):
-        archive.compact()
 
 
 def _by_store(values: Sequence[_T], store_of: Callable[[_T], bytes]) -> dict[bytes, list[_T]]:

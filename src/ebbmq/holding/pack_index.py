@@ -57,10 +57,7 @@ class PackIndex:
         for pid in np.unique(rows["pid"]).tolist():
             part = rows[rows["pid"] == pid]
             part = part[np.argsort(part["seq"], kind="stable")]
-            entries = np.zeros(len(part), ENTRY)
-            for name in _FROM_ROW:
-                entries[name] = part[name]
-            entries["pack"] = pack
+            entries = entries_of(pack, part)
             seqs = part["seq"].copy()
             runs = self._partitions.setdefault(pid, [])
             replaced.append(_taken(runs, seqs))
@@ -95,6 +92,15 @@ class PackIndex:
             for run in runs:
                 alive = run.entries["pack"] != 0
                 yield pid, run.seqs[alive], run.entries[alive]
+
+
+def entries_of(pack: int, rows: Rows) -> Entries:
+    """Rows of a pack as entries."""
+    entries = np.zeros(len(rows), ENTRY)
+    for name in _FROM_ROW:
+        entries[name] = rows[name]
+    entries["pack"] = pack
+    return entries
 
 
 def _live(parts: list[Entries]) -> Entries:

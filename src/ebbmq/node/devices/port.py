@@ -17,6 +17,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from ebbmq import limits
 from ebbmq.errors import EbbError, StorageFailed
 from ebbmq.holding.contract import DeviceFull
 from ebbmq.node.devices.calls import PENDING_BYTES_MAX, Call, Verb, Waiting
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.errors import InvalidSpec
-    from ebbmq.holding.contract import Copy, Key, Lack, MissingPackage, Probe, Stored
+    from ebbmq.holding.contract import Adopted, Copy, Key, Lack, MissingPackage, Probe, Stored
     from ebbmq.node.clock import Clock
     from ebbmq.node.devices.talking import Openable
     from ebbmq.policy.rules.properties import DeviceState
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("ebbmq")
 #: What a key takes in a request, about.
 _KEY_BYTES: Final = 64
+#: What an object store may have to copy to take a pack; it sets how long that may last.
+_ADOPT_BYTES: Final = 16 * limits.MIB
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
@@ -113,6 +116,10 @@ class Port:
     def scan(self, store: bytes) -> Future[list[Stored]]:
         """Every copy of that store."""
         return self._submit("scan", (store,), 0)
+
+    def adopt(self, store: bytes) -> Future[Adopted | None]:
+        """Take the next of what the pipeline offers to that store."""
+        return self._submit("adopt", (store,), _ADOPT_BYTES)
 
     @property
     def pending_bytes(self) -> int:

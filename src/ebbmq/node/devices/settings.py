@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,6 +49,8 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeout_ms: int = 10_000
     #: A call that takes longer, for each MiB in it, is given up and the circuit opens.
     stall_ms: int = 5_000
+    #: Who rewrites packs of an object store: the broker as they add up, or the pipeline.
+    upkeep: Literal["broker", "pipeline"] = "broker"
     status: StatusSpec = StatusSpec()
 
     def spec(self, name: str) -> DeviceSpec:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
-from ebbmq.holding.contract import DeviceFull, MissingPackage
+from ebbmq.holding.contract import Adopting, DeviceFull, MissingPackage
 
 if TYPE_CHECKING:
     from ebbmq.holding.contract import Device, DeviceSpec, Probe
@@ -86,6 +86,9 @@ class Talking:
                 return [None] * len(calls)
             case "scan":
                 return [list(device.scan(calls[0].given[0]))]
+            case "adopt":
+                store = calls[0].given[0]
+                return [device.adopt(store) if isinstance(device, Adopting) else None]
             case "get":
                 bodies = iter(device.get_many([key for call in calls for key in call.given]))
                 return [[next(bodies) for _ in call.given] for call in calls]

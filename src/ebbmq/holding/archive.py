@@ -27,13 +27,16 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.errors import DamagedRecord, StorageFailed
 from ebbmq.holding import dead_marks, pack
+from ebbmq.holding.columns import by_queue
 from ebbmq.holding.contract import Copy, Key, Lack, Stored
 from ebbmq.holding.pack_index import Entries, PackIndex, entries_of
+from ebbmq.holding.pack_table import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq.holding.bucket import Bucket
+    from ebbmq.holding.columns import Columns
 
 ROOT: Final = "archive"
 UPKEEP: Final = "_upkeep"
@@ -104,7 +107,7 @@ class Archive:
         """The packs that these copies make: directory, bytes and rows."""
         made = []
         for directory, part in _parts(copies):
-            data, rows = pack.write(pack.table_of(part))
+            data, rows = pack.write(table_of(part))
             made.append((directory, data, rows))
         return made
 
@@ -375,27 +378,12 @@ class Archive:
         return pack.chosen(table, wanted)
 
 
-def _parts(copies: Sequence[Copy]) -> Iterator[tuple[str, list[Copy]]]:
+def _parts(copies: Sequence[Copy]) -> Iterator[tuple[str, Columns]]:
     """Cut a batch into packs: by queue, and by size."""
-    names = {None if copy.properties is None else copy.properties.queue for copy in copies}
-    if len(names) == 1 and sum([len(copy.payload) for copy in copies]) <= PACK_BYTES:
-        yield _directory(names.pop()), list(copies)
-        return
-    queues: dict[str | None, list[Copy]] = {}
-    for copy in copies:
-        name = None if copy.properties is None else copy.properties.queue
-        queues.setdefault(name, []).append(copy)
-    for queue, part in queues.items():
-        directory = _directory(queue)
-        cut: list[Copy] = []
-        nbytes = 0
-        for copy in part:
-            if cut and nbytes + len(copy.payload) > PACK_BYTES:
-                yield directory, cut
-                cut, nbytes = [], 0
-            cut.append(copy)
-            nbytes += len(copy.payload)
-        yield directory, cut
+    for part in by_queue(copies):
+        directory = _directory(None if part.told is None else part.told.queue)
+        for cut in part.cut(PACK_BYTES):
+            yield directory, cut
 
 
 def _directory(queue: str | None) -> str:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ebbmq.errors import StorageFailed
 from ebbmq.holding.adopting import Adoption
 from ebbmq.holding.archive import ROOT, Archive
+from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ebbmq.holding.bucket import Bucket
     from ebbmq.holding.contract import Adopted
@@ -68,10 +69,16 @@ class ObjectDevice:
     def put_many(self, copies: Sequence[Copy]) -> None:
         """Keep the copies; they were read back and compared once this returns."""
         self._check()
-        latest = list({copy.key: copy for copy in copies}.values())
-        self._admit(sum([len(copy.payload) for copy in latest]))
+        parts: Mapping[bytes, Sequence[Copy]]
+        if isinstance(copies, Batch):
+            parts, nbytes = {copies.store: copies}, copies.nbytes
+        else:
+            latest = list({copy.key: copy for copy in copies}.values())
+            parts = _by_store(latest, _STORE_OF_COPY)
+            nbytes = sum([len(copy.payload) for copy in latest])
+        self._admit(nbytes)
         encoded = []
-        for store, part in _by_store(latest, _STORE_OF_COPY).items():
+        for store, part in parts.items():
             archive = self._archive(store)
             encoded.append((archive, archive.encoded(part)))
         self._admit(sum(len(data) for _, made in encoded for _, data, _ in made))

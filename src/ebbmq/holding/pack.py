@@ -21,30 +21,28 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
-from ebbmq.core import envelope
 from ebbmq.errors import DamagedRecord
+from ebbmq.holding.pack_table import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from ebbmq.holding.contract import Copy
-
 FORMAT: Final = b"1"
 #: A group is what a Parquet reader must fetch at least; a larger message has one of its own.
 GROUP_BYTES: Final = limits.MIB
 _GROUP_ROWS: Final = 16_384
+#: What the properties of a message take in a group, about.
+_ROW_BYTES: Final = 64
 _LENGTH_BYTES: Final = 4
 _TAIL: Final = Struct("<I4s")
 TAIL_BYTES: Final = _TAIL.size
@@ -65,24 +63,6 @@ ROW: Final = np.dtype(
 _INDEXED: Final = ("pid", "seq", "envelope_bytes", "body_bytes", "crc")
 Rows = np.ndarray[Any, np.dtype[np.void]]
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("pid", pa.int64(), nullable=False),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("importance", pa.int32()),
-        pa.field("enqueued_at", pa.timestamp("ms", tz="UTC")),
-        pa.field("dead_at", pa.timestamp("ms", tz="UTC")),
-        pa.field("decay_rate", pa.float64()),
-        pa.field("type", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("producer_id", pa.string()),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),
-        pa.field("crc", pa.int64(), nullable=False),
-        pa.field("envelope", pa.binary(), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
-    ]
-)
 _RAW: Final = ("envelope", "body")
 _SMALL: Final = [name for name in SCHEMA.names if name not in (*_RAW, "headers")]
 _COMPRESSION: Final = {
@@ -94,41 +74,11 @@ _COMPRESSION: Final = {
 _DICTIONARIES: Final = ["importance", "decay_rate", "type", "headers.key_value.key"]
 
 
-#: In place of the properties of a message of which nothing but its key is known.
-_UNKNOWN: Final = ("", None, None, None, None)
-
-
-def table_of(copies: Sequence[Copy]) -> pa.Table:
-    """Copies as rows, in the order of their keys so that neighbours stay neighbours."""
-    ordered = sorted(copies, key=attrgetter("key"))
-    splits = [0 if c.properties is None else c.properties.headers_bytes for c in ordered]
-    blocks = [c.payload[:split] for c, split in zip(ordered, splits, strict=True)]
-    read = [_envelope(block) if block else envelope.EMPTY for block in blocks]
-    known = [c.properties or _UNKNOWN for c in ordered]
-    columns: dict[str, list[Any]] = {
-        "id": [f"{pid:x}-{seq:x}" for (_, pid, seq), *_ in ordered],
-        "pid": [c.key.pid for c in ordered],
-        "seq": [c.key.seq for c in ordered],
-        "importance": [p[1] for p in known],
-        "enqueued_at": [p[2] for p in known],
-        "dead_at": [p[3] for p in known],
-        "decay_rate": [p[4] for p in known],
-        "type": [e.type for e in read],
-        "key": [e.key for e in read],
-        "producer_id": [e.id for e in read],
-        "headers": [None if e.headers is None else list(e.headers.items()) for e in read],
-        "crc": [c.crc for c in ordered],
-        "envelope": blocks,
-        "body": [c.payload[s:] if s else c.payload for c, s in zip(ordered, splits, strict=True)],
-    }
-    return pa.table([pa.array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
-
-
 def write(table: pa.Table) -> tuple[bytes, Rows]:
     """The bytes of a pack with these rows, and where each row is in it."""
     rows = np.zeros(table.num_rows, ROW)
     for name in ("pid", "seq", "crc"):
-        rows[name] = table.column(name).to_numpy()
+        rows[name] = _numbers(table.column(name))
     for name in _RAW:
         rows[f"{name}_bytes"] = _lengths(table.column(name))
     sink = pa.BufferOutputStream()
@@ -209,35 +159,34 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     return together.combine_chunks()
 
 
-def _envelope(block: bytes) -> envelope.Envelope:
-    """What the columns show; a block that cannot be read is kept as it is and shows nothing."""
-    try:
-        return envelope.unpack(block)
-    except msgspec.MsgspecError:
-        return envelope.EMPTY
-
-
 def _groups(rows: Rows) -> Iterator[tuple[int, int]]:
     """(first row, rows) of each row group."""
-    sizes = (rows["envelope_bytes"].astype(np.int64) + rows["body_bytes"] + 64).tolist()
-    first = nbytes = 0
-    for number, size in enumerate(sizes):
-        if number > first and (nbytes + size > GROUP_BYTES or number - first == _GROUP_ROWS):
-            yield first, number - first
-            first, nbytes = number, 0
-        nbytes += size
-    if first < len(sizes):
-        yield first, len(sizes) - first
+    sizes = rows["envelope_bytes"].astype(np.int64) + rows["body_bytes"] + _ROW_BYTES
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(rows):
+        before = int(ends[first - 1]) if first else 0
+        fitting = int(np.searchsorted(ends, before + GROUP_BYTES, "right")) - first
+        count = min(max(1, fitting), _GROUP_ROWS)
+        yield first, count
+        first += count
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """The values of a column without nulls; `to_numpy` would load pandas where there is one."""
+    found = [
+        np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset :][: len(chunk)]
+        for chunk in column.chunks
+    ]
+    return np.concatenate(found or [np.zeros(0, np.int64)])
 
 
 def _lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    return np.concatenate(
-        [
-            np.diff(np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1])
-            for chunk in column.chunks
-        ]
-        or [np.zeros(0, np.int32)]
-    )
+    found = [
+        np.diff(np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset :][: len(chunk) + 1])
+        for chunk in column.chunks
+    ]
+    return np.concatenate(found or [np.zeros(0, np.int32)])
 
 
 def _locate(rows: Rows, metadata: pq.FileMetaData) -> None:

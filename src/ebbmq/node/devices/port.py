@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, StorageFailed
+from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import DeviceFull
 from ebbmq.node.devices.calls import PENDING_BYTES_MAX, Call, Verb, Waiting
 from ebbmq.node.devices.health import Health
@@ -102,8 +103,12 @@ class Port:
 
     def put(self, copies: Sequence[Copy]) -> Future[None]:
         """Keep the copies; the future may have DeviceFull or StorageFailed."""
-        nbytes = sum([len(copy.payload) for copy in copies]) + len(copies) * _KEY_BYTES
-        return self._submit("put", copies, nbytes)
+        bodies = (
+            copies.nbytes
+            if isinstance(copies, Batch)
+            else sum([len(copy.payload) for copy in copies])
+        )
+        return self._submit("put", copies, bodies + len(copies) * _KEY_BYTES)
 
     def get(self, keys: Sequence[Key]) -> Future[list[bytes | Lack]]:
         """The bodies, in the order of the keys; before all puts and deletes that wait."""

@@ -95,7 +95,9 @@ class Talking:
 
     def _put(self, device: Device, calls: list[Call]) -> list[Any]:
         try:
-            device.put_many([copy for call in calls for copy in call.given])
+            # A batch stays one, for devices that take it as a whole.
+            alone = calls[0].given if len(calls) == 1 else None
+            device.put_many(alone or [copy for call in calls for copy in call.given])
         except DeviceFull as full:
             if len(calls) == 1:
                 return [full]

@@ -1,7 +1,7 @@
 """Bodies of messages that are to be copied to a device: from RAM, the log, or another device.
 
-Rows are looked at many at a time; what an archive shows of a message beside its body is told only
-where the device asks for it.
+Rows are looked at many at a time. An archive is given them as columns, with what it shows of a
+message beside its body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from ebbmq.core.block import (
 )
 from ebbmq.core.copies import name_of, parts_of
 from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
-from ebbmq.holding.contract import Copy, Key, Properties
+from ebbmq.holding.columns import Batch, Columns, Told
+from ebbmq.holding.contract import Copy, Key
 from ebbmq.node import leasing
 
 if TYPE_CHECKING:
@@ -45,18 +46,19 @@ _LOOKED_AT_ONCE: Final = 1_024
 #: For every copy that is made: these take half the time of the classes themselves.
 _KEY: Final[Callable[[tuple[bytes, int, int]], Key]] = partial(tuple.__new__, Key)
 _COPY: Final[Callable[[tuple[Any, ...]], Copy]] = partial(tuple.__new__, Copy)
-_PROPERTIES: Final[Callable[[tuple[Any, ...]], Properties]] = partial(tuple.__new__, Properties)
 
 
 class Load(NamedTuple):
     """Messages whose bodies were read, on their way to a device."""
 
     names: list[Name]
-    copies: list[Copy]
+    copies: Sequence[Copy]
 
     @property
     def nbytes(self) -> int:
         """What their bodies take."""
+        if isinstance(self.copies, Batch):
+            return self.copies.nbytes
         return sum([len(copy.payload) for copy in self.copies])
 
 
@@ -85,14 +87,19 @@ def load(
         parts += found
         rest += left
         room -= sum(part.block.total(SIZE, LOW32) for part in found)
-    out = Load([], [])
+    names_read: list[Name] = []
+    copies: list[Copy] = []
+    columns: list[Columns] = []
     unread: list[Name] = []
     for part in parts:
         _read(engine, part)
         base = name_of(part.shard.partition.pid, 0)
         good = [i for i, payload in enumerate(part.payloads) if payload is not None]
-        out.names.extend([base | part.seqs[i] for i in good])
-        out.copies.extend(_copies(engine, part, good, told=archive))
+        names_read.extend([base | part.seqs[i] for i in good])
+        if archive:
+            columns.append(_columns(part, good))
+        else:
+            copies.extend(_copies(engine, part, good))
         if len(good) < len(part.seqs):
             unread += [
                 base | seq
@@ -103,7 +110,9 @@ def load(
         with engine.lock:
             if engine.closed is None:
                 engine.keeping.copies_failed(device, unread)
-    return out, rest
+    if archive:
+        return Load(names_read, Batch(engine.directory.identity.uuid, columns)), rest
+    return Load(names_read, copies), rest
 
 
 def _wanted(
@@ -171,12 +180,12 @@ def _read(engine: Engine, part: _Part) -> None:
             part.payloads[number] = body
 
 
-def _copies(engine: Engine, part: _Part, good: list[int], *, told: bool) -> list[Copy]:
+def _copies(engine: Engine, part: _Part, good: list[int]) -> list[Copy]:
     columns: list[Sequence[Any]] = [
         part.seqs,
         part.payloads,
         part.block.values(SIZE, LOW32 << 32, 32),
-        _properties(part) if told else [None] * len(part.seqs),
+        [None] * len(part.seqs),
     ]
     if len(good) < len(part.seqs):
         columns = [[column[i] for i in good] for column in columns]
@@ -186,15 +195,22 @@ def _copies(engine: Engine, part: _Part, good: list[int], *, told: bool) -> list
     return list(map(_COPY, zip(keys, *others, strict=True)))
 
 
-def _properties(part: _Part) -> list[Properties]:
-    block = part.block
-    columns = zip(
-        repeat(part.shard.queue.spec.name),
-        block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
-        block.values(ENQUEUED, LOW48),
-        [dead_at_ms or None for dead_at_ms in block.values(DEAD, LOW48)],
-        [rate / RATE_UNIT for rate in block.values(KIND, LOW32 << RATE_BIT, RATE_BIT)],
-        block.values(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
-        strict=False,
+def _columns(part: _Part, good: list[int]) -> Columns:
+    block, seqs = part.block, np.array(part.seqs, dtype=np.uint64)
+    if len(good) < len(part.seqs):
+        block, seqs = Block(block.words[good]), seqs[good]
+    rates = block.column(KIND, LOW32 << RATE_BIT, RATE_BIT)
+    return Columns(
+        np.full(len(seqs), part.shard.partition.pid),
+        seqs,
+        block.column(SIZE, LOW32 << 32, 32),
+        [payload for payload in part.payloads if payload is not None],
+        Told(
+            part.shard.queue.spec.name,
+            block.column(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
+            block.column(ENQUEUED, LOW48),
+            block.column(DEAD, LOW48),
+            rates / RATE_UNIT,
+            block.column(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
+        ),
     )
-    return list(map(_PROPERTIES, columns))

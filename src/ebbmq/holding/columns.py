@@ -1,0 +1,191 @@
+"""Copies as columns: what a device that packs many into one object is given.
+
+A backlog goes to an archive by the million; three objects for each message would cost more than to
+write it. Whoever wants single copies of a batch gets them made one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import numpy as np
+from typing_extensions import override
+
+from ebbmq.holding.contract import Copy, Key, Properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.integer]
+
+
+class Told(NamedTuple):
+    """What is said of messages of one queue beside their bodies, as `Properties` says it of one."""
+
+    queue: str
+    importances: Numbers
+    enqueued_at_ms: Numbers
+    dead_at_ms: Numbers  # 0 without a TTL
+    decay_rates: npt.NDArray[np.float64]
+    headers_bytes: Numbers
+
+
+class Columns(NamedTuple):
+    """Copies of one store; all or none of them have properties."""
+
+    pids: Numbers
+    seqs: Numbers
+    crcs: Numbers
+    payloads: Sequence[bytes]
+    told: Told | None
+
+    def copy(self, number: int, store: bytes) -> Copy:
+        """One of them as devices of other kinds take it."""
+        key = Key(store, int(self.pids[number]), int(self.seqs[number]))
+        told, properties = self.told, None
+        if told is not None:
+            properties = Properties(
+                told.queue,
+                int(told.importances[number]),
+                int(told.enqueued_at_ms[number]),
+                int(told.dead_at_ms[number]) or None,
+                float(told.decay_rates[number]),
+                int(told.headers_bytes[number]),
+            )
+        return Copy(key, self.payloads[number], int(self.crcs[number]), properties)
+
+    def in_order(self) -> Columns:
+        """The same by key, so that neighbours stay neighbours; of one key the latest."""
+        if (self.pids[1:] == self.pids[:-1]).all() and (self.seqs[1:] > self.seqs[:-1]).all():
+            return self
+        order = np.lexsort((self.seqs, self.pids))
+        pids, seqs = self.pids[order], self.seqs[order]
+        last = np.append((pids[1:] != pids[:-1]) | (seqs[1:] != seqs[:-1]), values=True)
+        return self._only(order[last])
+
+    def cut(self, bytes_max: int) -> Iterator[Columns]:
+        """The same in parts of at most so many bytes, or of one message."""
+        ends = np.cumsum(np.fromiter(map(len, self.payloads), np.int64, len(self.payloads)))
+        first = 0
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + bytes_max, "right")))
+            whole = end - first == len(ends)
+            yield self if whole else self._only(np.arange(first, end))
+            first = end
+
+    def _only(self, chosen: npt.NDArray[np.intp]) -> Columns:
+        told = self.told
+        if told is not None:
+            told = Told(
+                told.queue,
+                told.importances[chosen],
+                told.enqueued_at_ms[chosen],
+                told.dead_at_ms[chosen],
+                told.decay_rates[chosen],
+                told.headers_bytes[chosen],
+            )
+        return Columns(
+            self.pids[chosen],
+            self.seqs[chosen],
+            self.crcs[chosen],
+            [self.payloads[number] for number in chosen.tolist()],
+            told,
+        )
+
+
+class Batch(Sequence[Copy]):
+    """Copies of one store for one put."""
+
+    __slots__ = ("_count", "nbytes", "parts", "store")
+
+    def __init__(self, store: bytes, parts: Sequence[Columns]) -> None:
+        self.store = store
+        self.parts = parts
+        self._count = sum(len(part.seqs) for part in parts)
+        self.nbytes = sum(sum(map(len, part.payloads)) for part in parts)
+
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Copy: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Copy]: ...
+    @override
+    def __getitem__(self, number: int | slice) -> Copy | list[Copy]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        at = number + len(self) if number < 0 else number
+        for part in self.parts:
+            if 0 <= at < len(part.seqs):
+                return part.copy(at, self.store)
+            at -= len(part.seqs)
+        raise IndexError(number)
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Copies of one store and queue together."""
+    if len(parts) == 1:
+        return parts[0]
+    told = [part.told for part in parts if part.told is not None]
+    return Columns(
+        np.concatenate([part.pids for part in parts]),
+        np.concatenate([part.seqs for part in parts]),
+        np.concatenate([part.crcs for part in parts]),
+        [payload for part in parts for payload in part.payloads],
+        _told_together(told) if told else None,
+    )
+
+
+def _told_together(told: Sequence[Told]) -> Told:
+    return Told(
+        told[0].queue,
+        np.concatenate([each.importances for each in told]),
+        np.concatenate([each.enqueued_at_ms for each in told]),
+        np.concatenate([each.dead_at_ms for each in told]),
+        np.concatenate([each.decay_rates for each in told]),
+        np.concatenate([each.headers_bytes for each in told]),
+    )
+
+
+def by_queue(copies: Sequence[Copy]) -> list[Columns]:
+    """Copies of one store as columns, those of each queue together."""
+    if isinstance(copies, Batch):
+        parts: dict[str | None, list[Columns]] = {}
+        for part in copies.parts:
+            parts.setdefault(part.told.queue if part.told is not None else None, []).append(part)
+        return [joined(some) for some in parts.values()]
+    queues: dict[str | None, list[Copy]] = {}
+    for copy in copies:
+        queue = None if copy.properties is None else copy.properties.queue
+        queues.setdefault(queue, []).append(copy)
+    return list(map(columns_of, queues.values()))
+
+
+def columns_of(copies: Sequence[Copy]) -> Columns:
+    """Copies of one store and queue as columns."""
+    count = len(copies)
+    known = [copy.properties for copy in copies if copy.properties is not None]
+    told = None
+    if known:
+        assert len(known) == count
+        told = Told(
+            known[0].queue,
+            np.fromiter((each.importance for each in known), np.int32, count),
+            np.fromiter((each.enqueued_at_ms for each in known), np.int64, count),
+            np.fromiter((each.dead_at_ms or 0 for each in known), np.int64, count),
+            np.fromiter((each.decay_rate for each in known), np.float64, count),
+            np.fromiter((each.headers_bytes for each in known), np.int64, count),
+        )
+    return Columns(
+        np.fromiter((copy.key.pid for copy in copies), np.int64, count),
+        np.fromiter((copy.key.seq for copy in copies), np.int64, count),
+        np.fromiter((copy.crc for copy in copies), np.int64, count),
+        [copy.payload for copy in copies],
+        told,
+    )

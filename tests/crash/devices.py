@@ -39,14 +39,14 @@ class Moods:
 
     @contextlib.contextmanager
     def being(self, mood: Mood) -> Iterator[None]:
-        """Behave so for a while."""
+        """Behave so for a while, then as before."""
+        before, self.mood = self.mood, mood
         if mood == "frozen":
             self._thawed.clear()
-        self.mood = mood
         try:
             yield
         finally:
-            self.mood = "well"
+            self.mood = before
             self._thawed.set()
 
     def before(self, *, writing: bool) -> None:

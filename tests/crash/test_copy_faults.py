@@ -230,6 +230,22 @@ def test_a_copy_is_not_deleted_that_was_asked_for_since_it_was_taken_for_a_stray
         assert differences(broker) == {}
 
 
+def test_a_copy_for_which_another_leaves_while_it_is_made_is_read_back_first(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker, disks["a"].being("wrong"):
+        engine = broker.engine
+        with disks["a"].being("frozen"):
+            message_id = publish(broker, replicas=2)
+            name = name_of(*parse_id(message_id))
+            with engine.lock:
+                engine.keeping.apply([engine.holdings.set_target(name, 1)])
+                engine.keeping.apply([engine.holdings.drop_copy(name, LOG)])
+            assert holding(broker, message_id).leaving == {LOG}
+        wait_until(lambda: is_refused(broker, message_id, "a"), "reading back")
+        assert LOG in holding(broker, message_id).copies
+
+
 def log_bytes(broker: Broker) -> int:
     with broker.engine.lock:
         return sum(segment.used_bytes for segment in broker.engine.journal.segments())

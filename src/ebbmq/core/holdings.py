@@ -143,9 +143,9 @@ class Holdings:
             names, lambda holding: device not in holding.copies | holding.pending
         )
 
-    def some_leave(self, names: Sequence[Name]) -> bool:
-        """Whether a copy of any of these goes once what is pending is there."""
-        return bool(self._bodies.where(names, lambda holding: bool(holding.leaving)))
+    def that_move(self, names: Sequence[Name]) -> list[Name]:
+        """Those of which a copy goes once what is pending is there."""
+        return self._bodies.where(names, lambda holding: bool(holding.leaving))
 
     def copies_acked(self, name: Name) -> int:
         """How many devices have confirmed a copy."""

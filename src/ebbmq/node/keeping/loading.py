@@ -115,6 +115,19 @@ def load(
     return Load(names_read, copies), rest
 
 
+def load_of(loaded: Load, names: Sequence[Name]) -> Load:
+    """Some messages of a load, in their order there."""
+    if len(names) == len(loaded.names):
+        return loaded
+    chosen = set(names)
+    some = [
+        (name, copy)
+        for name, copy in zip(loaded.names, loaded.copies, strict=True)
+        if name in chosen
+    ]
+    return Load([name for name, _ in some], [copy for _, copy in some])
+
+
 def _wanted(
     engine: Engine, names: Sequence[Name], device: str, room: int
 ) -> tuple[list[_Part], list[Name]]:

@@ -23,7 +23,7 @@ from ebbmq.core.copies import LOG, parts_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Key
-from ebbmq.node.keeping.loading import load
+from ebbmq.node.keeping.loading import load, load_of
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -282,14 +282,17 @@ class Mover:
         if error is not None:
             self._failed(port, work, loaded, error)
             return
-        with self._engine.lock:
-            moved = self._engine.holdings.some_leave(loaded.names)
         # An object store has read back itself what it was given.
-        if not moved or port.kind == "object":
+        if port.kind == "object":
             self._copied(port, work, loaded.names)
             return
-        check = port.get([copy.key for copy in loaded.copies])
-        check.add_done_callback(partial(self._checked, port, work, loaded))
+        moved = self._confirm(port, work, loaded.names, unseen=True)
+        if not moved:
+            self._done(work)
+            return
+        check = load_of(loaded, moved)
+        asked = port.get([copy.key for copy in check.copies])
+        asked.add_done_callback(partial(self._checked, port, work, check))
 
     def _checked(
         self, port: Port, work: _Work, loaded: Load, future: Future[list[bytes | Lack]]
@@ -313,14 +316,35 @@ class Mover:
         self._copied(port, work, good)
 
     def _copied(self, port: Port, work: _Work, names: list[Name]) -> None:
+        self._confirm(port, work, names, unseen=False)
+        self._done(work)
+
+    def _confirm(
+        self, port: Port, work: _Work, names: Sequence[Name], *, unseen: bool
+    ) -> list[Name]:
+        """Tell of copies; but of those not read back that let another one go, which are returned.
+
+        Asked and told under one lock: in between a review might have another copy leave.
+        """
+        moved: list[Name] = []
         for at in range(0, len(names), _URGENT_COUNT_MAX):
+            some = names[at : at + _URGENT_COUNT_MAX]
             with self._engine.lock:
-                if self._engine.closed is None:
-                    some = names[at : at + _URGENT_COUNT_MAX]
+                if self._engine.closed is not None:
+                    continue
+                leaving = self._engine.holdings.that_move(some) if unseen else []
+                if leaving:
+                    aside = set(leaving)
+                    some = [name for name in some if name not in aside]
+                    moved += leaving
+                if some:
                     self._engine.keeping.copies_made(port.name, some)
+                work.copied += len(some)
+        return moved
+
+    def _done(self, work: _Work) -> None:
         with self._engine.lock:
             work.under_way -= 1
-            work.copied += len(names)
         self._wake.set()
 
     def _failed(self, port: Port, work: _Work, loaded: Load, error: BaseException) -> None:

@@ -91,6 +91,9 @@ class MoodyFile:
         self._moods.before(writing=False)
         return self._moods.told(self._file.read(offset, nbytes))
 
+    def data_from(self, offset: int) -> int:
+        return self._file.data_from(offset)
+
     def size(self) -> int:
         return self._file.size()
 

@@ -101,6 +101,9 @@ class FaultyFile:
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
         return self._file.read_cached(offset, nbytes)
 
+    def data_from(self, offset: int) -> int:
+        return self._file.data_from(offset)
+
     def size(self) -> int:
         return self._file.size()
 

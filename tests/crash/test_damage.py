@@ -292,3 +292,43 @@ def test_a_store_whose_only_message_is_damaged_opens_and_names_it(tmp_path: Path
     with Broker.open(tmp_path, config=CONFIG) as broker:
         assert _named(broker.health()["damage"]) == {receipt.id}
         assert broker.lease("q") == []
+
+
+def test_a_body_damaged_since_the_last_checkpoint_is_named_when_it_is_delivered(
+    tmp_path: Path,
+) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    bodies = [b"this is body number %03d" % number for number in range(60)]
+    with Broker.open(directory, config=NEVER) as broker:
+        broker.declare(QueueSpec("q"))
+        receipts = broker.publish("q", [Message(body) for body in bodies[:20]])
+        broker.engine.checkpoint()
+        for at in (20, 40):
+            receipts += broker.publish("q", [Message(body) for body in bodies[at : at + 20]])
+        broker.publish("q", [Message(b"a later record proves that earlier ones were synced")])
+        shutil.copytree(directory, copy)
+    path = copy / "journal" / "young-0000000001.seg"
+    path.write_bytes(path.read_bytes().replace(bodies[25], bodies[25].upper()))
+    report = doctor.examine(copy, lambda done, total: None)
+    assert _named(report.problems) == {receipts[25].id}
+    with Broker.open(copy, config=NEVER) as broker:
+        got = {lease.id: lease.body for lease in broker.lease("q", count=100)}
+        assert _named(broker.health()["damage"]) == {receipts[25].id}
+    expected = {r.id: body for r, body in zip(receipts, bodies, strict=True)}
+    del expected[receipts[25].id]
+    assert expected.items() <= got.items()
+    assert receipts[25].id not in got
+
+
+def test_ids_published_since_the_last_checkpoint_are_remembered(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with Broker.open(directory, config=NEVER) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.engine.checkpoint()
+        first = broker.publish("q", [Message(b"x", id=f"order {n}") for n in range(10)])
+        broker.publish("q", [Message(b"a later record proves that earlier ones were synced")])
+        shutil.copytree(directory, copy)
+    with Broker.open(copy, config=NEVER) as broker:
+        again = broker.publish("q", [Message(b"x", id=f"order {n}") for n in range(10)])
+    assert [receipt.id for receipt in again] == [receipt.id for receipt in first]
+    assert all(receipt.duplicate for receipt in again)

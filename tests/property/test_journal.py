@@ -102,7 +102,10 @@ class Story:
 
 def scanned(disk: MemoryDisk) -> list[Found | Damaged | Torn]:
     items = list(scan(disk, UUID))
-    with patch("ebbmq.journal.scan._WINDOW_BYTES", WINDOW_BYTES):
+    with (
+        patch("ebbmq.journal.walk.WINDOW_BYTES_MIN", WINDOW_BYTES // 4),
+        patch("ebbmq.journal.walk.WINDOW_BYTES_MAX", WINDOW_BYTES),
+    ):
         assert list(scan(disk, UUID)) == items
     return items
 

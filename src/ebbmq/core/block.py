@@ -45,7 +45,7 @@ _or = np.bitwise_or.reduce
 _and = np.bitwise_and.reduce
 
 
-def as_words(buffer: mmap.mmap | bytearray | bytes) -> Words:
+def as_words(buffer: mmap.mmap | bytearray | bytes | memoryview) -> Words:
     """Rows that stand one after the other."""
     return np.frombuffer(buffer, dtype="<u8").reshape(-1, WORDS)
 

@@ -26,14 +26,16 @@ from ebbmq.holding import file_format
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 from ebbmq.holding.file_index import FileIndex, Place
 from ebbmq.journal import faults, record
+from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
-from ebbmq.journal.scan import Damaged, Found, Torn, scan
+from ebbmq.journal.scan import scan
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ebbmq.journal.disk import Disk
+    from ebbmq.journal.found import Item
 
 #: A tombstone of one message: a record of its own at worst.
 _TOMBSTONE_BYTES: Final = 72
@@ -168,11 +170,11 @@ class FileDevice:
                         and header.kind == file_format.PUT
                     ):
                         self._restore(header, payload)
-                case Torn():
+                case Begun() | Torn():
                     pass
         return end
 
-    def _check_owner(self, uuid: bytes, first: Found | Damaged | Torn) -> None:
+    def _check_owner(self, uuid: bytes, first: Item) -> None:
         """Refuse a directory in which nothing is ours: going on would erase it."""
         ours = type(first) is not Torn or bool(first.headers)
         for number in numbers(self._disk, old=False)[:1]:

@@ -39,6 +39,9 @@ class File(Protocol):
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
         """Read what can be had without waiting for a device; None if that is not all of it."""
 
+    def data_from(self, offset: int) -> int:
+        """The next offset at which there may be anything but zeros; `size()` if there is none."""
+
     def allocate(self, nbytes: int) -> None:
         """Make sure that the first `nbytes` have their space; new ones read as zeros."""
 
@@ -133,6 +136,14 @@ class OsFile:
                 raise
             return None
         return bytes(data) if got == nbytes else None
+
+    def data_from(self, offset: int) -> int:
+        """Ask the file system, which knows what was preallocated and never written."""
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO is its word for nothing but zeros; another one means that it cannot tell.
+            return self.size() if error.errno == errno.ENXIO else offset
 
     def allocate(self, nbytes: int) -> None:
         """Preallocate; the file is as long as before if there is no space."""
@@ -245,6 +256,10 @@ class MemoryFile:
         """Read what was written: nobody waits for memory."""
         data = self.read(offset, nbytes)
         return data if len(data) == nbytes else None
+
+    def data_from(self, offset: int) -> int:
+        """Anything may be there."""
+        return min(offset, len(self._content.data))
 
     def allocate(self, nbytes: int) -> None:
         """Preallocate zeros."""

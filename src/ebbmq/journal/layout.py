@@ -20,8 +20,17 @@ class Layout(NamedTuple):
     spares: Spares
 
 
-def lay_out(disk: Disk, store: int, end_position: int, segment_bytes: int) -> Layout:
+def lay_out(
+    disk: Disk, store: int, end_position: int, segment_bytes: int, known_synced: int = 0
+) -> Layout:
     """Erase what is behind the end, make what is before it durable, adopt blank segments.
+
+    Args:
+        disk: where the segments are.
+        store: what the checksums of its headers start from.
+        end_position: where the log goes on.
+        segment_bytes: the size of a new segment.
+        known_synced: everything before it is on the device already.
 
     Raises:
         OSError: the disk is full, or cannot be read or written.
@@ -29,7 +38,11 @@ def lay_out(disk: Disk, store: int, end_position: int, segment_bytes: int) -> La
     scan.truncate_tail(disk, end_position)
     number, offset = end_position >> 32, end_position & OFFSET_MASK
     present = numbers(disk, old=False)
-    sealed = {n: _sealed_bytes(disk, store, n) for n in present if n < number}
+    sealed = {
+        n: _sealed_bytes(disk, store, n, is_synced=n < known_synced >> 32)
+        for n in present
+        if n < number
+    }
     if number in present:
         file = disk.open(name_of(number))
         # After a kill its bytes may be in the kernel only; the log is about to call them synced.
@@ -41,10 +54,11 @@ def lay_out(disk: Disk, store: int, end_position: int, segment_bytes: int) -> La
     return Layout(spares.take(HEADER_BYTES), sealed, spares)
 
 
-def _sealed_bytes(disk: Disk, store: int, number: int) -> int:
+def _sealed_bytes(disk: Disk, store: int, number: int, *, is_synced: bool) -> int:
     """Finish the sealing of a segment, which a kill may have interrupted."""
     file = disk.open(name_of(number))
-    file.sync()
+    if not is_synced:
+        file.sync()
     size = file.size()
     used = min(size, scan.linked_end(disk, store, number + 1) & OFFSET_MASK or size)
     if used < size:

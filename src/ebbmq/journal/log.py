@@ -68,7 +68,7 @@ class Log:
         self._thread = self._confirm.thread
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913  # where a log goes on, and how
         cls,
         disk: Disk,
         uuid: bytes,
@@ -77,18 +77,20 @@ class Log:
         segment_bytes: int = limits.SEGMENT_BYTES,
         threaded: bool = True,
         old_end: int | None = None,
+        known_synced: int = 0,
     ) -> Log:
         """Go on at `end_position`, the `end` of the last thing that `scan` found.
 
         Everything behind it is erased first, so that no torn record ever comes back; likewise
-        everything from `old_end` on in the old generation, where one is given.
+        everything from `old_end` on in the old generation, where one is given. What is before
+        `known_synced` is on the device already.
 
         Raises:
             StorageFailed: the disk cannot be read or written.
             Overloaded: code `disk_full`; there is no space for a first segment.
         """
         try:
-            young = lay_out(disk, record.seed(uuid), end_position, segment_bytes)
+            young = lay_out(disk, record.seed(uuid), end_position, segment_bytes, known_synced)
             old = OldGeneration(disk, uuid, segment_bytes, old_end)
         except OSError as error:
             if faults.is_full(error):

@@ -14,75 +14,20 @@ what follows a gap must not come back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.journal import record
-from ebbmq.journal.record import ALIGNMENT, HEADER_BYTES, LINK, Header
+from ebbmq.journal import record, walk
+from ebbmq.journal.found import Begun, Damaged, Found, Torn
+from ebbmq.journal.record import HEADER_BYTES, LINK, Header
 from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq.journal.disk import Disk, File
-
-_WINDOW_BYTES: Final = 4 * limits.MIB
-_CHUNK_BYTES: Final = limits.MIB
-_ZEROS: Final = bytes(_CHUNK_BYTES)
-
-
-class Found(msgspec.Struct, frozen=True, gc=False):
-    """A record that verified; its payload is a view of megabytes read at once, so do not keep it.
-
-    `end`, here and below, is where the log ends if nothing else is found.
-    """
-
-    header: Header
-    payload: memoryview
-
-    @property
-    def position(self) -> int:
-        """Where the record starts."""
-        return self.header.position
-
-    @property
-    def end(self) -> int:
-        """Position after the record."""
-        return self.header.end
-
-
-class Damaged(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that were on the device once and cannot be believed any more.
-
-    With a header it is exactly one record, whose payload (what is left of it) does not verify;
-    without, it is everything up to the next record that can be read.
-    """
-
-    position: int
-    nbytes: int
-    header: Header | None = None
-    payload: memoryview | None = None
-
-    @property
-    def end(self) -> int:
-        """Position after the damage."""
-        return self.position + self.nbytes
-
-
-class Torn(msgspec.Struct, frozen=True, gc=False):
-    """The end of the log: from `position` on, `nbytes` were written and never known as synced."""
-
-    position: int
-    nbytes: int
-    headers: tuple[Header, ...] = ()
-
-    @property
-    def end(self) -> int:
-        """Where the log ends."""
-        return self.position
+    from ebbmq.journal.found import Item
+    from ebbmq.journal.walk import Enough
 
 
 def scan(
@@ -92,7 +37,8 @@ def scan(
     *,
     known_synced: int = 0,
     required_from: int | None = None,
-) -> Iterator[Found | Damaged | Torn]:
+    enough: Enough | None = None,
+) -> Iterator[Item]:
     """Read the young segments from a record boundary on, in order.
 
     Args:
@@ -102,6 +48,8 @@ def scan(
         known_synced: a position the caller knows to have been on the device.
         required_from: segments that start before this may have been deleted (default:
             `from_position`); a later one that is missing is damage.
+        enough: how much of a payload is needed where the record was on the device once; what has
+            more is told as Begun, and is as good as the caller finds its beginning to be.
 
     Raises:
         StorageFailed: a later version of EbbMQ wrote the log.
@@ -110,6 +58,8 @@ def scan(
     required = from_position if required_from is None else required_from
     present = [n for n in numbers(disk, old=False) if n >= from_position >> 32]
     segments = _Segments(disk, record.seed(uuid), present, known_synced)
+    if enough is not None:
+        enough = segments.only_synced(enough)
     end = from_position
     expected = required >> 32
     for number in present:
@@ -117,7 +67,7 @@ def scan(
             linked = linked_end(disk, segments.store, missing + 1)
             yield Damaged(missing << 32, linked & OFFSET_MASK)
         start = from_position & OFFSET_MASK if number == from_position >> 32 else 0
-        for item in segments.walk(number, start):
+        for item in segments.walk(number, start, enough):
             if type(item) is Damaged and not segments.was_synced(item.position):
                 yield segments.torn(end, item.position)
                 return
@@ -130,7 +80,17 @@ def scan(
         yield Damaged(expected << 32, gone)
 
 
-def scan_old(disk: Disk, uuid: bytes, from_position: int = 0) -> Iterator[Found | Damaged | Torn]:
+def whole(disk: Disk, header: Header) -> Found | Damaged:
+    """All of a record of which the beginning was read."""
+    file = disk.open(name_of(header.position >> 32))
+    data = file.read((header.position & OFFSET_MASK) + HEADER_BYTES, header.payload_bytes)
+    file.close()
+    if len(data) == header.payload_bytes and crc32c(data) == header.payload_crc:
+        return Found(header, memoryview(data))
+    return Damaged(header.position, header.end - header.position, header, memoryview(data))
+
+
+def scan_old(disk: Disk, uuid: bytes, from_position: int = 0) -> Iterator[Item]:
     """Read every old-generation record from a record boundary on; 0 is the oldest there is.
 
     Relocated records are used only once they were synced, and nothing here says which were: bytes
@@ -169,9 +129,8 @@ def truncate_tail(disk: Disk, position: int) -> int:
         file = disk.open(name_of(number))
         start = position & OFFSET_MASK if number == position >> 32 else 0
         before = erased
-        for offset in range(start, file.size(), _CHUNK_BYTES):
-            data = file.read(offset, _CHUNK_BYTES)
-            used = _data_end(data)
+        for offset, data in walk.chunks(file, start):
+            used = walk.used_of(data)
             if used:
                 file.write(offset, [bytes(used)])
                 erased += used
@@ -204,19 +163,22 @@ class _Segments:
         self._present = present
         self._known_synced = known_synced
         self._proven: int | None = None
+        self._told: int | None = None
 
-    def walk(self, number: int, offset: int) -> Iterator[Found | Damaged]:
+    def walk(
+        self, number: int, offset: int, enough: Enough | None = None
+    ) -> Iterator[Found | Begun | Damaged]:
         """Every record of a segment from `offset`, and what does not verify between them."""
         linked = linked_end(self._disk, self.store, number + 1) & OFFSET_MASK
         file = self._disk.open(name_of(number))
+        place = walk.Place(self.store, file, number << 32)
         try:
-            for found in self._windows(file, number << 32, offset, linked):
-                offset = found.end & OFFSET_MASK
+            for found in walk.windows(place, offset, linked or file.size(), enough):
+                offset = found.header.end & OFFSET_MASK
                 yield found
-            if not linked or offset < linked:
-                data = file.read(0, file.size())
-                limit = linked or self._limit(number, data)
-                yield from _walk(data, number << 32, self.store, offset, limit)
+            limit = linked or self._limit(number, file, offset)
+            if offset < limit:
+                yield from walk.every(place, offset, limit)
         finally:
             file.close()
 
@@ -240,28 +202,34 @@ class _Segments:
                     headers.append(item.header)
         return Torn(end, nbytes, tuple(headers))
 
-    def _windows(self, file: File, base: int, offset: int, limit: int) -> Iterator[Found]:
-        """Records up to the first that does not verify or does not fit into a window.
+    def only_synced(self, enough: Enough) -> Enough:
+        """All of what may be torn, and enough of what cannot."""
 
-        Small reads use the same memory again and again; a whole segment would be new memory, which
-        costs more than reading and verifying it.
-        """
-        while offset < limit:
-            data = file.read(offset, min(_WINDOW_BYTES, limit - offset))
-            end = 0
-            for item in _walk(data, base + offset, self.store, 0, len(data)):
-                if type(item) is not Found:
-                    break
-                end = item.end - base
-                yield item
-            if not end:
-                return
-            offset = end
+        def of_synced(header: Header) -> int:
+            if header.end > self._known_synced and header.end > self._told_synced():
+                return header.payload_bytes
+            return enough(header)
 
-    def _limit(self, number: int, data: bytes) -> int:
+        return of_synced
+
+    def _told_synced(self) -> int:
+        """What the headers of the last segment that has some prove, up to the first damage."""
+        if self._told is None:
+            self._told = next(filter(None, map(self._synced_in, reversed(self._present))), 0)
+        return self._told
+
+    def _synced_in(self, number: int) -> int:
+        file = self._disk.open(name_of(number))
+        place = walk.Place(self.store, file, number << 32)
+        found = walk.windows(place, 0, file.size(), lambda _: 0)
+        told = max((item.header.synced for item in found), default=0)
+        file.close()
+        return told
+
+    def _limit(self, number: int, file: File, offset: int) -> int:
         """Where the data of the last segment ends: what follows is preallocated space."""
         known = self._known_synced & OFFSET_MASK if self._known_synced >> 32 == number else 0
-        return max(_data_end(data), known)
+        return max(walk.blank_from(file, offset), known)
 
     def _highest_synced(self) -> int:
         # `synced` never falls along the log, so the last segment that has a header decides.
@@ -272,49 +240,5 @@ class _Segments:
         return 0
 
 
-def _is_own(item: Found | Damaged) -> bool:
+def _is_own(item: Found | Begun | Damaged) -> bool:
     return type(item) is Found and item.header.kind == LINK
-
-
-def _walk(data: bytes, base: int, store: int, offset: int, limit: int) -> Iterator[Found | Damaged]:
-    view = memoryview(data)
-    size = len(data)
-    parse = record.parse
-    while offset < limit:
-        header = parse(store, base + offset, data, offset)
-        if header is None:
-            end = _next_header(data, base, store, offset + ALIGNMENT, limit)
-            yield Damaged(base + offset, end - offset)
-            offset = end
-            continue
-        start = offset + HEADER_BYTES
-        stop = start + header.payload_bytes
-        payload = view[start:stop]
-        offset = (stop + ALIGNMENT - 1) & -ALIGNMENT
-        if stop <= size and crc32c(payload) == header.payload_crc:
-            yield Found(header, payload)
-        else:
-            yield Damaged(header.position, header.end - header.position, header, payload)
-
-
-def _next_header(data: bytes, base: int, store: int, offset: int, limit: int) -> int:
-    """Where the next header that verifies starts, or the end of the data."""
-    while True:
-        offset = data.find(record.MAGIC_BYTES, offset, limit)
-        if offset < 0:
-            return -(-limit // ALIGNMENT) * ALIGNMENT
-        if offset % ALIGNMENT == 0 and record.parse(store, base + offset, data, offset):
-            return offset
-        offset += 1
-
-
-def _data_end(data: bytes) -> int:
-    """Length without the zeros at the end, up to a multiple of 8."""
-    end = len(data)
-    while end > 0:
-        start = max(0, end - _CHUNK_BYTES)
-        chunk = data[start:end]
-        if chunk != _ZEROS[: end - start]:
-            return -(-(start + len(chunk.rstrip(b"\0"))) // ALIGNMENT) * ALIGNMENT
-        end = start
-    return 0

@@ -23,6 +23,7 @@ from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.journal import scan
 from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
+from ebbmq.journal.found import Found
 from ebbmq.node.log import log
 from ebbmq.node.outflow import is_intact
 from ebbmq.node.relocating import relocate
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _ROWS_AT_ONCE: Final = 256
+    from ebbmq.journal.record import Header
 _BYTES_AT_ONCE: Final = limits.MIB
 
 
@@ -222,10 +224,16 @@ class Compactor:
     def _facts_that_matter(self, number: int) -> dict[int, _Told]:
         """Per partition, what the facts in a segment tell."""
         out: dict[int, _Told] = {}
-        for item in scan.scan(self._disk, self._engine.directory.identity.uuid, number << 32):
+        for item in scan.scan(
+            self._disk,
+            self._engine.directory.identity.uuid,
+            number << 32,
+            known_synced=self._engine.journal.synced_position,
+            enough=_all_but_published,
+        ):
             if item.position >> 32 != number:
                 break
-            if type(item) is not scan.Found:
+            if type(item) is not Found:
                 continue
             header = item.header
             parts = [(header.kind, header.pid, header.count, item.payload)]
@@ -310,3 +318,7 @@ def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[i
         if low <= high:
             out.append((low, high - low + 1))
     return out
+def _all_but_published(header: Header) -> int:
+    return 0 if header.kind == fact.PUBLISH else header.payload_bytes
+
+

@@ -10,6 +10,7 @@ from ebbmq.core.row import ROW
 from ebbmq.errors import DamagedRecord, EbbError
 from ebbmq.journal import checkpoint, scan
 from ebbmq.journal.disk import FileDisk
+from ebbmq.journal.found import Found, Torn
 from ebbmq.journal.reader import Reader
 from ebbmq.node.clock import SystemClock
 from ebbmq.node.config import Config
@@ -90,11 +91,11 @@ def _records(disk: FileDisk, uuid: bytes, report: Report, progress: Progress, to
     done = 0
     for found in (scan.scan(disk, uuid), scan.scan_old(disk, uuid)):
         for item in found:
-            if type(item) is scan.Found:
+            if type(item) is Found:
                 report.records += 1
                 done += item.header.payload_bytes
                 progress(min(done, total), total)
-            elif type(item) is scan.Torn:
+            elif type(item) is Torn:
                 report.torn_bytes += item.nbytes
 
 

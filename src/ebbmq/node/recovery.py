@@ -17,10 +17,12 @@ from ebbmq.checksum import crc32c
 from ebbmq.core import copies, envelope, held, restore
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
+from ebbmq.core.block import DUE, as_words
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
+from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.journal.disk import Disk
+    from ebbmq.journal.found import Item
     from ebbmq.node.engine import Engine
 
 #: Kinds of blobs in a checkpoint.
@@ -95,6 +98,7 @@ class Recovery:
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
             old_end=self._end_of_old(),
+            known_synced=self._proven,
         )
 
     def _write_tail_again(self, end: int) -> None:
@@ -235,7 +239,13 @@ class Recovery:
         self._apply_relocations()
         end = self._start or FIRST_POSITION
         for item in scan.scan(
-            self._journal_disk, self._uuid, self._start, known_synced=known_synced
+            self._journal_disk,
+            self._uuid,
+            self._start,
+            known_synced=known_synced,
+            # Bodies are checked when they are delivered; without a checkpoint all of it counts.
+            enough=_enough if self._start else None,
+        self._proven = known_synced
         ):
             end = self._item_end = item.end
             self._was_closed = False
@@ -252,14 +262,16 @@ class Recovery:
             for seqs, block, as_of in self._relocations.pop(pid):
                 self._restorer(pid).relocated(seqs, block, as_of, self._start)
 
-    def _take(self, item: scan.Found | scan.Damaged | scan.Torn) -> None:
-        if type(item) is scan.Found:
+    def _take(self, item: Item) -> None:
+        if type(item) is Found:
             head = item.header
             self._proven = max(self._proven, head.synced)
             self._fact(head.kind, head.pid, head.count, head.first, item.payload, item.position)
-        elif type(item) is scan.Torn:
+        elif type(item) is Begun:
+            self._begun(item)
+        elif type(item) is Torn:
             self._torn(item)
-        elif type(item) is scan.Damaged:
+        elif type(item) is Damaged:
             number = item.position >> 32
             if number in numbers(self._journal_disk, old=False):
                 self._damaged(item)
@@ -268,12 +280,23 @@ class Recovery:
 
     def _declare_ahead(self) -> None:
         """Without a checkpoint, take the catalog as it was last: facts may precede it.
+    def _begun(self, item: Begun) -> None:
+        """Take in rows without their bodies; the whole record if they cannot tell all."""
+        payload = item.payload
+        size = fact.ROWS_HEAD.size
+        block = payload[size:]
+        is_good = crc32c(block) == fact.ROWS_HEAD.unpack_from(payload)[0]
+        if not is_good or (as_words(block)[:, DUE] > LOW48).any():
+            self._take(scan.whole(self._journal_disk, item.header))
+            return
+        self._take(Found(item.header, payload))
+
 
         What was declared and deleted before does not matter any more.
         """
         last: bytes | None = None
-        for item in scan.scan(self._journal_disk, self._uuid):
-            if type(item) is scan.Found and item.header.kind == fact.META:
+        for item in scan.scan(self._journal_disk, self._uuid, enough=_only_catalogs):
+            if type(item) is Found and item.header.kind == fact.META:
                 last = bytes(item.payload)
         if last is not None:
             self._declare(declared.read_declared(last))
@@ -284,16 +307,16 @@ class Recovery:
         if start >> 32 not in numbers(self._journal_disk, old=True):
             start = 0  # the numbers may have begun again
         for item in scan.scan_old(self._journal_disk, self._uuid, start):
-            if type(item) is scan.Found and item.header.kind == fact.RELOCATE:
+            if type(item) is Found and item.header.kind == fact.RELOCATE:
                 yield self._relocated(item.header, item.payload)
-            elif type(item) is scan.Damaged:
+            elif type(item) is Damaged:
                 found = self._salvage_old(item)
                 if found is not None:
                     yield found
-            elif type(item) is scan.Torn:
+            elif type(item) is Torn:
                 self._doubt(item)
 
-    def _doubt(self, item: scan.Torn) -> None:
+    def _doubt(self, item: Torn) -> None:
         """The last relocation cannot be read: it was never finished, or it is damaged.
 
         If it was finished, its messages are nowhere else, and are missed when all is read.
@@ -338,7 +361,7 @@ class Recovery:
         self._engine.note_range(header.position >> 32, header.pid, first, max(seqs) - first + 1)
         return header.pid, seqs, memoryview(block), as_of
 
-    def _salvage_old(self, item: scan.Damaged) -> tuple[int, list[int], memoryview, int] | None:
+    def _salvage_old(self, item: Damaged) -> tuple[int, list[int], memoryview, int] | None:
         """What can be proven of a damaged old-generation record; bodies are checked when read."""
         header, payload = item.header, item.payload
         if header is None or payload is None or header.kind != fact.RELOCATE:
@@ -453,7 +476,7 @@ class Recovery:
         self._engine.damage.append(problem)
         log.error("damage", detail=problem)
 
-    def _torn(self, item: scan.Torn) -> None:
+    def _torn(self, item: Torn) -> None:
         for header in item.headers:
             if header.kind == fact.PUBLISH:
                 ids = f"{message_id(header.pid, header.first)} and {header.count - 1} after it"
@@ -462,7 +485,7 @@ class Recovery:
             log.warning("torn_tail", position=hex(item.position), discarded_bytes=item.nbytes)
             self._engine.torn_bytes = item.nbytes
 
-    def _damaged(self, item: scan.Damaged) -> None:
+    def _damaged(self, item: Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""
         header = item.header
         if header is None and self._mended(item):
@@ -487,7 +510,7 @@ class Recovery:
                 f"{message_id(header.pid, header.first)} on cannot be read"
             )
 
-    def _mended(self, item: scan.Damaged) -> bool:
+    def _mended(self, item: Damaged) -> bool:
         """Whether one flipped bit explains why a header cannot be read; then the record is used.
 
         The header's checksum, its length and the record after it must all agree.
@@ -510,9 +533,9 @@ class Recovery:
         payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
         log.warning("mended_header", position=hex(item.position))
         if crc32c(bytes(payload)) == header.payload_crc:
-            self._take(scan.Found(header, payload))
+            self._take(Found(header, payload))
         else:
-            self._damaged(scan.Damaged(item.position, item.nbytes, header, payload))
+            self._damaged(Damaged(item.position, item.nbytes, header, payload))
         return True
 
     def _salvage(
@@ -639,3 +662,14 @@ def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
         return disk, disk
     path = engine.directory.path
     return FileDisk(path / "journal"), FileDisk(path / "checkpoints")
+def _enough(header: record.Header) -> int:
+    """Of published messages only the rows."""
+    if header.kind == fact.PUBLISH:
+        return fact.ROWS_HEAD.size + header.count * ROW.size
+    return header.payload_bytes
+
+
+def _only_catalogs(header: record.Header) -> int:
+    return header.payload_bytes if header.kind == fact.META else 0
+
+

@@ -232,3 +232,21 @@ def test_a_flipped_bit_is_flipped_for_good() -> None:
     assert file.read(0, 1) == b"c"
     disk.crash(random.Random(0))
     assert disk.open("a").read(0, 1) in (b"c", b"\2")
+
+
+def test_what_is_passed_over_as_blank_is_blank(disk: Disk) -> None:
+    file = disk.create("a", 4 << 20)
+    written = (0, 700_000, 3_000_000)
+    for offset in written:
+        file.write(offset, [b"data"])
+    offset, seen = 0, b""
+    while (at := file.data_from(offset)) < file.size():
+        seen += bytes(at - offset) + file.read(at, 4_096)
+        offset = len(seen)
+    seen += bytes(file.size() - len(seen))
+    assert seen == file.read(0, 4 << 20)
+
+
+def test_nothing_is_looked_for_behind_the_end(disk: Disk) -> None:
+    file = disk.create("a", 5_000)
+    assert file.data_from(5_000) == 5_000

@@ -10,9 +10,10 @@ from crc32c import crc32c
 from ebbmq.errors import StorageFailed
 from ebbmq.journal import record
 from ebbmq.journal.disk import MemoryDisk
+from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
-from ebbmq.journal.scan import Damaged, Found, Torn, scan, truncate_tail
+from ebbmq.journal.scan import scan, truncate_tail, whole
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of
 
 UUID = bytes(range(16))
@@ -304,3 +305,44 @@ def test_foreign_files_are_left_alone() -> None:
         disk.create(name, 10)
     starts = filled(disk, 3)
     assert [item.position for item in scan(disk, UUID)] == starts
+
+
+def test_of_what_was_synced_no_more_is_told_than_is_enough() -> None:
+    disk = MemoryDisk()
+    filled(disk, 8, close=False)
+    items = list(scan(disk, UUID, enough=lambda header: header.first))
+    assert [item.header.first for item in items] == list(range(8))
+    # Of the last two no header says that they were synced.
+    assert [type(item) for item in items] == [Begun] * 6 + [Found] * 2
+    for number, item in enumerate(items[:6]):
+        assert item.payload == bytes([number + 1]) * number
+        assert whole(disk, item.header) == Found(item.header, bytes([number + 1]) * 600)
+
+
+def test_what_may_be_torn_is_verified_however_little_is_enough() -> None:
+    disk = MemoryDisk()
+    starts = filled(disk, 5, close=False)
+    corrupt(disk, starts[4] + HEADER_BYTES + 300, 1)
+    items = list(scan(disk, UUID, enough=lambda _: 0))
+    assert [type(item) for item in items[:-1]] == [Begun] * 3 + [Found]
+    assert type(items[-1]) is Torn
+    assert items[-1].position == starts[4]
+
+
+def test_a_damaged_payload_that_nobody_asked_for_is_found_when_all_of_it_is() -> None:
+    disk = MemoryDisk()
+    starts = filled(disk, 6)
+    corrupt(disk, starts[1] + HEADER_BYTES + 300, 1)
+    items = list(scan(disk, UUID, enough=lambda _: 8))
+    assert [type(item) for item in items] == [Begun] * 6
+    assert type(whole(disk, items[0].header)) is Found
+    assert type(whole(disk, items[1].header)) is Damaged
+
+
+def test_a_damaged_header_is_damage_however_little_is_enough() -> None:
+    disk = MemoryDisk()
+    starts = filled(disk, 6)
+    corrupt(disk, starts[1], 1)
+    items = list(scan(disk, UUID, enough=lambda _: 0))
+    assert [item.position for item in items if type(item) is Damaged] == [starts[1]]
+    assert [item.position for item in items] == starts

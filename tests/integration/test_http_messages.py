@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ebbmq import QueueSpec, TopicSpec
+from ebbmq import Message, QueueSpec, TopicSpec
 from tests.served import Served
 
 if TYPE_CHECKING:
@@ -116,6 +116,53 @@ def test_a_named_lease_is_read_again_while_it_is_held(server: Served) -> None:
     part = server.ask("GET", f"{path}?from=1&to=3").json["leases"]
     assert [each["text"] for each in part] == ["2"]
     assert server.ask("GET", "/v1/queues/q/leases/other").json == {"leases": []}
+
+
+def test_leases_are_held_by_tokens_alone_and_read_by_them_in_parts(server: Served) -> None:
+    for importance in (4, 3, 2, 1):
+        server.broker.publish("q", Message(bytes(6 << 20), importance=importance))
+    asked = {"count": 9, "name": "n", "tokens_only": True}
+    held = server.ask("POST", "/v1/queues/q/leases", asked).json
+    assert held["leases"] == []
+    tokens = held["tokens"]
+    assert len(tokens) == 4
+    assert server.ask("POST", "/v1/queues/q/leases", asked).json == held
+    path = "/v1/queues/q/reads"
+    first = server.ask("POST", path, {"tokens": ["none", *tokens]}).json
+    assert [each["importance"] for each in first["leases"]] == [4, 3]
+    assert first["next"] == 3
+    server.ask("POST", "/v1/queues/q/acks", {"tokens": tokens[2:3]})
+    rest = server.ask("POST", path, {"tokens": tokens[2:]}).json
+    assert [(each["importance"], each["token"]) for each in rest["leases"]] == [(1, tokens[3])]
+    assert "next" not in rest
+    assert server.ask("POST", path, {"tokens": []}).json == {"leases": []}
+    named = server.ask("GET", "/v1/queues/q/leases/n").json
+    assert ([each["importance"] for each in named["leases"]], named["next"]) == ([4, 3], 3)
+
+
+def test_a_token_reads_and_settles_its_lease_after_a_restart(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        publish(server, {"text": "a"}, {"text": "b"})
+        tokens = [each["token"] for each in lease(server, count=9, lease_timeout_ms=3_600_000)]
+    with Served(tmp_path / "data") as server:
+        read = server.ask("POST", "/v1/queues/q/reads", {"tokens": tokens}).json["leases"]
+        assert [(each["text"], each["token"]) for each in read] == [*zip("ab", tokens, strict=True)]
+        acks = server.ask("POST", "/v1/queues/q/acks", {"tokens": tokens})
+        assert acks.json == {"acked": 2, "refused": []}
+
+
+def test_a_queue_is_looked_at_in_parts_by_the_order_messages_came_in(server: Served) -> None:
+    publish(server, *[{"text": str(n), "importance": 1 + n} for n in range(5)])
+    publish(server, {"text": "later", "delay_ms": 60_000})
+    (partition,) = server.ask("GET", "/v1/queues/q").json["stats"]["partitions"]
+    path = f"/v1/queues/q/messages?up_to={partition['newest_id']}"
+    first = server.ask("GET", f"{path}&count=2").json["messages"]
+    assert [each["text"] for each in first] == ["0", "1"]
+    assert first[0]["id"] == partition["oldest_id"]
+    rest = server.ask("GET", f"{path}&after={first[-1]['id']}").json["messages"]
+    assert [each["text"] for each in rest] == ["2", "3", "4"]
+    assert server.ask("GET", f"{path}&after={rest[-1]['id']}").json == {"messages": []}
+    assert server.ask("GET", f"{path}&after=ff-1").json == {"messages": []}
 
 
 def test_a_peek_changes_nothing(server: Served) -> None:

@@ -65,7 +65,7 @@ class Grants:
     A batch is kept as one `block` of rows, and taken apart only for who asks for `rows`.
     """
 
-    __slots__ = ("_rows", "block", "deadline_ms", "is_run", "nonce", "seqs")
+    __slots__ = ("_rows", "block", "deadline_ms", "epoch", "is_run", "nonce", "seqs")
 
     def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
         self.seqs = seqs
@@ -74,6 +74,8 @@ class Grants:
         self.is_run = False
         self.deadline_ms = deadline_ms
         self.nonce = nonce
+        #: The boot they were granted in; None: this one.
+        self.epoch: int | None = None
         self._rows = rows
 
     @property

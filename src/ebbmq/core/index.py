@@ -277,6 +277,16 @@ class Index:
                 slot = _U16.unpack_from(image, at)[0] << 6
                 page.buffer[slot : slot + 64] = bytes(image[at + 2 : at + 66])
         page.live = int(np.count_nonzero(page.view["state"]))
+    def live_after(self, seq: int) -> Iterator[int]:
+        """Numbers of live rows above one, in order."""
+        for number in sorted(self.pages):
+            if number < seq >> PAGE_BITS or not self.pages[number].live:
+                continue
+            first = number << PAGE_BITS
+            for slot in self.pages[number].live_slots().tolist():
+                if first + slot > seq:
+                    yield first + slot
+
         page.position = position
         page.dirty = False
         self.pages[number] = page

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
-from ebbmq.node import fetching, intake, leasing, moving_back, publishing, settling
+from ebbmq.node import fetching, intake, leasing, moving_back, publishing, rereading, settling
 from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
 
+from ebbmq.node.outflow import Delivery
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
-    from ebbmq.node.leasing import Consumer
-    from ebbmq.node.outflow import Delivery
+    from ebbmq.node.leasing import Between, Consumer
+    from ebbmq.node.rereading import Held
 
 T = TypeVar("T")
 
@@ -284,7 +285,11 @@ class AsyncBroker(AsyncRuleVerbs):
         *,
         consumer: Consumer = leasing.OWN,
     ) -> list[Delivery]:
-        """`lease` for who makes something else of the leases than objects, and for a client."""
+        """`lease` for who makes something else of the leases than objects, and for a client.
+
+        Without `bodies`, which stay where they are, any number of bytes can be leased under a name.
+        """
+        bodies: bool = True,
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         until = self._loop.time() + wait_ms / 1_000
         while True:
@@ -296,6 +301,8 @@ class AsyncBroker(AsyncRuleVerbs):
                 )
                 taken = leasing.take_bodies(self._engine, granted)
                 left = until - self._loop.time()
+                if not bodies and granted:
+                    return self._without_bodies(granted)
                 if granted or left <= 0:
                     break
                 arrived = self._loop.create_future()
@@ -306,6 +313,10 @@ class AsyncBroker(AsyncRuleVerbs):
 
     async def _wait(
         self, queue: Queue, arrived: asyncio.Future[None], wake: Callable[[], None], seconds: float
+    def _without_bodies(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
+        now_ms = self._engine.now_ms()
+        return [Delivery(shard.partition, grants, (), now_ms) for shard, grants in granted]
+
     ) -> None:
         """Wait for a message; whoever gives up passes the call that came meanwhile on."""
         given_up = True
@@ -340,10 +351,29 @@ class AsyncBroker(AsyncRuleVerbs):
         self, queue: str, name: str, first: int = 0, last: int | None = None
     ) -> list[Lease]:
         """See Broker.read_lease."""
-        granted, taken = leasing.read_again(self._engine, queue, name, first, last)
-        if not any(None in payloads for payloads in taken):
-            return leasing.deliver(self._engine, granted, taken)
-        return await self._call(leasing.deliver, self._engine, granted, taken)
+        read, _ = await self.take_named(queue, name, first, last, None)
+        return [lease for one in read for lease in one.leases()]
+
+    async def take_named(
+        self, queue: str, name: str, first: int, last: int | None, bytes_max: int | None
+    ) -> tuple[list[Delivery], int | None]:
+        """`read_lease` in parts: as many as fit, and the number of the first that did not."""
+        held = rereading.read_name(self._engine, queue, name, first, last, bytes_max)
+        return await self._reread(held), held.following
+
+    async def take_held(
+        self, queue: str, tokens: Sequence[str], bytes_max: int | None
+    ) -> tuple[list[Delivery], int | None]:
+        """Leases by their tokens: as many as fit, and the number of the first that did not."""
+        held = rereading.read_tokens(self._engine, queue, tokens, bytes_max)
+        return await self._reread(held), held.following
+
+    async def _reread(self, held: Held) -> list[Delivery]:
+        with self._engine.lock:
+            taken = leasing.take_bodies(self._engine, held.granted)
+        if fetching.fill_at_once(self._engine, held.granted, taken):
+            return leasing.fetch(self._engine, held.granted, taken)
+        return await self._call(leasing.fetch, self._engine, held.granted, taken)
 
     async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """See Broker.ack."""
@@ -450,6 +480,7 @@ class AsyncBroker(AsyncRuleVerbs):
         consumer: Consumer = leasing.OWN,
     ) -> list[Peeked]:
         """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
+        between: Between | None = None,
         return await self._call(
             leasing.peek,
             self._engine,
@@ -462,6 +493,7 @@ class AsyncBroker(AsyncRuleVerbs):
             consumer=consumer,
         )
 
+            between=between,
     async def redrive(
         self,
         dead_queue: str,

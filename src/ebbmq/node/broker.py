@@ -6,7 +6,16 @@ import _thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from ebbmq.errors import LeaseLost, Overloaded
-from ebbmq.node import declaring, intake, leasing, looking, moving_back, publishing, settling
+from ebbmq.node import (
+    declaring,
+    intake,
+    leasing,
+    looking,
+    moving_back,
+    publishing,
+    rereading,
+    settling,
+)
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
 from ebbmq.node.keeping import verbs as holding_verbs
@@ -255,7 +264,9 @@ class Broker(RuleVerbs):
             first: the number of the first lease to return, from 0; settled ones keep theirs.
             last: the number after the last to return; None returns all that follow.
         """
-        granted, taken = leasing.read_again(self.engine, queue, name, first, last)
+        granted = rereading.read_name(self.engine, queue, name, first, last).granted
+        with self.engine.lock:
+            taken = leasing.take_bodies(self.engine, granted)
         return leasing.deliver(self.engine, granted, taken)
 
     def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:

@@ -11,10 +11,10 @@ from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
 from ebbmq.core.grants import Grants
-from ebbmq.core.row import ELSEWHERE, LEASED, LOW48, PRIVILEGED, READY
+from ebbmq.core.row import ELSEWHERE, LEASED, PRIVILEGED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
-from ebbmq.node import fetching, outflow
+from ebbmq.node import fetching, outflow, rereading
 from ebbmq.node.keeping import reading, telling
 from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
@@ -36,6 +36,16 @@ class Consumer(NamedTuple):
     client: str | None = None
     #: Whether it is given what privileged clients published.
     privileged: bool = True
+
+
+class Between(NamedTuple):
+    """Messages of one partition by the order they came in: after one id, up to another.
+
+    One of the two is given, or both; ids of two partitions have nothing between them.
+    """
+
+    after: str | None = None
+    up_to: str | None = None
 
 
 OWN: Final = Consumer()
@@ -88,7 +98,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
         consumer: who leases.
     """
     if name:
-        again = named(queue, name)
+        again = rereading.by_name(queue, name, bytes_max=bytes_max).granted
         if again:
             return again
     if engine.disk_full:
@@ -250,58 +260,6 @@ def wait_for(
             return granted
 
 
-def named(
-    queue: Queue, name: str, first: int = 0, last: int | None = None
-) -> list[tuple[Shard, Grants]]:
-    """The leases still held under a name, as they were granted (the lock is held).
-
-    Args:
-        queue: the queue.
-        name: the name they were leased under.
-        first: the number of the first to return; numbers stay what they were at the grant.
-        last: the number after the last to return; None returns all that follow.
-    """
-    out: list[tuple[Shard, Grants]] = []
-    number = -1
-    for shard in queue.shards:
-        partition = shard.partition
-        held = False
-        for seq, generation in partition.names.get(name, ()):
-            number += 1
-            row = partition.index.read(seq)
-            if row is None or row[0] != LEASED or row[13] != generation:
-                continue
-            held = True
-            if number < first or (last is not None and number >= last):
-                continue
-            deadline_ms = row[7] & LOW48
-            if not out or not _is_of(out[-1], (shard, deadline_ms, row[14])):
-                out.append((shard, Grants([], [], deadline_ms, row[14])))
-            out[-1][1].add(seq, (*row[:13], row[13] - 1, row[14]))
-        if not held:
-            partition.names.pop(name, None)
-    return out
-
-
-def _is_of(granted: tuple[Shard, Grants], told: tuple[Shard, int, int]) -> bool:
-    """Whether grants are of this partition, deadline and nonce."""
-    shard, grants = granted
-    return (shard, grants.deadline_ms, grants.nonce) == told
-
-
-def read_again(
-    engine: Engine, name: str, lease_name: str, first: int, last: int | None
-) -> tuple[list[tuple[Shard, Grants]], list[list[bytes | None]]]:
-    """What is still held under a name, and the bodies that are in RAM; nothing is granted."""
-    for field, value in (("first", first), ("last", last or 0)):
-        if type(value) is not int or value < 0:
-            raise InvalidMessage(f"{field} is {value!r}", "use a whole number from 0 on")
-    with engine.lock:
-        engine.check_open()
-        granted = named(engine.catalog.queue(name), lease_name, first, last)
-        return granted, take_bodies(engine, granted)
-
-
 def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[list[bytes | None]]:
     """Take bodies from RAM, None where they must be read (the lock is held)."""
     taken: list[list[bytes | None]] = []
@@ -378,7 +336,7 @@ def _complete(
 def _rest(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
     """Give back messages that cannot be delivered now, for a little later (the lock is held)."""
     partition = shard.partition
-    epoch = partition.epoch & 0xFFFF
+    epoch = outflow.epoch_of(partition, grants)
     tokens = [
         (partition.pid, seq, row[13] + 1, epoch, grants.nonce)
         for seq, row in zip(grants.seqs, grants.rows, strict=True)
@@ -454,6 +412,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
     *,
     counted: bool = False,
     consumer: Consumer = OWN,
+    between: Between | None = None,
 ) -> list[Peeked]:
     """Look at messages in delivery order (ready) or in order of arrival (other states).
 
@@ -466,6 +425,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
         bytes_max: most bytes of bodies to return together, but always one message.
         counted: whether to look is an access.
         consumer: who looks.
+        between: which ids, in order of arrival whatever the state; for who looks at all, in parts.
     """
     if state not in STATES:
         raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
@@ -479,12 +439,15 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
         engine.check_open()
         queue = engine.catalog.queue(name)
         now_ms = engine.now_ms()
-        chosen = [
-            (shard, seq)
-            for shard in queue.shards
-            if shard.faulty is None
-            for seq in _shown(shard, most, state, now_ms, consumer)
-        ]
+        if between is not None:
+            chosen = _arrived(queue, most, STATES[state], between, consumer)
+        else:
+            chosen = [
+                (shard, seq)
+                for shard in queue.shards
+                if shard.faulty is None
+                for seq in _shown(shard, most, state, now_ms, consumer)
+            ]
     total = 0
     for shard, seq in chosen:
         if len(out) >= count:
@@ -512,6 +475,37 @@ def _shown(shard: Shard, count: int, state: str, now_ms: int, consumer: Consumer
     if len(allowed) < len(seqs) and count < limits.LEASE_COUNT_MAX:
         return _shown(shard, limits.LEASE_COUNT_MAX, state, now_ms, consumer)
     return allowed
+
+
+def _arrived(
+    queue: Queue, count: int, state: int, between: Between, consumer: Consumer
+) -> list[tuple[Shard, int]]:
+    """Messages in a state by the order they came in (the lock is held)."""
+    found = [_place(text) for text in between if text is not None]
+    shard = queue.by_pid.get(found[0][0])
+    if shard is None or shard.faulty is not None or len({pid for pid, _ in found}) > 1:
+        return []
+    after = -1 if between.after is None else found[0][1]
+    out: list[tuple[Shard, int]] = []
+    index = shard.partition.index
+    for seq in index.live_after(after):
+        if (between.up_to is not None and seq > found[-1][1]) or len(out) >= count:
+            break
+        row = index.read(seq)
+        if row is None or row[0] != state:
+            continue
+        if consumer.privileged or not row[1] & PRIVILEGED:
+            out.append((shard, seq))
+    return out
+
+
+def _place(identity: str) -> tuple[int, int]:
+    parsed = outflow.parse_id(identity)
+    if parsed is None:
+        raise InvalidMessage(
+            f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"
+        )
+    return parsed
 
 
 def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Peeked | None:

@@ -97,6 +97,10 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
                     "state": "ok" if shard.faulty is None else "faulty",
                     "why": shard.faulty,
                     "depth": shard.partition.live(),
+                    "oldest_id": _oldest_id(shard.partition),
+                    "newest_id": message_id(
+                        shard.partition.pid, shard.partition.index.next_seq - 1
+                    ),
                 }
                 for shard in queue.shards
             ],
@@ -123,6 +127,11 @@ def _oldest_age_ms(partitions: list[Partition], now_ms: int) -> int:
                 oldest = min(oldest, row[5] & LOW48)
             break
     return max(0, now_ms - oldest)
+
+
+def _oldest_id(partition: Partition) -> str | None:
+    first = next(partition.index.live_after(-1), None)
+    return None if first is None else message_id(partition.pid, first)
 
 
 def removals(

@@ -58,9 +58,14 @@ def parse_id(text: str) -> tuple[int, int] | None:
     return (int(found[1], 16), int(found[2], 16)) if found else None
 
 
+def epoch_of(partition: Partition, grants: Grants) -> int:
+    """The epoch that tokens of these leases carry: that of the boot which granted them."""
+    return (partition.epoch if grants.epoch is None else grants.epoch) & 0xFFFF
+
+
 def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     """One opaque token per lease."""
-    pid, epoch, nonce = partition.pid, partition.epoch & 0xFFFF, grants.nonce
+    pid, epoch, nonce = partition.pid, epoch_of(partition, grants), grants.nonce
     if len(grants.seqs) == 1:
         return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
@@ -158,7 +163,7 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if block is None or block.some[DUE] or block.some[ENQUEUED] > LOW48:
         return None
-    pid, tail = partition.pid, f"{partition.epoch & 0xFFFF:08x}{grants.nonce:08x}"
+    pid, tail = partition.pid, f"{epoch_of(partition, grants):08x}{grants.nonce:08x}"
     shared: dict[str, Any] = {
         "headers": NO_HEADERS,
         "failures": 0,

@@ -32,8 +32,11 @@ class App:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._management = management.build(context)
-        self._messages = Messages(context)
         self._polling = Polling(context)
+        self._verbs = Messages(context).verbs | {
+            "read_lease": self._polling.read_lease,
+            "read": self._polling.read,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -78,7 +81,7 @@ class App:
             if route.verb == "lease":
                 await self._polling.lease(request, receive, peer)
             else:
-                await peer.answer(await self._messages.verbs[route.verb](request))
+                await peer.answer(await self._verbs[route.verb](request))
         except UnknownQueue as error:
             raise self.context.access.told(caller, error) from None
 

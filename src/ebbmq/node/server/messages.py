@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from ebbmq import limits
 from ebbmq.errors import Draining, InvalidMessage, LeaseLost, Overloaded
+from ebbmq.node.leasing import Between
 from ebbmq.wire.http import codec, forms, routes
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ class Messages:
             "publish": self._publish,
             "publish_topic": self._publish_topic,
             "peek": self._peek,
-            "read_lease": self._read_lease,
             "ack": self._ack,
             "retry": self._retry,
             "release": self._release,
@@ -88,11 +88,12 @@ class Messages:
         queue = request.route.name
         self._context.access.check(request.caller, "consume", queue)
         check_memory(self._context)
-        found = routes.parameters(request.query, ("count", "state", "counted"))
+        found = routes.parameters(request.query, ("count", "state", "counted", "after", "up_to"))
         count = routes.whole(found, "count", _PEEK_COUNT)
         state = found.get("state", "ready")
         if state not in _STATES:
             raise InvalidMessage(f"state is {state!r:.80}", f"use one of {', '.join(_STATES)}")
+        between = Between(found.get("after"), found.get("up_to"))
         peeked = await self._broker.peek(
             queue,
             _PEEK_COUNT if count is None else count,
@@ -100,17 +101,9 @@ class Messages:
             counted=routes.flag(found, "counted"),
             consumer=self._context.access.consumer(request.caller, queue),
             bytes_max=limits.ANSWER_BYTES_MAX,
+            between=between if any(between) else None,
         )
         return codec.encode(forms.PeeksForm([codec.peek_form(each) for each in peeked]))
-
-    async def _read_lease(self, request: Request) -> bytes:
-        queue, name = request.route.name, request.route.lease_name
-        self._context.access.check(request.caller, "consume", queue)
-        check_memory(self._context)
-        found = routes.parameters(request.query, ("from", "to"))
-        first = routes.whole(found, "from", 0) or 0
-        leases = await self._broker.read_lease(queue, name, first, routes.whole(found, "to"))
-        return codec.encode(forms.LeasesForm([codec.lease_form(each) for each in leases]))
 
     async def _ack(self, request: Request) -> bytes:
         asked = _ack(self._settling(request))

@@ -44,6 +44,10 @@ class PeekQuery(msgspec.Struct):
     state: forms.State = "ready"
     #: Whether to look is an access, which the decay score of the queue may count.
     counted: bool = False
+    #: In order of arrival, of the partition of this id: what came after it ..
+    after: managing.MessageId | None = None
+    #: .. and not after this one.
+    up_to: managing.MessageId | None = None
 
 
 #: As many digits as a number in a query may have.
@@ -119,6 +123,17 @@ OPERATIONS: Final = (
         scope="consume",
         query=ReadLeaseQuery,
         answer=forms.LeasesForm,
+    ),
+    Operation(
+        method="post",
+        path=f"{_QUEUE}/reads",
+        name="read",
+        group="Messages",
+        summary="Read leased messages again by their tokens; what holds no lease is left out.",
+        scope="consume",
+        body=forms.ReadForm,
+        answer=forms.LeasesForm,
+        example='{"tokens": ["TOKEN"]}',
     ),
     Operation(
         method="post",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.errors import EbbError
 from ebbmq.node.server.messages import check_intake, check_memory
-from ebbmq.wire.http import codec, forms, leased
+from ebbmq.wire.http import codec, forms, leased, routes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ebbmq.node.server.messages import Request
 
 _lease: Final = codec.decoder(forms.LeaseRequest)
+_read: Final = codec.decoder(forms.ReadForm)
 _NO_LEASES: Final = b'{"leases":[]}'
 
 
@@ -58,11 +59,29 @@ class Polling:
             if has_waited:
                 # The caller's token may have been removed meanwhile.
                 context.access.check(request.caller, "consume", queue)
-            await peer.answer(answer_of(leases))
+            await peer.answer(tokens_of(leases) if asked.tokens_only else answer_of(leases))
             taken = await peer.has_taken_all()
         finally:
             if not taken and asked.name is None:
                 await self._give_back(queue, leases)
+
+    async def read_lease(self, request: Request) -> bytes:
+        """Leases of a name again, as many as fit into an answer."""
+        queue, name = request.route.name, request.route.lease_name
+        self._context.access.check(request.caller, "consume", queue)
+        check_memory(self._context)
+        found = routes.parameters(request.query, ("from", "to"))
+        first, last = routes.whole(found, "from", 0) or 0, routes.whole(found, "to")
+        most = limits.ANSWER_BYTES_MAX
+        return answer_of(*await self._broker.take_named(queue, name, first, last, most))
+
+    async def read(self, request: Request) -> bytes:
+        """Leases by their tokens, as many as fit into an answer."""
+        queue = request.route.name
+        self._context.access.check(request.caller, "consume", queue)
+        check_memory(self._context)
+        tokens = _read(request.body).tokens
+        return answer_of(*await self._broker.take_held(queue, tokens, limits.ANSWER_BYTES_MAX))
 
     async def _lease(
         self, queue: str, asked: forms.LeaseRequest, wait_ms: int, consumer: Consumer
@@ -73,8 +92,9 @@ class Polling:
             wait_ms,
             asked.lease_timeout_ms,
             asked.name,
-            limits.ANSWER_BYTES_MAX,
+            None if asked.tokens_only else limits.ANSWER_BYTES_MAX,
             consumer=consumer,
+            bodies=not asked.tokens_only,
         )
 
     async def _poll(
@@ -103,7 +123,12 @@ class Polling:
             await self._broker.release(queue, [t for each in leases for t in each.tokens()])
 
 
-def answer_of(leases: Sequence[Delivery]) -> bytes:
+def tokens_of(leases: Sequence[Delivery]) -> bytes:
+    """The answer to who wants tokens alone."""
+    return codec.encode(forms.LeasesForm([], [t for each in leases for t in each.tokens()]))
+
+
+def answer_of(leases: Sequence[Delivery], following: int | None = None) -> bytes:
     """The answer: where leases are much alike, without an object for each."""
     parts: list[bytes] = []
     for each in leases:
@@ -112,7 +137,7 @@ def answer_of(leases: Sequence[Delivery]) -> bytes:
             parts.append(leased.encode_all(map(codec.lease_form, each.leases())))
         else:
             parts.append(leased.encode_alike(*alike, each.grants.seqs, each.payloads))
-    return leased.answer(parts)
+    return leased.answer(parts, following)
 
 
 async def _gone(receive: Receive) -> None:

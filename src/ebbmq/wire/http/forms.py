@@ -60,6 +60,14 @@ class LeaseRequest(_Request, omit_defaults=True):
     wait_ms: Duration = 0
     lease_timeout_ms: Timeout | None = None
     name: ShortText | None = None
+    #: Answer with tokens alone; the messages are read by these, in parts and by whomever.
+    tokens_only: bool = False
+
+
+class ReadForm(_Request):
+    """POST /v1/queues/{queue}/reads."""
+
+    tokens: Tokens
 
 
 class AckForm(_Request, omit_defaults=True):
@@ -160,9 +168,15 @@ class PeekForm(msgspec.Struct, gc=False):
 
 
 class LeasesForm(msgspec.Struct, gc=False):
-    """The answer to a lease call: as many as there were, up to the count asked for."""
+    """The answer to a lease call: as many as there were, up to the count asked for.
+
+    `tokens` where only these were asked for; `next` is the number of the first lease of a name, or
+    token, that did not fit into the answer.
+    """
 
     leases: list[LeaseForm]
+    tokens: list[str] | UnsetType = UNSET
+    next: int | UnsetType = UNSET
 
 
 class PeeksForm(msgspec.Struct, gc=False):

@@ -72,9 +72,10 @@ def encode_all(forms: Iterable[LeaseForm]) -> bytes:
     return b",".join(map(encode, forms))
 
 
-def answer(parts: Iterable[bytes]) -> bytes:
+def answer(parts: Iterable[bytes], following: int | None = None) -> bytes:
     """The answer that is made of these, of which none is empty."""
-    return b"%b%b%b" % (_BEGIN, b",".join(parts), _END)
+    end = _END if following is None else b'],"next":%d}' % following
+    return b"%b%b%b" % (_BEGIN, b",".join(parts), end)
 
 
 def _texts(values: Sequence[Any]) -> list[bytes]:

@@ -133,12 +133,17 @@ class RatesForm(msgspec.Struct):
 
 
 class PartitionForm(msgspec.Struct):
-    """One partition of a queue; `why` says what is wrong with a faulty one."""
+    """One partition of a queue; `why` says what is wrong with a faulty one.
+
+    `oldest_id` is of what is there, `newest_id` the last one given, whatever became of it.
+    """
 
     id: str
     state: Literal["ok", "faulty"]
     why: str | None
     depth: int
+    oldest_id: str | None = None
+    newest_id: str | None = None
 
 
 class StatsForm(msgspec.Struct):

@@ -11,6 +11,7 @@ from ebbmq.errors import InvalidRequest, UnknownPath
 _VERBS: Final = {
     (b"queues", b"messages"): {"POST": "publish", "GET": "peek"},
     (b"queues", b"leases"): {"POST": "lease"},
+    (b"queues", b"reads"): {"POST": "read"},
     (b"queues", b"acks"): {"POST": "ack"},
     (b"queues", b"retries"): {"POST": "retry"},
     (b"queues", b"releases"): {"POST": "release"},

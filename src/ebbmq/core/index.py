@@ -267,16 +267,6 @@ class Index:
             if page.live:
                 yield page, page.live_slots()
 
-    def load_page(self, number: int, image: bytes | memoryview, position: int) -> None:
-        """Put back a page from a checkpoint."""
-        page = Page(number)
-        if len(image) == PAGE_BYTES:
-            page.buffer[:] = bytes(image)
-        else:
-            for at in range(0, len(image), _U16.size + 64):
-                slot = _U16.unpack_from(image, at)[0] << 6
-                page.buffer[slot : slot + 64] = bytes(image[at + 2 : at + 66])
-        page.live = int(np.count_nonzero(page.view["state"]))
     def live_after(self, seq: int) -> Iterator[int]:
         """Numbers of live rows above one, in order."""
         for number in sorted(self.pages):
@@ -287,6 +277,16 @@ class Index:
                 if first + slot > seq:
                     yield first + slot
 
+    def load_page(self, number: int, image: bytes | memoryview, position: int) -> None:
+        """Put back a page from a checkpoint."""
+        page = Page(number)
+        if len(image) == PAGE_BYTES:
+            page.buffer[:] = bytes(image)
+        else:
+            for at in range(0, len(image), _U16.size + 64):
+                slot = _U16.unpack_from(image, at)[0] << 6
+                page.buffer[slot : slot + 64] = bytes(image[at + 2 : at + 66])
+        page.live = int(np.count_nonzero(page.view["state"]))
         page.position = position
         page.dirty = False
         self.pages[number] = page

@@ -12,8 +12,8 @@ from ebbmq.errors import EbbError, LeaseLost, Overloaded
 from ebbmq.node import fetching, intake, leasing, moving_back, publishing, rereading, settling
 from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
-
 from ebbmq.node.outflow import Delivery
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
@@ -284,12 +284,12 @@ class AsyncBroker(AsyncRuleVerbs):
         bytes_max: int | None,
         *,
         consumer: Consumer = leasing.OWN,
+        bodies: bool = True,
     ) -> list[Delivery]:
         """`lease` for who makes something else of the leases than objects, and for a client.
 
         Without `bodies`, which stay where they are, any number of bytes can be leased under a name.
         """
-        bodies: bool = True,
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         until = self._loop.time() + wait_ms / 1_000
         while True:
@@ -299,10 +299,10 @@ class AsyncBroker(AsyncRuleVerbs):
                 granted = leasing.lease_now(
                     self._engine, found, count, lease_timeout_ms, name, bytes_max, consumer=consumer
                 )
-                taken = leasing.take_bodies(self._engine, granted)
-                left = until - self._loop.time()
                 if not bodies and granted:
                     return self._without_bodies(granted)
+                taken = leasing.take_bodies(self._engine, granted)
+                left = until - self._loop.time()
                 if granted or left <= 0:
                     break
                 arrived = self._loop.create_future()
@@ -311,12 +311,12 @@ class AsyncBroker(AsyncRuleVerbs):
             await self._wait(found, arrived, wake, left)
         return await self._deliver(granted, taken)
 
-    async def _wait(
-        self, queue: Queue, arrived: asyncio.Future[None], wake: Callable[[], None], seconds: float
     def _without_bodies(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
         now_ms = self._engine.now_ms()
         return [Delivery(shard.partition, grants, (), now_ms) for shard, grants in granted]
 
+    async def _wait(
+        self, queue: Queue, arrived: asyncio.Future[None], wake: Callable[[], None], seconds: float
     ) -> None:
         """Wait for a message; whoever gives up passes the call that came meanwhile on."""
         given_up = True
@@ -478,9 +478,9 @@ class AsyncBroker(AsyncRuleVerbs):
         counted: bool = False,
         bytes_max: int | None = None,
         consumer: Consumer = leasing.OWN,
+        between: Between | None = None,
     ) -> list[Peeked]:
         """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
-        between: Between | None = None,
         return await self._call(
             leasing.peek,
             self._engine,
@@ -491,9 +491,9 @@ class AsyncBroker(AsyncRuleVerbs):
             bytes_max,
             counted=counted,
             consumer=consumer,
+            between=between,
         )
 
-            between=between,
     async def redrive(
         self,
         dead_queue: str,

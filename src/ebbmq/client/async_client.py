@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
+        Upkept,
     )
 
 T = TypeVar("T")
@@ -316,6 +317,10 @@ class AsyncClient(AsyncRuleVerbs):
     async def evict_device(self, name: str, *, force: bool = False) -> Evicted:
         """See Broker.evict_device."""
         return await self._play(scripts.one(calls.evict_device(name, force=force)))
+
+    async def tend_device(self, name: str) -> Upkept:
+        """See Broker.tend_device."""
+        return await self._play(scripts.one(calls.tend_device(name)))
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
-from ebbmq.model import DeviceStatus, Evicted
+from ebbmq.model import DeviceStatus, Evicted, Upkept
 from ebbmq.wire.http import codec, forms, managing
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _UNAVAILABLE: Final = 503
+_UPKEEP_WAIT_MS: Final = 600_000
 MAY_BE_DONE: Final = "it may have been carried out: look before you do it again"
 
 
@@ -371,6 +372,7 @@ def why(message_id: str) -> Call[dict[str, Any]]:
 _devices = reader(managing.DevicesForm)
 _device = reader(DeviceStatus)
 _evicted = reader(Evicted)
+_upkept = reader(Upkept)
 
 
 def devices() -> Call[list[DeviceStatus]]:
@@ -397,6 +399,12 @@ def evict_device(name: str, *, force: bool) -> Call[Evicted]:
         repeatable=False,
         doubt="look at the devices, and at the removals, before you do it again",
     )
+
+
+def tend_device(name: str) -> Call[Upkept]:
+    """Have a device apply what the pipeline offers; a second time it finds nothing."""
+    path = f"{_device_path(name)}/upkeep"
+    return Call(method="POST", path=path, body=b"", read=_upkept, wait_ms=_UPKEEP_WAIT_MS)
 
 
 def health() -> Call[dict[str, Any]]:

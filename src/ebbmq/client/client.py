@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
+        Upkept,
     )
 
 T = TypeVar("T")
@@ -311,6 +312,10 @@ class Client(RuleVerbs):
     def evict_device(self, name: str, *, force: bool = False) -> Evicted:
         """See Broker.evict_device."""
         return self._play(scripts.one(calls.evict_device(name, force=force)))
+
+    def tend_device(self, name: str) -> Upkept:
+        """See Broker.tend_device."""
+        return self._play(scripts.one(calls.tend_device(name)))
 
     def health(self) -> dict[str, Any]:
         """See Broker.health."""

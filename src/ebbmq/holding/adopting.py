@@ -8,14 +8,14 @@ again after a crash, changes nothing that was not to be changed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbmq import limits
 from ebbmq.errors import DamagedRecord
 from ebbmq.holding import dead_marks, mapping, pack
 from ebbmq.holding.contract import Adopted
+from ebbmq.holding.footers import footer_of
 from ebbmq.holding.pack_index import ENTRY
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ebbmq.holding.bucket import Bucket
     from ebbmq.holding.mapping import Mapping, Offered
     from ebbmq.holding.pack_index import Entries
-
-_TAIL_GUESS_BYTES: Final = 256 * limits.KIB
 
 
 class Adoption:
@@ -88,17 +86,9 @@ class Adoption:
 
     def _read(self, offered: Offered) -> tuple[pack.Rows, Entries] | None:
         """Rows of a pack and their originals; None if it was taken before."""
-        tail = self._bucket.get(
-            offered.path, max(0, offered.bytes - _TAIL_GUESS_BYTES), offered.bytes
-        )
+        tail = footer_of(self._bucket, offered.path, offered.bytes)
         if tail is None:
             return None
-        if len(tail) < min(offered.bytes, _TAIL_GUESS_BYTES):
-            raise DamagedRecord(f"{offered.path} is shorter than it was")
-        wanted = pack.footer_bytes(tail)
-        if wanted > len(tail):
-            start = max(0, offered.bytes - wanted)
-            tail = self._bucket.get(offered.path, start, offered.bytes) or b""
         rows = pack.read_rows(tail)
         marks = dead_marks.unpack(self._bucket.get(offered.origins_path) or b"")
         if len(marks) != len(rows) or len(rows) != offered.rows:
@@ -109,6 +99,7 @@ class Adoption:
 
     def _clear(self) -> None:
         found = self._mapping
+        self._archive.drop_empty()
         # The mapping first: without it nobody looks at the rest, which may then go in any order.
         self._bucket.delete([mapping.mapping_path(found.store)])
         self._bucket.delete([each.path for each in self._bucket.list(f"{found.root}/")])

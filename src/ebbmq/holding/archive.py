@@ -136,7 +136,7 @@ class Archive:
         # Also what a call before this one retired and failed to save.
         if self._unsaved:
             self._save_dead()
-            self._drop_empty()
+            self.drop_empty()
 
     def stored(self) -> list[Stored]:
         """Every copy."""
@@ -168,7 +168,7 @@ class Archive:
         if not all(self._packs[number].is_empty for number in chosen):
             data, rows = pack.write(pack.joined(tables))
             self._put_pack(directory, data, rows)
-        self._drop_empty()
+        self.drop_empty()
         return True
 
     def adopt(self, path: str, rows: pack.Rows, origins: Entries) -> int:
@@ -203,7 +203,7 @@ class Archive:
         self._packs[number] = _Pack(mine, size)
         self._enter(number, kept, stale)
         self._save_dead()
-        self._drop_empty()
+        self.drop_empty()
         return len(kept)
 
     # Opening
@@ -342,7 +342,8 @@ class Archive:
     def _dead_path(self, number: int) -> str:
         return f"{self._root}/_dead/dead-{number:010d}"
 
-    def _drop_empty(self) -> None:
+    def drop_empty(self) -> None:
+        """Delete packs that nobody wants any more."""
         empty = [number for number, found in self._packs.items() if found.is_empty]
         if empty and self._unsaved:
             self._save_dead()

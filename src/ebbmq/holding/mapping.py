@@ -1,10 +1,10 @@
 """What the pipeline offers a broker: packs it wrote anew, and of which rows each is a copy.
 
-    archive/store=HEX/_upkeep/run=ID/queue=NAME/new-NNNNN.parquet    a pack (pack.py)
-    archive/store=HEX/_upkeep/run=ID/queue=NAME/new-NNNNN.origins    (pack, body_at) of each row's
-                                                                     original, as dead marks are
-    archive/store=HEX/_upkeep/run=ID/expired, damaged                keys of messages
-    archive/store=HEX/_upkeep/mapping.json                           names them, written last
+    archive/store=HEX/_upkeep/run=ID/queue=NAME/new-*.parquet    a pack (pack.py)
+    archive/store=HEX/_upkeep/run=ID/queue=NAME/new-*.origins    (pack, body_at) of each row's
+                                                                 original, as dead marks are
+    archive/store=HEX/_upkeep/run=ID/expired, damaged            keys of messages
+    archive/store=HEX/_upkeep/mapping.json                       names them, written last
 
 There is one mapping of a store at a time: it is created, never overwritten, and goes when the
 broker has applied it. What no mapping names was never offered. Readers of Parquet directories skip

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
+        Upkept,
     )
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.clock import Clock
@@ -563,6 +564,10 @@ class AsyncBroker(AsyncRuleVerbs):
     async def evict_device(self, name: str, *, force: bool = False) -> Evicted:
         """See Broker.evict_device."""
         return await self._call(self._broker.evict_device, name, force=force)
+
+    async def tend_device(self, name: str) -> Upkept:
+        """See Broker.tend_device."""
+        return await self._call(self._broker.tend_device, name)
 
     async def journal(self) -> dict[str, int]:
         """See Broker.journal."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import EbbError
+from ebbmq.node.keeping import tending
 from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
 
@@ -27,6 +28,7 @@ _PAUSE_S: Final = 0.25
 _AT_ONCE: Final = 2_048
 #: While copies are lacking that no device can take, all messages are looked through so often.
 _MEND_EVERY_MS: Final = 2_000
+_TEND_EVERY_MS: Final = 60_000
 #: Messages that are mended in one pass; the rest follow in the next.
 _SHORT_MAX: Final = 50_000
 
@@ -46,6 +48,7 @@ class Reconciler:
         self._lost: frozenset[str] = frozenset()
         self._usable: frozenset[str] = self._usable_devices()
         self._mend_at_ms = 0
+        self._tend_at_ms = 0
         engine.devices.on_return = self.returned
         self._thread = threading.Thread(target=self._run, name="ebbmq-reconciler", daemon=True)
 
@@ -85,6 +88,7 @@ class Reconciler:
                 except EbbError as error:
                     log.warning("not_compared", device=device, detail=error.detail)
                     self._to_compare.add(device)
+        self._tend()
         lost, usable = self._lost_devices(), self._usable_devices()
         keeper, now_ms = self._engine.keeping, self._engine.clock.elapsed_ms()
         again = keeper.is_short and now_ms >= self._mend_at_ms
@@ -94,6 +98,19 @@ class Reconciler:
             self._mend_at_ms = now_ms + _MEND_EVERY_MS
             keeper.is_short = False
             self._mend()
+
+    def _tend(self) -> None:
+        """Look now and then whether the pipeline offers something for an archive."""
+        now_ms = self._engine.clock.elapsed_ms()
+        if now_ms < self._tend_at_ms:
+            return
+        self._tend_at_ms = now_ms + _TEND_EVERY_MS
+        for device, config in self._engine.config.devices.items():
+            if config.upkeep == "pipeline" and self._devices.states[device].usable:
+                try:
+                    tending.tend(self._engine, device)
+                except EbbError as error:
+                    log.warning("upkeep_not_applied", device=device, detail=error.detail)
 
     def _lost_devices(self) -> frozenset[str]:
         now_ms = self._engine.clock.elapsed_ms()

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ebbmq.model import DeviceStatus, Evicted
+from ebbmq.model import DeviceStatus, Evicted, Upkept
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -527,6 +527,18 @@ OPERATIONS: Final = (
         may_be_empty=True,
         answer=Evicted,
         example='{"force": false}',
+    ),
+    Operation(
+        method="post",
+        path="/v1/devices/{device}/upkeep",
+        name="tend_device",
+        group="Devices",
+        summary="Apply what the pipeline's upkeep offers for an archive; twice changes nothing.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=NoFields,
+        may_be_empty=True,
+        answer=Upkept,
     ),
     Operation(
         method="post",

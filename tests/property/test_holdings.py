@@ -288,4 +288,5 @@ def test_located_is_a_dict_without_zeros(changes):
     assert len(located) == len(expected)
     for location in (0, 7, 1 << 32, (1 << 32) + 100, 3 << 32):
         later = sorted(item for item in expected.items() if item[0] >= location)
-        assert located.after(location, 5) == later[:5]
+        places, numbers = located.after(location, 5)
+        assert list(zip(places, numbers, strict=True)) == later[:5]

@@ -101,8 +101,13 @@ def unpack(kind: int, pid: int, payload: bytes | memoryview) -> Iterator[Fact]:
 
 def seqs_of(kind: int, payload: bytes | memoryview) -> Iterator[int]:
     """The messages a HELD or GONE record is about."""
-    for fact_of in unpack(kind, 0, payload):
-        yield fact_of.name
+    about: list[list[int]] = (
+        [runs for _, runs in _DECODE_HELD.decode(payload)]
+        if kind == fact.HELD
+        else [runs for _, runs in _DECODE_GONE.decode(payload)]
+    )
+    for runs in about:
+        yield from _seqs(runs)
 
 
 def _seqs(runs: list[int]) -> Iterator[int]:

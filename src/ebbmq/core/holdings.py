@@ -104,6 +104,13 @@ class Holdings:
         """At most `count` bodies that are not normal, from a name on; none: there are no more."""
         return self._bodies.after(name, count)
 
+    def told_from(self, name: Name, count: int) -> tuple[Changed, Name | None]:
+        """The facts of at most `count` bodies from a name on, and the name to go on from."""
+        found = self._bodies.alike_after(name, count)
+        if not found:
+            return Changed({}), None
+        return Changed(found), max(names[-1] for names in found.values()) + 1
+
     # Where it is
 
     def place(
@@ -390,11 +397,12 @@ class Holdings:
         """All that is true and not normal."""
         for name, holding in self._bodies.items():
             yield Held(name, holding)
-        yield from self.removals()
+        for name, tombstone in self.removals():
+            yield Gone(name, tombstone.waiting)
 
-    def removals(self) -> list[Fact]:
+    def removals(self) -> list[tuple[Name, Tombstone]]:
         """The messages that left and that not all devices have forgotten."""
-        return [Gone(name, tombstone.waiting) for name, tombstone in self._tombstones.items()]
+        return list(self._tombstones.items())
 
     def fact_of(self, name: Name) -> Fact:
         """What is true of one body, to be said again."""

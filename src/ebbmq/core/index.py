@@ -164,6 +164,16 @@ class Index:
         if seq >= self.next_seq:
             self.next_seq = seq + 1
 
+    def put_rows(self, seqs: npt.NDArray[np.uint64], words: Words) -> None:
+        """Change whole rows that are there and stay there, in the order of `seqs`."""
+        for where, page, slots in self.whole_pages(seqs):
+            if page is not None:
+                page.words[slots] = words[where]
+                page.dirty = True
+                continue
+            for seq, row in zip(seqs[where].tolist(), words[where], strict=True):
+                self.write(seq, row.tobytes())
+
     def free(self, page: Page, offset: int) -> None:
         """Let go of one row; the page goes with its last one."""
         page.buffer[offset] = rows.FREE

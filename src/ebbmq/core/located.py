@@ -15,6 +15,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
@@ -156,19 +158,24 @@ class Located:
         chunk.live += count
         return True
 
-    def after(self, location: int, count: int) -> list[tuple[int, int]]:
-        """At most `count` entries from `location` on, ascending; none: there are no more."""
-        out: list[tuple[int, int]] = []
+    def after(self, location: int, count: int) -> tuple[list[int], list[int]]:
+        """At most `count` entries from `location` on, ascending: locations, and their numbers."""
+        locations: list[int] = []
+        numbers: list[int] = []
         first = location >> _CHUNK_BITS
         for number in sorted(number for number in self._chunks if number >= first):
             chunk, base = self._chunks[number], number << _CHUNK_BITS
             start = bisect_left(chunk.offsets, location - base) if location > base else 0
-            for at in range(start, len(chunk.offsets)):
-                if chunk.numbers[at]:
-                    out.append((base | chunk.offsets[at], chunk.numbers[at]))
-                    if len(out) == count:
-                        return out
-        return out
+            # Views of the arrays must not outlive this: an array cannot grow under them.
+            values = np.frombuffer(chunk.numbers, dtype=np.uint32)[start:]
+            found = np.flatnonzero(values)[: count - len(locations)]
+            places = np.frombuffer(chunk.offsets, dtype=np.uint16)[start:][found]
+            locations += (places.astype(np.uint64) + np.uint64(base)).tolist()
+            numbers += values[found].tolist()
+            del values
+            if len(locations) == count:
+                break
+        return locations, numbers
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Every (location, number), chunk by chunk in ascending order."""
@@ -286,9 +293,20 @@ class SharedValues(Generic[V]):
 
     def after(self, location: int, count: int) -> list[tuple[int, V]]:
         """At most `count` (location, value) from `location` on; none: there are no more."""
-        return [
-            (place, self._values[number]) for place, number in self._rows.after(location, count)
-        ]
+        values = self._values
+        places, numbers = self._rows.after(location, count)
+        return [(place, values[number]) for place, number in zip(places, numbers, strict=True)]
+
+    def alike_after(self, location: int, count: int) -> dict[V, list[int]]:
+        """`after` by value."""
+        places, numbers = self._rows.after(location, count)
+        kinds = set(numbers)
+        if len(kinds) == 1:
+            return {self._values[numbers[0]]: places}
+        found: dict[int, list[int]] = {number: [] for number in kinds}
+        for place, number in zip(places, numbers, strict=True):
+            found[number].append(place)
+        return {self._values[number]: some for number, some in found.items()}
 
     def items(self) -> Iterator[tuple[int, V]]:
         """Every (location, value) that is not normal, in ascending order."""

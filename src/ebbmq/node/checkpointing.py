@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.core import held
-from ebbmq.core.copies import Held
+from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
 from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, PAGE
 
 if TYPE_CHECKING:
-    from ebbmq.core.copies import Fact
+    from collections.abc import Iterator
+
+    from ebbmq.core.copies import Name
     from ebbmq.core.index import Page
     from ebbmq.journal.disk import Disk
     from ebbmq.node.engine import Engine
@@ -81,19 +84,25 @@ class Checkpointer:
 
     def _put_copies(self, position: int) -> None:
         """Where bodies are, a few at a time: what changes meanwhile is in the journal after it."""
-        engine, name, number = self._engine, 0, 0
-        while True:
+        engine = self._engine
+        name: Name | None = 0
+        numbers = count(1)
+        while name is not None:
             with engine.lock:
-                some = engine.holdings.after(name, _BODIES_AT_ONCE)
-                told: list[Fact] = [Held(each, holding) for each, holding in some]
-                if not some:
-                    told = engine.holdings.removals()
-            for kind, pid, _, _, parts in held.pack(told):
-                number += 1
-                self._store.put(COPIES, pid, number, position, bytes([kind]) + b"".join(parts))
-            if not some:
-                return
-            name = some[-1][0] + 1
+                told, name = engine.holdings.told_from(name, _BODIES_AT_ONCE)
+            self._put_told(told, numbers, position)
+            engine.let_others_in()
+        with engine.lock:
+            removals = engine.holdings.removals()
+        told = Changed({})
+        for gone, tombstone in removals:
+            told.gone.setdefault(tombstone.waiting, []).append(gone)
+        self._put_told(told, numbers, position)
+
+    def _put_told(self, told: Changed, numbers: Iterator[int], position: int) -> None:
+        for kind, pid, _, _, parts in held.pack_changed(told):
+            payload = bytes([kind]) + b"".join(parts)
+            self._store.put(COPIES, pid, next(numbers), position, payload)
 
     def _finish(self, start: tuple[int, int], *, closing: bool) -> None:
         engine = self._engine

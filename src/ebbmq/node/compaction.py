@@ -16,28 +16,32 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
 from ebbmq.core import held
+from ebbmq.core.block import Block
 from ebbmq.core.copies import Changed, name_of
 from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.journal import scan
+from ebbmq.journal.found import Found
 from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
-from ebbmq.journal.found import Found
 from ebbmq.node.log import log
-from ebbmq.node.outflow import is_intact
 from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ebbmq.core.index import Page
     from ebbmq.journal.contract import SegmentInfo
     from ebbmq.journal.disk import Disk
+    from ebbmq.journal.record import Header
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-_ROWS_AT_ONCE: Final = 256
-    from ebbmq.journal.record import Header
-_BYTES_AT_ONCE: Final = limits.MIB
+#: What takes well under a millisecond.
+_ROWS_AT_ONCE: Final = 512
+_BYTES_AT_ONCE: Final = limits.MIB // 4
 
 
 class _Told:
@@ -166,32 +170,36 @@ class Compactor:
                 seqs = [] if page is None else _rows_in(page, segment)
                 if not seqs or self._engine.closed is not None:
                     return
-                self._move(shard, self._few(shard, seqs))
+                self._move(shard, seqs)
             self._engine.let_others_in()
 
-    def _few(self, shard: Shard, seqs: list[int]) -> list[int]:
-        """As many as may be copied under one hold of the lock."""
-        chosen: list[int] = []
-        size = 0
-        for seq in seqs[:_ROWS_AT_ONCE]:
-            row = shard.partition.index.read(seq)
-            assert row is not None
-            if chosen and size + row[11] > _BYTES_AT_ONCE:
-                break
-            chosen.append(seq)
-            size += row[11]
-        return chosen
-
     def _move(self, shard: Shard, seqs: list[int]) -> None:
-        """Relocate some messages, damaged ones as they are (the lock is held)."""
-        partition = shard.partition
-        rows = [row for seq in seqs if (row := partition.index.read(seq))]
-        places = [(row[9], row[10], 0 if row[1] & ELSEWHERE else row[11]) for row in rows]
-        bodies = self._engine.journal.read_many(places)
-        for seq, row, body in zip(seqs, rows, bodies, strict=True):
-            if not row[1] & ELSEWHERE and not is_intact(body, row):
-                log.error("damaged_body", message=f"{partition.pid:x}-{seq:x}")
-        relocate(self._engine, shard, seqs, bodies, home=False)
+        """Relocate messages, as many as may be under one hold of the lock (which is held)."""
+        words = shard.partition.index.words_of(np.array(seqs[:_ROWS_AT_ONCE], dtype=np.uint64))
+        rows = Block(words).as_rows()
+        # A body that is elsewhere stays there: of such a message only the row is here.
+        sizes = np.where(rows["flags"] & ELSEWHERE, 0, rows["length"]).astype(np.int64)
+        count = max(1, int(sizes.cumsum().searchsorted(_BYTES_AT_ONCE, "right")))
+        bodies = self._bodies(shard, seqs[:count], rows[:count], sizes[:count])
+        relocate(self._engine, shard, seqs[:count], bodies, home=False)
+
+    def _bodies(
+        self,
+        shard: Shard,
+        seqs: list[int],
+        rows: npt.NDArray[np.void],
+        sizes: npt.NDArray[np.int64],
+    ) -> list[bytes]:
+        """The bodies of rows, damaged ones as they are."""
+        if not sizes.any():
+            return [b""] * len(seqs)
+        columns = (rows["segment"], rows["offset"], sizes, rows["crc"])
+        segments, offsets, lengths, crcs = (column.tolist() for column in columns)
+        bodies = self._engine.journal.read_many(list(zip(segments, offsets, lengths, strict=True)))
+        for seq, body, crc, length in zip(seqs, bodies, crcs, lengths, strict=True):
+            if length and crc32c(body) != crc:
+                log.error("damaged_body", message=f"{shard.partition.pid:x}-{seq:x}")
+        return bodies
 
     # Deletion
 
@@ -318,7 +326,7 @@ def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[i
         if low <= high:
             out.append((low, high - low + 1))
     return out
+
+
 def _all_but_published(header: Header) -> int:
     return 0 if header.kind == fact.PUBLISH else header.payload_bytes
-
-

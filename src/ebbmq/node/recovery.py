@@ -238,6 +238,7 @@ class Recovery:
             self._declare_ahead()
         self._apply_relocations()
         end = self._start or FIRST_POSITION
+        self._proven = known_synced
         for item in scan.scan(
             self._journal_disk,
             self._uuid,
@@ -245,7 +246,6 @@ class Recovery:
             known_synced=known_synced,
             # Bodies are checked when they are delivered; without a checkpoint all of it counts.
             enough=_enough if self._start else None,
-        self._proven = known_synced
         ):
             end = self._item_end = item.end
             self._was_closed = False
@@ -278,8 +278,6 @@ class Recovery:
             else:
                 self._missing.append(number)
 
-    def _declare_ahead(self) -> None:
-        """Without a checkpoint, take the catalog as it was last: facts may precede it.
     def _begun(self, item: Begun) -> None:
         """Take in rows without their bodies; the whole record if they cannot tell all."""
         payload = item.payload
@@ -291,6 +289,8 @@ class Recovery:
             return
         self._take(Found(item.header, payload))
 
+    def _declare_ahead(self) -> None:
+        """Without a checkpoint, take the catalog as it was last: facts may precede it.
 
         What was declared and deleted before does not matter any more.
         """
@@ -662,6 +662,8 @@ def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
         return disk, disk
     path = engine.directory.path
     return FileDisk(path / "journal"), FileDisk(path / "checkpoints")
+
+
 def _enough(header: record.Header) -> int:
     """Of published messages only the rows."""
     if header.kind == fact.PUBLISH:
@@ -671,5 +673,3 @@ def _enough(header: record.Header) -> int:
 
 def _only_catalogs(header: record.Header) -> int:
     return header.payload_bytes if header.kind == fact.META else 0
-
-

@@ -1,24 +1,30 @@
 """Writing messages into the old generation with all that is known of them; their rows point there.
 
 Thin segments are emptied so, and a body that was on other devices only comes back to the log so.
+Rows are read, changed and put back many at once: what has left the log is hardly more than its row.
 """
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ebbmq.core import facts as fact
-from ebbmq.core.row import AT_FLAGS, AT_SEGMENT, ELSEWHERE, RELOCATED, SHARED, log_bytes
+from ebbmq.core.block import Block
+from ebbmq.core.row import ELSEWHERE, RELOCATED, ROW, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbmq.core.partition import Row
+    import numpy.typing as npt
+
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-_PLACE: Final = Struct("<II")
+    Rows = npt.NDArray[np.void]
+
+_PLACE: Final = ("segment", "offset", "length")
 
 
 def relocate(
@@ -38,33 +44,45 @@ def relocate(
         home: the bodies come from other devices: from now on the log has them.
     """
     partition = shard.partition
-    rows = [row for seq in seqs if (row := partition.index.read(seq))]
+    numbers = np.array(seqs, dtype=np.uint64)
+    words = partition.index.words_of(numbers)
+    before = Block(words.copy()).as_rows()
+    rows = Block(words).as_rows()
     as_of = engine.note_clock()
-    images = [bytearray(partition.index.row_bytes(seq)) for seq in seqs]
-    at = fact.relocate_bodies_at(len(seqs))
-    for image, body in zip(images, bodies, strict=True):
-        # The copy is this row's own, also where the body was shared.
-        image[AT_FLAGS] = image[AT_FLAGS] & ~(SHARED | ELSEWHERE if home else SHARED) | RELOCATED
-        _PLACE.pack_into(image, AT_SEGMENT, 0, at)
-        at += len(body)
-    told = fact.relocate(partition.pid, as_of, seqs, b"".join(images), bodies)
+    # The copy is this row's own, also where the body was shared.
+    cleared = SHARED | ELSEWHERE if home else SHARED
+    rows["flags"] = rows["flags"] & (0xFF ^ cleared) | RELOCATED
+    ends = np.cumsum([len(body) for body in bodies])
+    starts = fact.relocate_bodies_at(len(seqs)) + np.concatenate(([0], ends[:-1]))
+    rows["segment"] = 0
+    rows["offset"] = starts
+    told = fact.relocate(partition.pid, as_of, seqs, rows.tobytes(), bodies)
     segment, payload_at = engine.journal.append_old(*told)
-    for seq, row, image in zip(seqs, rows, images, strict=True):
-        offset = payload_at + _PLACE.unpack_from(image, AT_SEGMENT)[1]
-        _PLACE.pack_into(image, AT_SEGMENT, segment, offset)
-        _switch(engine, shard, seq, row, bytes(image))
+    rows["segment"] = segment
+    rows["offset"] = payload_at + starts
+    partition.index.put_rows(numbers, words)
+    _count(engine, shard, before, rows)
     engine.note_range(segment, partition.pid, min(seqs), max(seqs) - min(seqs) + 1)
-    partition.note_states([seq for seq in seqs if seq in partition.histories])
+    if partition.histories:
+        partition.note_states([seq for seq in seqs if seq in partition.histories])
     engine.settle(shard)
 
 
-def _switch(engine: Engine, shard: Shard, seq: int, row: Row, image: bytes) -> None:
-    partition = shard.partition
-    partition.index.write(seq, image)
-    segment = _PLACE.unpack_from(image, AT_SEGMENT)[0]
-    if row[1] & SHARED:
-        engine.let_go([(row[9], row[10], row[11])])
-    else:
-        partition.ledger[row[9]] -= log_bytes(row[1], row[11])
-    now = log_bytes(image[AT_FLAGS], row[11])
-    partition.ledger[segment] = partition.ledger.get(segment, 0) + now
+def _count(engine: Engine, shard: Shard, before: Rows, after: Rows) -> None:
+    """What rows took in the log is free, and what they take now is not."""
+    ledger = shard.partition.ledger
+    shared = before["flags"] & SHARED != 0
+    if shared.any():
+        places = before[shared]
+        engine.let_go(zip(*(places[name].tolist() for name in _PLACE), strict=True))
+    own = before[~shared]
+    for segment in set(own["segment"].tolist()):
+        ledger[segment] -= _log_bytes(own[own["segment"] == segment])
+    segment = int(after["segment"][0])
+    ledger[segment] = ledger.get(segment, 0) + _log_bytes(after)
+
+
+def _log_bytes(rows: Rows) -> int:
+    """What messages that share nothing take in the log."""
+    here = rows["flags"] & ELSEWHERE == 0
+    return len(rows) * ROW.size + int(rows["length"][here].sum(dtype=np.int64))

@@ -74,6 +74,10 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int
     latency_ms: float
     detail: str = ""
+    #: Copies it came upon and cannot give as they were put: to be made anew, or deleted.
+    damaged: tuple[Key, ...] = ()
+    #: Another one after each start at which the device may have lost what it had.
+    started: str = ""
 
 
 class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,8 @@ Invariants:
 1. What the index says is live was synced.
 2. Each live copy has journal space reserved for its tombstone, so a delete never fails for want
    of space.
-3. A segment is deleted only after what was live in it is synced elsewhere.
+3. A segment is deleted only after what was live in it is synced elsewhere. What cannot be read
+   stays, and its segment with it, until it is put again or deleted; a probe tells which it is.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _SEGMENTS_PER_DEVICE: Final = 16
 _SEGMENT_BYTES_MIN: Final = 64 * limits.KIB
 _PROBE_FILE: Final = "probe"
 _PROBE: Final = bytes(512)
+#: So many damaged copies are told of at once; the others follow when these are mended.
+_TOLD_MAX: Final = 1_024
 
 
 class FileDevice:
@@ -73,6 +76,10 @@ class FileDevice:
         self._index = FileIndex(file_format.ENTRY_BYTES)
         self._closed = False
         self._damaged_records = 0
+        #: Copies that could not be read, or not as they were put, when they were to be moved.
+        self._damaged: set[Key] = set()
+        #: The segment that cannot go for their sake, and how many copies it had then.
+        self._stuck: tuple[int, int] | None = None
         self._segment_bytes = min(
             limits.SEGMENT_BYTES,
             max(_SEGMENT_BYTES_MIN, spec.capacity_bytes // _SEGMENTS_PER_DEVICE),
@@ -99,6 +106,7 @@ class FileDevice:
         batches = file_format.records(latest)
         self._admit(batches)
         self._put(batches)
+        self._damaged.difference_update(copy.key for copy in latest if self._damaged)
         # Without a later header nothing would prove, after a restart, that the batch was synced.
         self._log.append(file_format.MARK, 0, 0, 0, ())
         self._log.write()
@@ -121,6 +129,7 @@ class FileDevice:
         self._log.commit()
         for key in present:
             self._index.remove(key)
+        self._damaged.difference_update(present)
         with contextlib.suppress(Overloaded):
             self._log.admit(0, self._reserve_bytes())
         self._reclaim(2 * self._index.live_bytes)
@@ -136,13 +145,15 @@ class FileDevice:
         failure = self._failure() or self._try_write()
         latency_ms = (self._clock() - started) * 1_000
         used = 0 if self._closed else self._used_bytes()
-        damaged = f"{self._damaged_records} damaged records" if self._damaged_records else ""
+        found = {"damaged records": self._damaged_records, "damaged copies": len(self._damaged)}
+        damaged = ", ".join(f"{count} {what}" for what, count in found.items() if count)
         return Probe(
             ok=failure is None,
             used_bytes=used,
             capacity_bytes=min(self._spec.capacity_bytes, used + self._free_bytes()),
             latency_ms=latency_ms,
             detail=failure or damaged,
+            damaged=tuple(sorted(self._damaged)[:_TOLD_MAX]),
         )
 
     def close(self) -> None:
@@ -243,27 +254,37 @@ class FileDevice:
         for oldest in self._log.segments():
             if not oldest.sealed:
                 return
-            if oldest.number in self._index.live:
+            number, live = oldest.number, self._index.live
+            if number in live:
                 if self._used_bytes() <= allowed_bytes + 2 * self._segment_bytes:
                     return
+                if self._stuck == (number, live[number]):
+                    return
                 try:
-                    self._relocate(oldest.number)
+                    self._relocate(number)
                 except DeviceFull:
                     return
-            self._log.delete_segment(oldest.number)
+                if number in live:
+                    self._stuck = number, live[number]
+                    return
+            self._log.delete_segment(number)
 
     def _relocate(self, segment: int) -> None:
-        """Append the live copies of a segment again, also those that are damaged."""
+        """Append the live copies of a segment again, also damaged ones; what is unreadable stays.
+
+        A damaged copy may be the only one, and a disk that does not read today may read tomorrow:
+        what becomes of it is for those to say who know of the others.
+        """
         found = list(self._index.in_segment(segment))
         payloads = self._read([place for _, place in found], verify=False)
         copies = []
         for (key, place), payload in zip(found, payloads, strict=True):
             if isinstance(payload, bytes):
                 copies.append(Copy(key, payload, place.crc))
-            else:
-                # Its sectors cannot even be read: nothing is left to move.
-                self._index.remove(key)
-                self._damaged_records += 1
+                if crc32c.crc32c(payload) == place.crc:
+                    self._damaged.discard(key)
+                    continue
+            self._damaged.add(key)
         if copies:
             batches = file_format.records(copies)
             self._preallocate(_record_sizes(batches), self._reserve_bytes())

@@ -114,6 +114,7 @@ class GridDevice:
         self._sync = Sync(replicas, timeout_ms) if spec.durable else None
         self._closed = False
         self._used_bytes: int | None = None
+        self._runs = ""
 
     @property
     def spec(self) -> DeviceSpec:
@@ -185,13 +186,14 @@ class GridDevice:
         """Write something small as durably as a put, ask every primary for its memory."""
         failure = "closed" if self._closed else None
         started = self._clock()
-        capacity = self._spec.capacity_bytes
+        capacity, started_as = self._spec.capacity_bytes, ""
         if failure is None:
             try:
                 used = self._open()
                 write = Command(_PROBE_KEY, ("SET", _PROBE_KEY, "1"))
                 self._run_all([write], self._sync)
                 capacity = min(capacity, used + self._free_bytes())
+                started_as = self._started()
             except (StorageFailed, DeviceFull) as error:
                 failure = error.detail
         return Probe(
@@ -200,6 +202,7 @@ class GridDevice:
             capacity_bytes=capacity,
             latency_ms=(self._clock() - started) * 1_000,
             detail=failure or "",
+            started=started_as,
         )
 
     def close(self) -> None:
@@ -293,6 +296,21 @@ class GridDevice:
                 return self._spec.capacity_bytes
             free += max(0, limit - int(found.get("used_memory", 0)))
         return free
+
+    def _started(self) -> str:
+        """The runs of all primaries; one that started anew may have less than it confirmed.
+
+        A server that keeps what it has on its disk has it again, and then only that is found out.
+        """
+        runs = [
+            _info(server).get("run_id", "") for (server,) in self._nodes.on_each(("INFO", "server"))
+        ]
+        started = " ".join(sorted(runs))
+        if started != self._runs:
+            # What it has now is counted anew.
+            self._used_bytes = None if self._runs else self._used_bytes
+            self._runs = started
+        return started
 
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         return self._nodes.run(commands, self._sync)

@@ -61,13 +61,24 @@ class Listener(Protocol):
         ...
 
     def returned(self, name: str) -> None:
-        """It can be used again."""
+        """It can be used again, or began anew and may have lost what it had."""
+        ...
+
+    def damaged(self, name: str, keys: tuple[Key, ...]) -> None:
+        """It came upon copies that it cannot give as they were put."""
         ...
 
 
 class _Standing(NamedTuple):
     is_usable: bool
     circuit: Literal["closed", "open"]
+
+
+class _News(NamedTuple):
+    """What others are to know of an answer."""
+
+    is_back: bool = False
+    damaged: tuple[Key, ...] = ()
 
 
 class Port:
@@ -94,6 +105,7 @@ class Port:
         self._under_way: UnderWay | None = None
         self._probe_at_ms = clock.elapsed_ms()
         self._is_probing = False
+        self._started = ""
         self._is_closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"ebbmq-device-{self.name}", daemon=True
@@ -244,13 +256,15 @@ class Port:
                 error = StorageFailed(
                     f"device {self.name!r} failed: {type(failure).__name__}", "see the log"
                 )
-            if self._settle(under, answers, error):
-                self._tell_of_return()
+            self._tell(self._settle(under, answers, error))
         self._talking.let_go()
 
-    def _tell_of_return(self) -> None:
+    def _tell(self, news: _News) -> None:
         try:
-            self._listener.returned(self.name)
+            if news.is_back:
+                self._listener.returned(self.name)
+            if news.damaged:
+                self._listener.damaged(self.name, news.damaged)
         except Exception:  # whoever listens: the device must go on being served
             _logger.exception("device_return_failed device=%r", self.name)
 
@@ -266,22 +280,24 @@ class Port:
 
     # What follows from an answer
 
-    def _settle(self, under: UnderWay, answers: list[Any], error: EbbError | None) -> bool:
-        """Judge and pass on what came of the calls; whether the device can be used again."""
+    def _settle(self, under: UnderWay, answers: list[Any], error: EbbError | None) -> _News:
+        """Judge and pass on what came of the calls; what others are to know of it."""
         with self._lock:
             self._under_way = None
             if under.is_answered:
-                return False
+                return _News()
             under.is_answered = True
             before = self._standing()
             now_ms = self._clock.elapsed_ms()
             self._judge(under, answers, error, now_ms)
+            news = _News() if error is not None else self._news(under, answers)
             if under.verb == "probe":
                 self._is_probing = False
                 self._probe_at_ms = self.health.probe_at_ms(now_ms)
                 self._read(now_ms)
             refused = self._changed(before, now_ms)
-            returned = self.health.is_usable and not before.is_usable and self.tried.is_set()
+            if self.health.is_usable and not before.is_usable and self.tried.is_set():
+                news = news._replace(is_back=True)
         if error is not None:
             answers = [error] * len(under.calls)
         for call, answer in zip(under.calls, answers, strict=True):
@@ -291,7 +307,18 @@ class Port:
                 call.future.set_result(answer)
         self._refuse(refused)
         self.tried.set()
-        return returned
+        return news
+
+    def _news(self, under: UnderWay, answers: list[Any]) -> _News:
+        """What a probe says beside how the device is."""
+        if under.verb != "probe" or not answers[0].ok:
+            return _News()
+        probe: Probe = answers[0]
+        before, self._started = self._started, probe.started
+        began_anew = bool(before) and before != probe.started
+        if began_anew:
+            log.warning("device_began_anew", device=self.name)
+        return _News(began_anew, probe.damaged)
 
     def _judge(
         self, under: UnderWay, answers: list[Any], error: EbbError | None, now_ms: int

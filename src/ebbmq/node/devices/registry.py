@@ -18,6 +18,7 @@ from ebbmq.node.devices.settings import LOG, DeviceConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ebbmq.holding.contract import Key
     from ebbmq.model import DeviceStatus
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
@@ -43,6 +44,8 @@ class Devices:
         self.states: Mapping[str, DeviceState] = {}
         #: Called, by a device's own thread, when a device that could not be used can be again.
         self.on_return: Callable[[str], None] = lambda name: None
+        #: Called likewise with copies that a device cannot give as they were put.
+        self.on_damaged: Callable[[str, tuple[Key, ...]], None] = lambda name, keys: None
         #: What the node knows of a device that the device itself does not.
         self.counts: Callable[[str], Counts] = lambda name: Counts()
         self._log = self._port(
@@ -99,8 +102,12 @@ class Devices:
             self.states = {**self.states, name: state}
 
     def returned(self, name: str) -> None:
-        """A device can be used again."""
+        """A device can be used again, or began anew."""
         self.on_return(name)
+
+    def damaged(self, name: str, keys: tuple[Key, ...]) -> None:
+        """A device came upon copies that it cannot give as they were put."""
+        self.on_damaged(name, keys)
 
     def forget(self, name: str) -> None:
         """Let a new device take the place of one that is lost."""

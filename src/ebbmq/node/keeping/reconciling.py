@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq.core.copies import Holding, Name
+    from ebbmq.holding.contract import Key
     from ebbmq.node.engine import Engine
 
 _PAUSE_S: Final = 0.25
@@ -49,7 +50,11 @@ class Reconciler:
         self._usable: frozenset[str] = self._usable_devices()
         self._mend_at_ms = 0
         self._tend_at_ms = 0
+        #: By device: copies that it said are damaged, those that are new and all there are.
+        self._damaged: dict[str, set[Name]] = {}
+        self._known_damaged: dict[str, set[Name]] = {}
         engine.devices.on_return = self.returned
+        engine.devices.on_damaged = self.damaged
         self._thread = threading.Thread(target=self._run, name="ebbmq-reconciler", daemon=True)
 
     def start(self) -> None:
@@ -67,6 +72,16 @@ class Reconciler:
         """A device answers again (called by its own thread)."""
         self._to_compare.add(device)
         self._wake.set()
+
+    def damaged(self, device: str, keys: Sequence[Key]) -> None:
+        """A device cannot give copies as they were put (called by its own thread)."""
+        own = self._engine.directory.identity.uuid
+        found = {name_of(key.pid, key.seq) for key in keys if key.store == own}
+        fresh = found - self._known_damaged.get(device, set())
+        self._known_damaged[device] = found
+        if fresh:
+            self._damaged[device] = fresh
+            self._wake.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -89,6 +104,8 @@ class Reconciler:
                     log.warning("not_compared", device=device, detail=error.detail)
                     self._to_compare.add(device)
         self._tend()
+        for device in list(self._damaged):
+            self._replace(device, sorted(self._damaged.pop(device)))
         lost, usable = self._lost_devices(), self._usable_devices()
         keeper, now_ms = self._engine.keeping, self._engine.clock.elapsed_ms()
         again = keeper.is_short and now_ms >= self._mend_at_ms
@@ -151,7 +168,9 @@ class Reconciler:
                     ]
                     if gone:
                         missing += len(gone)
-                        keeper.copies_lost(device, gone)
+                        # A volatile device that answers and has it not has lost it.
+                        volatile = not self._devices.ports[device].spec.durable
+                        keeper.copies_lost(device, gone, damaged=gone if volatile else ())
                     keeper.spare([name for name, holding in some if device in holding.copies])
         finally:
             with engine.lock:
@@ -172,6 +191,23 @@ class Reconciler:
                 engine.keeping.apply([step])
         if strays:
             log.info("strays_deleted", device=device, count=strays)
+
+    def _replace(self, device: str, names: Sequence[Name]) -> None:
+        """Have damaged copies made anew from others, and deleted where they are; not an only one.
+
+        The device is named again once another copy is there, else only when it was put right.
+        """
+        engine = self._engine
+        log.error("copies_damaged", device=device, count=len(names))
+        for at in range(0, len(names), _AT_ONCE):
+            with engine.lock:
+                some = [
+                    name
+                    for name in names[at : at + _AT_ONCE]
+                    if device in engine.holdings.of(name).copies
+                ]
+                engine.keeping.copies_lost(device, some)
+                engine.keeping.apply([engine.holdings.strays(device, names[at : at + _AT_ONCE])])
 
     # Copies that are lacking
 

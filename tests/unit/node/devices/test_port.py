@@ -93,6 +93,9 @@ class Told:
     def changed(self, name: str, state: DeviceState) -> None:
         self.states.append(state)
 
+    def damaged(self, name: str, keys: tuple[Key, ...]) -> None:
+        self.told_damaged = name, keys
+
     def returned(self, name: str) -> None:
         self.came_back.set()
         raise RuntimeError("whoever listens may fail")

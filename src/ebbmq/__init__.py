@@ -31,6 +31,7 @@ from ebbmq.errors import (
     UnknownPath,
     UnknownQueue,
     UnknownRule,
+    UnknownRun,
     Unreachable,
 )
 from ebbmq.model import (
@@ -94,6 +95,7 @@ __all__ = [
     "UnknownPath",
     "UnknownQueue",
     "UnknownRule",
+    "UnknownRun",
     "Unreachable",
 ]
 

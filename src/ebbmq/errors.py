@@ -85,6 +85,12 @@ class UnknownRule(ClientError):
     code = "unknown_rule"
 
 
+class UnknownRun(ClientError):
+    """There is no advice of that run of the pipeline."""
+
+    code = "unknown_run"
+
+
 class RuleConflict(ClientError):
     """A storage rule is there already, was changed by somebody else, or cannot be changed here."""
 

@@ -64,6 +64,16 @@ REMOVALS_BYTES_MAX: Final = 256 * MIB
 ADDED_RULES_BYTES_MAX: Final = 16 * MIB
 RULE_CHANGES_MAX: Final = 1_000
 
+#: Messages of a node that are held to plans, and runs whose outcome is remembered.
+PINS_MAX: Final = 4 * MIB
+RUNS_KEPT_MAX: Final = 256
+#: Advice is at most so old when it is taken, at most so far from the future, and holds so long.
+ADVICE_AGE_MS_MAX: Final = 3_600_000
+ADVICE_AHEAD_MS_MAX: Final = 300_000
+ADVICE_HOLDS_MS_MAX: Final = 7 * DAY_MS
+#: Rows of a plan in one request, and characters of a run's name.
+PLAN_ROWS_MAX: Final = 10_000
+
 #: Request line and headers of one HTTP request.
 REQUEST_HEAD_BYTES_MAX: Final = 64 * KIB
 REQUEST_HEADERS_MAX: Final = 100

@@ -13,6 +13,7 @@
     CLOCK     [u64 queue time ms][u64 wall time ms]
     HELD      where copies of bodies are and should be; GONE: who has yet to forget one (`held`)
     RULES     msgpack of the storage rules that were added, or of what changed in them
+    PINNED    what plans hold messages to (`pins`); ADVISED: what became of a run's plan or rates
 
 Changing one: add a kind, keep reading the old one, add a data directory with it to the tests.
 """
@@ -44,6 +45,8 @@ CLOCK: Final = 9
 HELD: Final = 10
 GONE: Final = 11
 RULES: Final = 12
+PINNED: Final = 13
+ADVISED: Final = 14
 
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")

@@ -26,7 +26,7 @@ from ebbmq.core.copies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 _Told = tuple[list[str], list[str], list[str], list[str], int, int, bool, int]
 _DECODE_HELD: Final = msgspec.msgpack.Decoder(list[tuple[_Told, list[int]]])
@@ -47,16 +47,21 @@ def pack(facts: Iterable[Fact]) -> list[fact.Fact]:
 
 def pack_changed(changed: Changed) -> list[fact.Fact]:
     """The facts of a transition of many as journal records."""
-    out = [each for value, names in changed.held.items() for each in _told(fact.HELD, value, names)]
+    out = [
+        each
+        for value, names in changed.held.items()
+        for each in told(fact.HELD, _plain(value), names)
+    ]
     out += [
-        each for value, names in changed.gone.items() for each in _told(fact.GONE, value, names)
+        each
+        for value, names in changed.gone.items()
+        for each in told(fact.GONE, _plain(value), names)
     ]
     return out
 
 
-def _told(kind: int, value: Holding | Devices, names: list[Name]) -> Iterator[fact.Fact]:
+def told(kind: int, plain: object, names: Sequence[Name]) -> Iterator[fact.Fact]:
     """What is true of these messages, partition by partition; names sort by partition."""
-    plain = _plain(value)
     by_pid: dict[int, list[tuple[int, int]]] = {}
     for first, count in fact.runs_of(names):
         pid, seq = parts_of(first)

@@ -60,6 +60,11 @@ class Reviews:
         """Have one message looked at, at an instant of its own."""
         heapq.heappush(self._single, (at_ms, seq))
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message will ever have to be looked at."""
+        return not self.cursors and not self._single
+
     def due(self, now_ms: int, count: int) -> list[int]:
         """At most `count` messages that are to be looked at now; fewer: no more are due."""
         out: list[int] = []

@@ -27,6 +27,8 @@ Event = Literal[
     "refused",
     "lost",
     "dropped",
+    "pinned",
+    "unpinned",
     "gap",
 ]
 NAMES: Final[tuple[str, ...]] = get_args(Event)
@@ -38,7 +40,18 @@ READS: Final = frozenset({"leased", "peeked"})
 FAILURES: Final = frozenset({"retried", "lease_expired"})
 #: What happens to copies; it leaves a message where it is in its queue.
 COPIES: Final = frozenset(
-    {"placed", "asked", "archived", "copied", "moved", "refused", "lost", "dropped"}
+    {
+        "placed",
+        "asked",
+        "archived",
+        "copied",
+        "moved",
+        "refused",
+        "lost",
+        "dropped",
+        "pinned",
+        "unpinned",
+    }
 )
 #: Of no message, so without queue and id: events before it were left out, and `reason` says how
 #: many. They have their numbers, which are missing.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from ebbmq.feed.table import Column, Table, optional
 
 Action = Literal["repair", "promote", "add_copy", "move", "archive", "drop_copy"]
@@ -29,6 +31,7 @@ PLANS: Final = Table(
         optional("to_tier", "text", "where it should be; absent without tiers"),
         Column("target", "int32", "copies it should have"),
         Column("bytes", "int64", "that are to be written; 0 for what only goes"),
+        optional("freed_bytes", "int64", "that go from where it is"),
         Column("value", "float64", "what it is worth: the most valuable come first"),
         Column("reason", "text", "why, for people"),
         Column("policy_version", "int64", "of the queue's parameters it was judged by"),
@@ -36,3 +39,25 @@ PLANS: Final = Table(
         Column("until_ms", "int64", "how long the advice holds"),
     ),
 )
+
+
+class PlanRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A row of a plan, as it is handed to a broker that has no lake."""
+
+    queue: str
+    message_id: str
+    generation: int
+    action: Action
+    target: int
+    policy_version: int
+    decided_at_ms: int
+    until_ms: int
+    #: Without one it is about the node that gets it.
+    node: str | None = None
+    partition: int = 0
+    from_tier: str | None = None
+    to_tier: str | None = None
+    bytes: int = 0
+    freed_bytes: int | None = None
+    value: float = 0.0
+    reason: str = ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
 from ebbmq.node import fetching, intake, leasing, moving_back, publishing, rereading, settling
+from ebbmq.node.async_plan_verbs import AsyncPlanVerbs
 from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
 from ebbmq.node.outflow import Delivery
@@ -121,7 +122,7 @@ class _Intake:
                 future.set_exception(error)
 
 
-class AsyncBroker(AsyncRuleVerbs):
+class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     """Queues in a data directory, used from one event loop. Close it, or use `async with`."""
 
     def __init__(self, broker: Broker) -> None:

@@ -21,6 +21,7 @@ from ebbmq.node.consuming import consume
 from ebbmq.node.keeping import tending
 from ebbmq.node.keeping import verbs as holding_verbs
 from ebbmq.node.opening import close_engine, open_engine
+from ebbmq.node.plan_verbs import PlanVerbs
 from ebbmq.node.rule_verbs import RuleVerbs
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 
-class Broker(RuleVerbs):
+class Broker(RuleVerbs, PlanVerbs):
     """Queues in a data directory, used in this process. Thread-safe; close it, or use `with`."""
 
     def __init__(self, engine: Engine) -> None:

@@ -144,6 +144,8 @@ class Status(msgspec.Struct, frozen=True):
     rules: bytes = b""
     #: By partition and age: the first message not looked at when it reached that age.
     reviewed: dict[int, dict[int, int]] = {}
+    #: What became of advice, as its fact has it; empty where there never was any.
+    advised: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode

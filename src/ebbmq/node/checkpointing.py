@@ -9,6 +9,7 @@ from ebbmq.core import held
 from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
+from ebbmq.node.advising import pinning
 from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, PAGE
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class Checkpointer:
         for gone, tombstone in removals:
             told.gone.setdefault(tombstone.waiting, []).append(gone)
         self._put_told(told, numbers, position)
+        for kind, pid, _, _, parts in pinning.for_checkpoint(engine):
+            payload = bytes([kind]) + b"".join(parts)
+            self._store.put(COPIES, pid, next(numbers), position, payload)
 
     def _put_told(self, told: Changed, numbers: Iterator[int], position: int) -> None:
         for kind, pid, _, _, parts in held.pack_changed(told):
@@ -124,6 +128,7 @@ class Checkpointer:
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
             reviewed = engine.keeping.reviewer.cursors()
             rules = engine.rules.whole() if engine.rules.version else b""
+            advised = engine.adviser.runs.whole()
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
         engine.journal.sync_old()
@@ -144,6 +149,7 @@ class Checkpointer:
             old_position=old_position,
             reviewed=reviewed,
             rules=rules,
+            advised=advised,
         )
         self._store.commit(declared.pack_status(status), start_position)
         with engine.lock:

@@ -18,7 +18,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
-from ebbmq.core import held
+from ebbmq.core import held, pins
 from ebbmq.core.block import Block
 from ebbmq.core.copies import Changed, name_of
 from ebbmq.core.row import ELSEWHERE, FREE
@@ -26,6 +26,7 @@ from ebbmq.journal import scan
 from ebbmq.journal.found import Found
 from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
+from ebbmq.node.advising import pinning
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -52,6 +53,10 @@ class _Told:
         self.changed: set[int] = set()
         #: Messages whose copies were told of.
         self.held: set[int] = set()
+        #: Messages of which was told what a plan holds them to.
+        self.pinned: set[int] = set()
+        #: What became of advice was told.
+        self.advised = False
 
     def note(self, kind: int, count: int, payload: memoryview) -> None:
         """Take in one fact."""
@@ -67,6 +72,10 @@ class _Told:
                 self.changed.update(range(first, first + rows))
         elif kind in (fact.HELD, fact.GONE):
             self.held.update(held.seqs_of(kind, payload))
+        elif kind == fact.PINNED:
+            self.pinned.update(pins.seqs_of(payload))
+        elif kind == fact.ADVISED:
+            self.advised = True
 
 
 class Compactor:
@@ -213,6 +222,8 @@ class Compactor:
                     return
                 engine.append(self._still_true(obituaries, number))
                 declaring.note_catalog(engine, number)
+                if any(told.advised for told in obituaries.values()):
+                    engine.append([engine.adviser.runs.fact()])
                 if engine.rules.segments is None or number in engine.rules.segments:
                     rule_changes.note_rules(engine)
                 position = engine.journal.position
@@ -282,13 +293,16 @@ class Compactor:
         """Say again where bodies are, some at a time: what changes meanwhile is told after it."""
         engine = self._engine
         for pid, told in found.items():
-            seqs = sorted(told.held)
+            seqs = sorted(told.held | told.pinned)
             for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
                 with engine.lock:
                     shard = engine.catalog.shards.get(pid)
                     if shard is None or engine.closed is not None:
                         break
-                    engine.append(self._copies(shard, seqs[at : at + limits.RECORD_ROWS_MAX]))
+                    some = seqs[at : at + limits.RECORD_ROWS_MAX]
+                    pinned = [seq for seq in some if seq in told.pinned]
+                    engine.append(self._copies(shard, some))
+                    engine.append(pinning.said_again(engine, shard, pinned))
                 engine.let_others_in()
 
     def _copies(self, shard: Shard, seqs: list[int]) -> list[fact.Fact]:
@@ -303,6 +317,10 @@ class Compactor:
             elif (tombstone := holdings.tombstone(name)) is not None:
                 changed.gone.setdefault(tombstone.waiting, []).append(name)
         return held.pack_changed(changed)
+
+
+def _all_but_published(header: Header) -> int:
+    return 0 if header.kind == fact.PUBLISH else header.payload_bytes
 
 
 def _rows_in(page: Page, segment: int) -> list[int]:
@@ -326,7 +344,3 @@ def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[i
         if low <= high:
             out.append((low, high - low + 1))
     return out
-
-
-def _all_but_published(header: Header) -> int:
-    return 0 if header.kind == fact.PUBLISH else header.payload_bytes

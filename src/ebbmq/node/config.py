@@ -125,6 +125,8 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bytes_max: int = limits.GIB
     #: How often all messages that are there are written down; 0: never.
     snapshot_every_ms: int = 600_000
+    #: How often the lake is looked at for plans and rates of the pipeline; 0: only when told.
+    plans_every_ms: int = 30_000
 
     def __post_init__(self) -> None:
         _check_ranges(self, "feed.", _FEED_RANGES)
@@ -172,6 +174,7 @@ _FEED_RANGES: Final = {
     "buffer_bytes": (64 * limits.KIB, 64 * limits.GIB),
     "bytes_max": (64 * limits.KIB, 1 << 50),
     "snapshot_every_ms": (0, 365 * limits.DAY_MS),
+    "plans_every_ms": (0, limits.DAY_MS),
 }
 _RANGES: Final = {
     "segment_bytes": (64 * limits.KIB, limits.GIB),

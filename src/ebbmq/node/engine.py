@@ -23,11 +23,13 @@ from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import lifecycle
 from ebbmq.core.holdings import Holdings
+from ebbmq.core.pins import Pins
 from ebbmq.core.row import READY
 from ebbmq.core.sharing import Sharing
 from ebbmq.errors import ClosedBroker, EbbError, Overloaded
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
+from ebbmq.node.advising.adviser import Adviser
 from ebbmq.node.catalog import Catalog, Queue, Shard
 from ebbmq.node.gathering import Gathering
 from ebbmq.node.keeping.keeper import Keeper
@@ -80,7 +82,7 @@ class Engine:
         self.catalog = Catalog()
         self.rules = Rules(config)
         self.residency = Residency(config.cache_bytes)
-        self.holdings = Holdings()
+        self.holdings, self.pins = Holdings(), Pins()
         self.sharing = Sharing()
         self.gathering = Gathering(self)
         self.keeping = Keeper(self)
@@ -117,6 +119,7 @@ class Engine:
         self.devices: Devices | None = None
         #: None while there is no lake to tell.
         self.feed: Feed | None = None
+        self.adviser = Adviser(self)
         _engines.add(self)
 
     # Time
@@ -130,6 +133,7 @@ class Engine:
         by_hand = self.clock.attach(self._run_by_hand)
         if self.feed is not None:
             self.feed.start(threaded=not by_hand)
+        self.adviser.start(threaded=not by_hand)
         if by_hand:
             self.run_due()
             return
@@ -144,6 +148,7 @@ class Engine:
         self.upkeep()
         if self.feed is not None:
             self.feed.run_due()
+        self.adviser.run_due()
 
     def _run_timer(self) -> None:
         self._keep_doing(self._due_and_ahead, self._wake, _TICK_MS / 1_000)
@@ -468,6 +473,7 @@ class Engine:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+        self.adviser.stop()
         self.keeping.stop()
         if self.feed is not None:
             self.feed.stop()

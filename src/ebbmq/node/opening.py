@@ -181,6 +181,7 @@ class Upkeep:
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)
             return
+        engine.adviser.let_run_out()
         if engine.devices is not None:
             engine.keeping.reviewer.run()
         if not self._checkpointer.run_if_due() and self._compactor.waits_for_checkpoint():

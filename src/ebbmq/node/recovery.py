@@ -147,6 +147,8 @@ class Recovery:
         self._declare(status.declared)
         if status.rules:
             self._engine.rules.restore(status.rules)
+        if status.advised:
+            self._engine.adviser.runs.restore(status.advised)
         self._engine.ranges = {segment: dict(known) for segment, known in status.ranges.items()}
         for pid, totals in status.totals.items():
             if pid in self._engine.catalog.shards:
@@ -392,12 +394,13 @@ class Recovery:
         elif kind == fact.META:
             if not self._is_declared:
                 self._declare(declared.read_declared(payload))
-        elif kind == fact.RULES:
-            self._engine.rules.restore(payload)
+        elif kind in (fact.RULES, fact.ADVISED):
+            node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
+            node.restore(payload)
         elif kind == fact.CLOCK:
             self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
             self.queue_ms = max(self.queue_ms, self.clock_ms)
-        elif kind in (fact.HELD, fact.GONE):
+        elif kind in (fact.HELD, fact.GONE, fact.PINNED):
             self._copies(kind, pid, payload)
         else:
             if kind == fact.REMOVE:
@@ -406,6 +409,9 @@ class Recovery:
                 self._about_messages(kind, pid, count, first, payload, position)
 
     def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
+        if kind == fact.PINNED:
+            self._engine.pins.restore(pid, payload)
+            return
         for told in held.unpack(kind, pid, payload):
             self._engine.holdings.restore(told)
 

@@ -118,3 +118,17 @@ def next_crossing_ms(score: Score, enqueued_at_ms: int, access: Access, now_ms: 
         else:
             before_ms = middle_ms
     return after_ms
+
+
+def has_crossed(
+    score: Score, enqueued_at_ms: int, access: Access, since_ms: int, now_ms: int
+) -> bool:
+    """Whether a message is in another phase than it was at an earlier instant, or was read since.
+
+    What its score was before a read is not known any more, so a read counts as a crossing.
+    """
+    if access.rate > 0.0 and access.at_ms > since_ms:
+        return True
+    before = score.at(max(0, since_ms - enqueued_at_ms), access.rate_at(since_ms))
+    after = score.at(now_ms - enqueued_at_ms, access.rate_at(now_ms))
+    return score.phase(before) is not score.phase(after)

@@ -121,6 +121,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     review_at_ms: int | None
     occasion: Occasion
     chosen_by: Chosen
+    #: Whether a plan had a say in it.
+    pinned: bool = False
 
 
 def occasion(message: Placed, now_ms: int) -> Occasion:
@@ -179,6 +181,7 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
         review_at_ms=_review_at_ms(message, now_ms, (phase, target)),
         occasion=why,
         chosen_by=next((each for each in ranked if each.device in copies[:1]), None),
+        pinned=pin is not None,
     )
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+from typing_extensions import override
 
 from ebbmq.errors import InvalidSpec, StorageFailed
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from ebbmq.holding.bucket import Bucket
 
 _TEMPORARY: Final = ".part"
+#: Of an object that is read here and there, so much at a time.
+_FETCHED_BYTES: Final = 1 << 20
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 _SCHEMES: Final = ("s3", "gs", "az", "memory")
 
@@ -39,6 +44,9 @@ class Lake(Protocol):
 
     def read(self, path: str) -> bytes:
         """A small file."""
+
+    def open(self, path: str, size: int) -> BinaryIO:
+        """A file of a size, to be read here and there."""
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Name and size of every file below a directory, leftovers included."""
@@ -102,6 +110,10 @@ class DirectoryLake:
     def read(self, path: str) -> bytes:
         """A small file."""
         return (self._root / path).read_bytes()
+
+    def open(self, path: str, size: int) -> BinaryIO:
+        """A file to be read here and there."""
+        return (self._root / path).open("rb")
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Name and size of every file below a directory."""
@@ -170,6 +182,10 @@ class ObjectLake:
             raise StorageFailed(f"{path} in {self.where} is gone", "see who deletes there")
         return found
 
+    def open(self, path: str, size: int) -> BinaryIO:
+        """An object, of which only what is asked for is fetched."""
+        return io.BufferedReader(_Ranges(self._bucket, path, size), _FETCHED_BYTES)
+
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Name and size of every object below a prefix."""
         for found in self._bucket.list(prefix):
@@ -178,3 +194,41 @@ class ObjectLake:
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects."""
         self._bucket.delete(paths)
+
+
+class _Ranges(io.RawIOBase):
+    """An object of a known size as a file: each read is a request."""
+
+    def __init__(self, bucket: Bucket, path: str, size: int) -> None:
+        self._bucket, self._path, self._size = bucket, path, size
+        self._at = 0
+
+    @override
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go on from elsewhere."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    @override
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # as io calls it
+        """Fetch what comes next."""
+        end = min(self._size, self._at + len(buffer))
+        if end <= self._at:
+            return 0
+        found = self._bucket.get(self._path, self._at, end)
+        if found is None:
+            raise StorageFailed(f"{self._path} is gone", "see who deletes in the lake")
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)

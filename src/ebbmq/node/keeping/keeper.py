@@ -37,6 +37,7 @@ from ebbmq.core.copies import (
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import DamagedRecord, Overloaded
 from ebbmq.model import Reason
+from ebbmq.node.advising import pinning
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import likeness, reading
 from ebbmq.node.keeping.confirming import Confirming
@@ -445,8 +446,10 @@ class Keeper:
             if headers is None and not row[1] & ELSEWHERE:
                 with contextlib.suppress(DamagedRecord):
                     headers = self._engine.journal.read(row[9], row[10], size)
-        holding = self._holdings.of(name_of(shard.partition.pid, seq))
-        return Stored(row, headers, holding, _NO_ACCESS, None)
+        name = name_of(shard.partition.pid, seq)
+        advice = self._engine.pins.of(name)
+        pin = None if advice is None else advice.pin
+        return Stored(row, headers, self._holdings.of(name), _NO_ACCESS, None, pin)
 
     def fetch_headers(self, shard: Shard, seqs: Sequence[int]) -> dict[int, bytes]:
         """Payloads of those messages whose headers only a device has (the lock is free)."""
@@ -465,7 +468,9 @@ class Keeper:
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
         base = name_of(pid, 0)
-        self._change(self._holdings.remove_many([base | seq for seq in seqs]))
+        names = [base | seq for seq in seqs]
+        self._engine.pins.forget(names)
+        self._change(self._holdings.remove_many(names))
 
     def _append(self, facts: Sequence[Fact]) -> int:
         if facts:
@@ -493,6 +498,7 @@ class Keeper:
             page.dirty = True
         for told in astray:
             self._holdings.restore(told)
+        pinning.mark_rows(self._engine)
 
     def adopt(self, device: str, listed: Iterable[Name]) -> None:
         """Of what a device has, take those bodies for copies that are not known to be anywhere."""

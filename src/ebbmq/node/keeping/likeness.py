@@ -131,6 +131,7 @@ class Looking:
             block.values(KIND, BYTE << IMPORTANCE_BIT),
             [buckets[size] for size in sizes],
             ages,
+            self._engine.pins.of_many([base | seq for seq in seqs]),
         ]
         # Mostly a backlog is of one kind, and only what differs has to be compared.
         differing = [each for each in columns if each.count(each[0]) < len(each)]

@@ -13,13 +13,14 @@ from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
 from ebbmq.core.holdings import placed
 from ebbmq.core.row import DURABLE, LOW48
-from ebbmq.policy.decay import Access
-from ebbmq.policy.placement import Placed, Terms, place, sole_choice
+from ebbmq.policy.decay import Access, has_crossed
+from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Batch, Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
@@ -39,6 +40,8 @@ class Stored(NamedTuple):
     holding: Holding
     access: Access
     review_at_ms: int | None
+    #: What a plan holds it to.
+    pin: Pin | None = None
 
 
 class Answer(NamedTuple):
@@ -176,7 +179,7 @@ class Placing:
         row, holding = stored.row, stored.holding
         spec = shard.queue.spec
         read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
-        replicas = max(holding.replicas, read.replicas or 1)
+        replicas = _replicas(holding, read)
         return place(
             Placed(
                 properties=Properties(
@@ -198,10 +201,33 @@ class Placing:
                 access=stored.access,
                 review_at_ms=stored.review_at_ms,
                 generation=row[13],
+                # Where it comes anew, as by an operator's rules, a plan counts no more.
+                pin=stored.pin if copies else None,
+                crossed_at_ms=_crossed_at_ms(self.terms(spec), stored, now_ms),
             ),
             now_ms,
             view,
         )
+
+
+def replicas_of(stored: Stored) -> int:
+    """How many copies the publisher of a message asked for."""
+    read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
+    return _replicas(stored.holding, read)
+
+
+def _replicas(holding: Holding, read: Envelope) -> int:
+    return max(holding.replicas, read.replicas or 1)
+
+
+def _crossed_at_ms(terms: Terms, stored: Stored, now_ms: int) -> int:
+    """When its score crossed a threshold after it was pinned, as far as that can matter."""
+    pin = stored.pin
+    if pin is None or not now_ms:
+        return 0
+    enqueued_at_ms = stored.row[5] & LOW48
+    crossed = has_crossed(terms.score, enqueued_at_ms, stored.access, pin.decided_at_ms, now_ms)
+    return now_ms if crossed else 0
 
 
 def _reason(wanted: Wanted) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq.core.copies import name_of
 from ebbmq.core.reviews import Reviews, ages_of
 from ebbmq.model import Reason
+from ebbmq.node.advising import pinning
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.policy.decay import Phase
 
@@ -85,7 +86,7 @@ class Reviewer:
         if shard.faulty is not None:
             return []
         reviews = self.of(shard)
-        if not reviews.cursors and not shard.partition.accesses.rates:
+        if reviews.is_idle and not shard.partition.accesses.rates:
             return []
         return reviews.due(self._engine.now_ms(), _AT_ONCE)
 
@@ -104,10 +105,13 @@ class Reviewer:
         keeper, shard = self._engine.keeping, alike.shard
         stored = alike.stored._replace(review_at_ms=now_ms)
         wanted = keeper.placing.again(shard, stored, now_ms, view)
+        if stored.pin is not None and not wanted.pinned:
+            pinning.unpin(self._engine, shard, alike.seqs, "a crossing or a lease is newer")
         if wanted.action == "keep":
             self._next_look(alike, wanted, now_ms)
             reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
             keeper.rearrange(alike, wanted, reason)
+            self.look_again_if_blocked(alike, wanted, now_ms)
             return
         names = [name_of(shard.partition.pid, seq) for seq in alike.seqs]
         keeper.decisions.note(now_ms, names, "faded", "", f"score {wanted.score:.1f}")
@@ -115,6 +119,13 @@ class Reviewer:
             row = shard.partition.index.read(seq)
             if row is not None:
                 shard.partition.end_row(seq, row, Reason.FADED, now_ms)
+
+    def look_again_if_blocked(self, alike: Alike, wanted: Wanted, now_ms: int) -> None:
+        """Have messages looked at soon whose new device still deletes an old copy of theirs."""
+        if alike.stored.holding.dropping.intersection(wanted.add):
+            reviews = self.of(alike.shard)
+            for seq in alike.seqs:
+                reviews.look_at(seq, now_ms + _AGAIN_MS)
 
     def _next_look(self, alike: Alike, wanted: Wanted, now_ms: int) -> None:
         """Have messages looked at where no cursor will come by in time."""

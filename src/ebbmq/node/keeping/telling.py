@@ -66,6 +66,16 @@ def story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
     if tombstone is not None:
         told["removals_acked"] = len(tombstone.acked)
         told["removals_waiting"] = sorted(tombstone.waiting)
+    advice = engine.pins.of(name)
+    if advice is not None:
+        told["pinned"] = {
+            "run": advice.run,
+            "action": advice.action,
+            "target": advice.pin.target,
+            "tier": advice.pin.tier,
+            "decided_at_ms": advice.pin.decided_at_ms,
+            "until_ms": advice.pin.until_ms,
+        }
     holding = engine.holdings.of(name)
     if holding.pending or holding.leaving or holding.dropping:
         told["moving"] = {

@@ -8,6 +8,7 @@ from ebbmq import limits
 from ebbmq.core.copies import LOG
 from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
 from ebbmq.model import Evicted
+from ebbmq.node.advising import pinning
 from ebbmq.node.devices.identities import Identities
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.log import log
@@ -103,6 +104,7 @@ def _again(engine: Engine, shard: Shard, seqs: range) -> tuple[int, int]:
         looked = Looking(engine, shard, view, fetched).whenever(seqs)
         for alike in looked.alike:
             wanted = keeper.placing.anew(shard, alike.stored, view)
+            pinning.unpin(engine, shard, alike.seqs, "rules applied")
             if keeper.rearrange(alike, wanted, "rules applied"):
                 changed += len(alike.seqs)
     return sum(len(each.seqs) for each in looked.alike) + len(looked.later), changed

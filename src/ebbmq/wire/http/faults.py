@@ -21,6 +21,7 @@ _STATUS: Final[dict[type[EbbError], int]] = {
     errors.InvalidRequest: 400,
     errors.LeaseLost: 409,
     errors.UnknownRule: 404,
+    errors.UnknownRun: 404,
     errors.RuleConflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,

@@ -1,0 +1,1 @@
+"""Advice of the pipeline: read from the lake, checked against the present, applied, on record."""

@@ -1,0 +1,293 @@
+"""Takes advice: looks for new runs in the lake, or is told of one; one run after the other.
+
+Theory of operation. A run becomes visible by its manifest. What is younger than an hour and not
+known is read, a batch of rows at a time; each row is checked and applied or refused (`applying`).
+What became of a run is a fact, appended when all of it was looked at; until then it is new, and to
+look again costs nothing but time. A lake that fails is tried again; a file that is none is named,
+and its run is not tried again unless somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from ebbmq import limits
+from ebbmq.errors import EbbError, InvalidSpec, UnknownRun
+from ebbmq.feed import advice, layout
+from ebbmq.feed.advice import Applied
+from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.rates import RATES
+from ebbmq.node.advising import pinning, rates
+from ebbmq.node.advising.applying import Applying
+from ebbmq.node.advising.room import Room
+from ebbmq.node.advising.rows import COLUMNS, rows_of
+from ebbmq.node.advising.runs import Runs
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ebbmq.feed.advice import AdviceTable
+    from ebbmq.node.advising.reading import Found
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.feeding.lake import Lake
+
+    Progress = Callable[[Applied], None]
+
+_DONE: Final = ("applied", "in_force")
+_CLOSE_S: Final = 10.0
+
+
+class Adviser:
+    """What a node makes of plans and rates."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._node = engine.config.node
+        self._every_ms = engine.config.feed.plans_every_ms
+        #: Held while a run is applied: rows of two runs must not be mixed.
+        self._turn = threading.Lock()
+        self.runs = Runs()
+        self._room = Room(engine)
+        self._rates = rates.Rates(engine)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._next_ms = 0
+        self._now: Applied | None = None
+        self._unreadable: dict[str, str] = {}
+        #: Why the lake cannot be read; None while it can.
+        self.problem: str | None = None
+        #: Rows by table and outcome, since the start.
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+
+    # Life
+
+    @property
+    def _looks(self) -> bool:
+        return self._engine.config.feed.lake is not None and self._every_ms > 0
+
+    def start(self, *, threaded: bool) -> None:
+        """Begin to look for runs; without a thread `run_due` does."""
+        self._next_ms = self._engine.clock.elapsed_ms()
+        if self._looks and threaded:
+            self._thread = threading.Thread(target=self._run, name="ebbmq-advice", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; what is under way ends after the rows at hand."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+
+    def run_due(self) -> None:
+        """Look if it is time to; for a clock that is moved by hand."""
+        if self._looks and self._thread is None:
+            now_ms = self._engine.clock.elapsed_ms()
+            if now_ms >= self._next_ms:
+                self._next_ms = now_ms + self._every_ms
+                self._look_quietly()
+
+    def let_run_out(self) -> None:
+        """Let go of pins whose time has passed; called now and then (the lock is free)."""
+        pinning.let_run_out(self._engine)
+
+    def _run(self) -> None:
+        self._look_quietly()
+        while not self._stop.wait(self._every_ms / 1_000):
+            self._look_quietly()
+
+    def _look_quietly(self) -> None:
+        try:
+            self.look()
+            if self.problem is not None:
+                log.info("advice_well_again", lake=self._engine.config.feed.lake)
+            self.problem = None
+        except Exception as error:  # advice that cannot be had harms nothing else
+            told = error.detail if isinstance(error, EbbError) else str(error)
+            if self._engine.closed is None and self.problem is None:
+                log.warning("advice_failed", lake=self._engine.config.feed.lake, detail=told)
+            if not isinstance(error, OSError | EbbError):
+                log.error("advice_bug", error=repr(error))
+            self.problem = told
+
+    # What others call
+
+    def look(self, progress: Progress | None = None) -> list[Applied]:
+        """Take what is new in the lake.
+
+        Raises:
+            InvalidSpec: no lake is configured.
+        """
+        lake, now_ms = self._lake(), self._engine.clock.wall_ms()
+        since_ms = now_ms - limits.ADVICE_AGE_MS_MAX - limits.ADVICE_AHEAD_MS_MAX
+        out: list[Applied] = []
+        with self._turn:
+            for found, table in self._found(lake, since_ms, now_ms + limits.ADVICE_AHEAD_MS_MAX):
+                if self.runs.get(table, found.run) is None and not self._stop.is_set():
+                    out.append(self._apply(lake, found, table, progress))
+        return out
+
+    def apply_run(self, run: str, progress: Progress | None = None) -> list[Applied]:
+        """Take the plan and the rates of a run in the lake, also if that was done before.
+
+        Raises:
+            InvalidSpec: no lake is configured.
+            UnknownRun: it has no such run.
+        """
+        lake = self._lake()
+        with self._turn:
+            found = [each for each in self._found(lake, 0, None) if each[0].run == run]
+            if not found:
+                problems = [*self._unreadable.values()]
+                raise UnknownRun(
+                    f"there is no run {run!r:.80} in the lake {lake.where}",
+                    problems[0] if problems else "see plans/_manifests there for what there is",
+                )
+            return [self._apply(lake, each, table, progress) for each, table in found]
+
+    def apply_rows(
+        self, run: str, columns: Mapping[str, Sequence[Any]], table: AdviceTable = "plans"
+    ) -> Applied:
+        """Take rows of a plan that somebody else read; those about other nodes are left out."""
+        with self._turn:
+            began_ms = self._engine.clock.wall_ms()
+            counts = self._counted(run, table, _own(columns, self._node))
+            return self._end(Applied(run=run, table=table, began_at_ms=began_ms), counts)
+
+    def told(self) -> advice.Plans:
+        """What was made of advice so far."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_open()
+            pinned = engine.pins.runs()
+            runs = [
+                replace(each, pinned=pinned.get(each.run, 0) if each.table == PLANS.name else 0)
+                for each in self.runs
+            ]
+            now, total = self._now, len(engine.pins)
+        lake = engine.config.feed.lake
+        return advice.Plans(
+            node=self._node,
+            lake=lake if self._looks else None,
+            pinned=total,
+            runs=[*runs, now] if now is not None else runs,
+            problems=self.troubles(),
+        )
+
+    def troubles(self) -> list[str]:
+        """What is wrong with advice, for people."""
+        known = [f"advice cannot be read: {each}" for each in self._unreadable.values()]
+        if self.problem is not None:
+            known.append(f"the lake cannot be read for advice: {self.problem}")
+        return known
+
+    # One run
+
+    def _lake(self) -> Lake:
+        feed = self._engine.config.feed
+        if feed.lake is None:
+            raise InvalidSpec(
+                "this node has no lake to read plans from",
+                "set feed.lake in its configuration, or hand the rows over",
+            )
+        from ebbmq.node.feeding.lake import open_lake  # noqa: PLC0415  # needs the extra `feed`
+
+        return open_lake(feed.lake, feed.options or {}, self._engine.directory.path)
+
+    def _found(
+        self, lake: Lake, since_ms: int, until_ms: int | None
+    ) -> list[tuple[Found, AdviceTable]]:
+        from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
+
+        plans, no_plans = reading.find(lake, PLANS, since_ms, until_ms)
+        factors, no_rates = reading.find(lake, RATES, since_ms, until_ms)
+        self._unreadable = {}
+        for error in (*no_plans, *no_rates):
+            self._unreadable[error.detail] = error.detail
+        # Rates count for what is published from now on: they come first.
+        found: list[tuple[Found, AdviceTable]] = [(each, "rates") for each in factors]
+        return [*found, *((each, "plans") for each in plans)]
+
+    def _apply(
+        self, lake: Lake, found: Found, table: AdviceTable, progress: Progress | None
+    ) -> Applied:
+        """All rows of a run that are about this node."""
+        from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
+
+        began = Applied(
+            run=found.run,
+            table=table,
+            state="applying",
+            began_at_ms=self._engine.clock.wall_ms(),
+            rows_in_all=found.rows,
+        )
+        counts: Counter[str] = Counter()
+        what, columns = (PLANS, COLUMNS) if table == layout.PLANS else (RATES, rates.COLUMNS)
+        node = self._node if table == layout.PLANS else None
+        try:
+            for batch in reading.batches(lake, what, found, columns, node):
+                counts += self._counted(found.run, table, batch)
+                self._now = _with(began, counts)
+                if progress is not None:
+                    progress(self._now)
+            return self._end(began, counts)
+        except UnknownFeed as error:
+            log.warning("advice_unreadable", run=found.run, table=table, detail=error.detail)
+            return self._end(replace(began, detail=error.detail), counts, state="failed")
+        finally:
+            self._now = None
+
+    def _counted(
+        self, run: str, table: AdviceTable, columns: Mapping[str, Sequence[Any]]
+    ) -> Counter[str]:
+        if table == layout.RATES:
+            return self._rates.apply(run, columns)
+        self._room.look()
+        applying = Applying(self._engine, run, self._room)
+        applying.apply(rows_of(columns))
+        return applying.counts
+
+    def _end(self, began: Applied, counts: Counter[str], *, state: Any = "applied") -> Applied:
+        """Put what became of a run on the record."""
+        engine = self._engine
+        told = replace(_with(began, counts), state=state, ended_at_ms=engine.clock.wall_ms())
+        for outcome, count in counts.items():
+            self.outcomes[began.table, outcome] += count
+        with engine.lock:
+            engine.check_open()
+            position = engine.append([self.runs.note(told)])
+        engine.journal.wait("synced", position)
+        log.info(
+            "advice_taken",
+            run=told.run,
+            table=told.table,
+            rows=told.rows,
+            applied=told.applied,
+            in_force=told.in_force,
+            refused=told.refused,
+        )
+        return told
+
+
+def _with(began: Applied, counts: Mapping[str, int]) -> Applied:
+    return replace(
+        began,
+        rows=sum(counts.values()),
+        applied=counts.get("applied", 0),
+        in_force=counts.get("in_force", 0),
+        refused={why: count for why, count in sorted(counts.items()) if count and why not in _DONE},
+    )
+
+
+def _own(columns: Mapping[str, Sequence[Any]], node: str) -> Mapping[str, Sequence[Any]]:
+    """Rows about a node; one that names none is about whoever gets it."""
+    whose = columns.get("node", ())
+    mine = [at for at, name in enumerate(whose) if name is None or name == node]
+    if len(mine) == len(whose):
+        return columns
+    return {name: [values[at] for at in mine] for name, values in columns.items()}

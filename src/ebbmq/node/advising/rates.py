@@ -1,0 +1,71 @@
+"""Applying recommended decay factors: as a person would set them, and all of a run as one fact."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbmq import limits
+from ebbmq.node import declaring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ebbmq.node.engine import Engine
+
+#: What is read of a file of rates.
+COLUMNS: Final = ("queue", "factor", "decided_at_ms", "until_ms", "reason")
+_FACTOR_MAX: Final = 1_000_000
+
+
+class Rates:
+    """The factors a node was advised to use, and when each was decided."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._decided: dict[str, int] = {}
+
+    def apply(self, run: str, columns: Mapping[str, Sequence[Any]]) -> Counter[str]:
+        """Use factors until they run out; returns how many of each outcome (the lock is free)."""
+        counts: Counter[str] = Counter()
+        rows = zip(*(columns[name] for name in COLUMNS[:4]), strict=True)
+        with self._engine.lock:
+            self._engine.check_open()
+            for row in rows:
+                counts[self._take(run, *row)] += 1
+            if counts["applied"]:
+                declaring.note_catalog(self._engine)
+        return counts
+
+    def _take(self, run: str, queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> str:
+        """Use one factor; what became of it."""
+        if not _is_one(queue, factor, decided_ms, until_ms):
+            return "invalid"
+        engine, now_ms = self._engine, self._engine.now_ms()
+        before = engine.catalog.factors.get(queue)
+        outcomes = (
+            ("unknown_queue", queue not in engine.catalog.queues),
+            ("run_out", until_ms <= now_ms),
+            (
+                "in_force",
+                before is not None and before[0] == factor and before[2] == run,
+            ),
+            ("too_old", decided_ms < now_ms - limits.ADVICE_AGE_MS_MAX),
+            ("clock", decided_ms > now_ms + limits.ADVICE_AHEAD_MS_MAX),
+            ("superseded", decided_ms < self._decided.get(queue, 0)),
+        )
+        for outcome, is_so in outcomes:
+            if is_so:
+                return outcome
+        self._decided[queue] = decided_ms
+        told = float(factor), min(until_ms, now_ms + limits.ADVICE_HOLDS_MS_MAX), run
+        declaring.apply_factor(engine.catalog.queues[queue], *told, now_ms)
+        engine.catalog.factors[queue] = told
+        return "applied"
+
+
+def _is_one(queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> bool:
+    if not isinstance(queue, str) or None in (factor, decided_ms, until_ms):
+        return False
+    return math.isfinite(factor) and 0 < factor <= _FACTOR_MAX

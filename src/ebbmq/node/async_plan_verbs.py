@@ -1,0 +1,34 @@
+"""The verbs about the pipeline's plans that the awaitable broker has."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.feed.advice import Applied, Plans
+    from ebbmq.feed.plans import PlanRow
+    from ebbmq.node.broker import Broker
+
+
+class AsyncPlanVerbs:
+    """PlanVerbs, awaited: a plan is nothing for the loop's thread."""
+
+    _broker: Broker
+
+    async def plans(self) -> Plans:
+        """See Broker.plans."""
+        return await asyncio.to_thread(self._broker.plans)
+
+    async def apply_plans(
+        self, run: str | None = None, *, progress: Callable[[Applied], None] | None = None
+    ) -> list[Applied]:
+        """See Broker.apply_plans; `progress` is called in another thread."""
+        return await asyncio.to_thread(partial(self._broker.apply_plans, run, progress=progress))
+
+    async def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
+        """See Broker.apply_plan_rows."""
+        return await asyncio.to_thread(self._broker.apply_plan_rows, run, rows)

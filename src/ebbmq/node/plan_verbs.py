@@ -1,0 +1,69 @@
+"""The verbs about the pipeline's plans that the broker has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbmq import limits
+from ebbmq.errors import InvalidRequest
+from ebbmq.node.advising.rows import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq.feed.advice import Applied, Plans
+    from ebbmq.feed.plans import PlanRow
+    from ebbmq.node.engine import Engine
+
+
+class PlanVerbs:
+    """Advice that is applied survives a power cut when a call returns."""
+
+    engine: Engine
+
+    def plans(self) -> Plans:
+        """The runs whose plans and rates were applied, and what became of their rows."""
+        return self.engine.adviser.told()
+
+    def apply_plans(
+        self, run: str | None = None, *, progress: Callable[[Applied], None] | None = None
+    ) -> list[Applied]:
+        """Apply plans and rates from the lake of the configuration.
+
+        Every action is checked against the present first; those that are outdated are refused and
+        counted. Twice is as once. What is to be moved is moved in the background.
+
+        Args:
+            run: which; None takes all that are new.
+            progress: told of the run at hand, after some rows each.
+
+        Raises:
+            InvalidSpec: no lake is configured.
+            UnknownRun: there is no such run in the lake.
+        """
+        if run is None:
+            return self.engine.adviser.look(progress)
+        return self.engine.adviser.apply_run(run, progress)
+
+    def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
+        """Apply rows of a plan that the caller read; for brokers without a lake.
+
+        Args:
+            run: whose plan it is.
+            rows: at most limits.PLAN_ROWS_MAX; those about other nodes are left out.
+
+        Raises:
+            InvalidRequest: there are too many rows, or the run has no name.
+        """
+        if not 1 <= len(run) <= limits.NAME_CHARS_MAX:
+            raise InvalidRequest(
+                f"a run has a name of {len(run)} characters",
+                f"use 1 to {limits.NAME_CHARS_MAX}",
+            )
+        if len(rows) > limits.PLAN_ROWS_MAX:
+            raise InvalidRequest(
+                f"{len(rows)} rows of a plan at once",
+                f"hand over at most {limits.PLAN_ROWS_MAX} in a call",
+            )
+        columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+        return self.engine.adviser.apply_rows(run, columns)

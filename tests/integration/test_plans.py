@@ -1,0 +1,467 @@
+"""Plans of the pipeline on a real broker: what fits is done, what is outdated is refused."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun
+from ebbmq.core.copies import LOG, Holding, name_of
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.plans import PLANS, PlanRow
+from ebbmq.limits import DAY_MS
+from ebbmq.node.outflow import parse_id
+from ebbmq.testing import ManualClock
+from tests.advice import plan_row, publish, write, write_plan
+from tests.feeds import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ebbmq.feed.advice import Applied
+
+PATIENCE_S = 30.0
+ROOM = 64 << 20
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+SPEC = QueueSpec(
+    "q",
+    score_per_day=10.0,
+    score_medium=20.0,
+    score_high=50.0,
+    score_access_bonus=1.0,
+    max_replicas=2,
+    tiers=("fast", "slow", "archive"),
+)
+
+
+class Scene:
+    """A broker with three tiers and a lake; its clock is moved by hand."""
+
+    def __init__(self, path: Path, **devices: Any) -> None:
+        self.path, self.lake = path, path / "lake"
+        self.clock = ManualClock(START_MS)
+        self.config = {
+            "node": "n1",
+            "feed": {"lake": str(self.lake), "plans_every_ms": 0},
+            "devices": {
+                "log": {"tier": "fast"},
+                "hdd": {"kind": "file", "capacity_bytes": ROOM, "tier": "slow"},
+                "cold": {
+                    "kind": "object",
+                    "directory": "cold",
+                    "capacity_bytes": ROOM,
+                    "tier": "archive",
+                },
+                **devices,
+            },
+        }
+        self.broker = self.open()
+        self.broker.declare(SPEC)
+
+    def open(self) -> Broker:
+        return Broker.open(self.path / "data", self.config, self.clock)
+
+    def reopen(self) -> None:
+        self.broker.close()
+        self.broker = self.open()
+
+    def publish(self, count: int = 1, **fields: Any) -> list[str]:
+        messages = [Message(b"body %d" % number, **fields) for number in range(count)]
+        return [receipt.id for receipt in self.broker.publish("q", messages)]
+
+    def row(self, message_id: str, **fields: Any) -> dict[str, Any]:
+        now_ms = self.broker.engine.now_ms()
+        times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}
+        return plan_row(message_id, **{**times, **fields})
+
+    def apply(self, *rows: dict[str, Any], run: str = "r1") -> Applied:
+        write_plan(self.lake, run, rows, self.broker.engine.clock.wall_ms())
+        (told,) = self.broker.apply_plans(run)
+        return told
+
+    def holding(self, message_id: str) -> Holding:
+        with self.broker.engine.lock:
+            return self.broker.engine.holdings.of(name_of(*parse_id(message_id)))
+
+    def copies(self, message_id: str) -> frozenset[str]:
+        return self.holding(message_id).copies
+
+    def until_on(self, message_id: str, *devices: str) -> None:
+        """Wait until these devices have it, and no other is still deleting it."""
+        self.until(
+            lambda: (held := self.holding(message_id)).copies == set(devices) and not held.dropping
+        )
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def pinned(self) -> int:
+        with self.broker.engine.lock:
+            return len(self.broker.engine.pins)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.broker.close()
+
+
+def test_a_row_of_a_plan_has_the_columns_of_the_table() -> None:
+    assert set(PlanRow.__struct_fields__) == set(PLANS.names)
+
+
+def test_a_planned_message_really_moves_from_the_file_to_the_archive(scene: Scene) -> None:
+    (one,) = scene.publish(store="hdd")
+    scene.broker.put_rule(_rule("hdd"))
+    (two,) = scene.publish()
+    scene.until_on(two, "hdd")
+    told = scene.apply(scene.row(one), scene.row(two))
+    assert (told.rows, told.applied, told.refused) == (2, 2, {})
+    for each in (one, two):
+        scene.until_on(each, "cold")
+    assert [lease.body for lease in scene.broker.lease("q", 9)] == [b"body 0", b"body 0"]
+
+
+def test_what_a_plan_did_is_told_by_why_and_in_the_feed(scene: Scene) -> None:
+    (one,) = scene.publish()
+    scene.apply(scene.row(one, reason="room is short"))
+    scene.until_on(one, "cold")
+    told = scene.broker.why(one)
+    assert told["pinned"]["run"] == "r1"
+    assert told["pinned"]["tier"] == "archive"
+    reasons = {(each["event"], each["reason"]) for each in told["decisions"]}
+    assert ("pinned", "plan r1: archive, room is short") in reasons
+    scene.broker.close()
+    events = {(row["event"], row["device"], row["reason"]) for row in rows_of(scene.lake, EVENTS)}
+    assert ("pinned", "archive", "plan r1: archive, room is short") in events
+    assert ("asked", "cold", "plan r1: archive, room is short") in events
+
+
+def test_twice_is_as_once(scene: Scene) -> None:
+    ids = scene.publish(5)
+    first = scene.apply(*(scene.row(each) for each in ids))
+    for each in ids:
+        scene.until_on(each, "cold")
+    position = scene.broker.engine.journal.position
+    (again,) = scene.broker.apply_plans("r1")
+    assert (first.applied, first.in_force) == (5, 0)
+    assert (again.applied, again.in_force, again.refused) == (0, 5, {})
+    assert scene.broker.apply_plans() == []
+    (run,) = scene.broker.plans().runs
+    assert (run.rows, run.applied, run.in_force, run.pinned) == (10, 5, 5, 5)
+    # Nothing but what became of it was written.
+    assert scene.broker.engine.journal.position - position < 4_096
+
+
+def test_after_a_restart_messages_are_held_to_the_plan_and_runs_are_known(scene: Scene) -> None:
+    ids = scene.publish(3)
+    scene.apply(*(scene.row(each) for each in ids))
+    for closing in (True, False):
+        if closing:
+            scene.reopen()
+        else:
+            scene.broker.engine.checkpoint()
+            scene.reopen()
+        assert scene.pinned() == 3
+        assert scene.broker.apply_plans() == []
+        (run,) = scene.broker.plans().runs
+        assert (run.run, run.state, run.applied, run.pinned) == ("r1", "applied", 3, 3)
+    for each in ids:
+        scene.until_on(each, "cold")
+
+
+def test_a_message_that_leaves_takes_its_pin_along(scene: Scene) -> None:
+    ids = scene.publish(2)
+    scene.apply(*(scene.row(each) for each in ids))
+    scene.until_on(ids[0], "cold")
+    (lease,) = scene.broker.lease("q", 1)
+    scene.broker.ack("q", [lease.token])
+    assert scene.pinned() == 1
+    scene.reopen()
+    assert scene.pinned() == 1
+    assert scene.broker.purge("q") == 1
+    assert scene.pinned() == 0
+
+
+def test_after_its_time_a_message_is_where_its_own_score_wants_it(scene: Scene) -> None:
+    (one,) = scene.publish()
+    scene.clock.advance(3 * DAY_MS)
+    scene.until_on(one, "hdd")
+    promoted = scene.row(one, action="promote", to_tier="fast", from_tier="slow")
+    assert scene.apply(promoted).applied == 1
+    scene.until_on(one, LOG)
+    scene.clock.advance(HOUR_MS - 1)
+    assert (scene.pinned(), scene.copies(one)) == (1, {LOG})
+    scene.clock.advance(1)
+    assert scene.pinned() == 0
+    scene.until_on(one, "hdd")
+
+
+def test_a_crossing_that_is_newer_wins(scene: Scene) -> None:
+    (one,) = scene.publish()
+    scene.clock.advance(2 * DAY_MS - 60_000)
+    held = scene.row(one, action="move", to_tier="slow")
+    assert scene.apply(held).applied == 1
+    scene.until_on(one, "hdd")
+    scene.clock.advance(1)
+    pinned = scene.row(one, action="promote", to_tier="fast", from_tier="slow")
+    assert scene.apply(pinned, run="r2").applied == 1
+    scene.until_on(one, LOG)
+    # 20 points, which it has after two days, are not yet above the threshold.
+    scene.clock.advance(60_000)
+    assert scene.pinned() == 0
+    scene.until_on(one, "hdd")
+
+
+def _leased(scene: Scene, message_id: str) -> dict[str, Any]:
+    scene.broker.lease("q", 1)
+    return scene.row(message_id)
+
+
+def _leased_before(scene: Scene, message_id: str) -> dict[str, Any]:
+    (lease,) = scene.broker.lease("q", 1)
+    scene.broker.release("q", [lease.token])
+    return scene.row(message_id)
+
+
+def _declared_anew(scene: Scene, message_id: str) -> dict[str, Any]:
+    row = scene.row(message_id)
+    scene.broker.declare(QueueSpec("q", max_replicas=2))
+    return row
+
+
+def _crossed(scene: Scene, message_id: str) -> dict[str, Any]:
+    scene.clock.advance(2 * DAY_MS - 1_000)
+    row = scene.row(message_id)
+    scene.clock.advance(2_000)
+    return row
+
+
+def _read(scene: Scene, message_id: str) -> dict[str, Any]:
+    row = scene.row(message_id)
+    scene.clock.advance(1)
+    scene.broker.peek("q", counted=True)
+    return row
+
+
+def _acked(scene: Scene, message_id: str) -> dict[str, Any]:
+    (lease,) = scene.broker.lease("q", 1)
+    scene.broker.ack("q", [lease.token])
+    return scene.row(message_id, generation=1)
+
+
+def _old(scene: Scene, message_id: str) -> dict[str, Any]:
+    row = scene.row(message_id, until_ms=START_MS + DAY_MS)
+    scene.clock.advance(HOUR_MS + 1)
+    return row
+
+
+def _run_out(scene: Scene, message_id: str) -> dict[str, Any]:
+    row = scene.row(message_id, until_ms=START_MS + 1_000)
+    scene.clock.advance(1_000)
+    return row
+
+
+OUTDATED: dict[str, Callable[[Scene, str], dict[str, Any]]] = {
+    "gone": _acked,
+    "not_ready": _leased,
+    "generation": _leased_before,
+    "policy_version": _declared_anew,
+    "crossed": _crossed,
+    "crossed because it was read": _read,
+    "too_old": _old,
+    "run_out": _run_out,
+    "clock": lambda scene, one: scene.row(one, decided_at_ms=START_MS + 300_001),
+    "unknown_tier": lambda scene, one: scene.row(one, to_tier="tape"),
+    "out_of_bounds": lambda scene, one: scene.row(one, target=3),
+    "gone because it is another queue's": lambda scene, one: scene.row(one, queue="p"),
+    "invalid": lambda scene, one: scene.row(one, action="burn"),
+    "invalid without copies": lambda scene, one: scene.row(one, target=0),
+    "invalid id": lambda scene, one: scene.row("../" + one),
+}
+
+
+@pytest.mark.parametrize("case", OUTDATED)
+def test_a_row_that_does_not_fit_is_refused_by_reason(scene: Scene, case: str) -> None:
+    (one,) = scene.publish()
+    told = scene.apply(OUTDATED[case](scene, one))
+    assert (told.rows, told.applied, told.refused) == (1, 0, {case.partition(" ")[0]: 1})
+    assert scene.pinned() == 0
+    held = scene.holding(one)
+    assert "cold" not in held.copies | held.pending
+
+
+def test_fewer_copies_than_the_publisher_asked_for_are_refused(scene: Scene) -> None:
+    (one,) = scene.publish(replicas=2)
+    told = scene.apply(scene.row(one, action="drop_copy", to_tier="fast", target=1))
+    assert told.refused == {"out_of_bounds": 1}
+
+
+def test_a_tier_whose_devices_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "blocked").touch()
+    place = str(tmp_path / "blocked" / "tape")
+    gone = {"kind": "file", "directory": place, "tier": "tape", "capacity_bytes": ROOM}
+    scene = Scene(tmp_path, tape=gone)
+    try:
+        scene.broker.declare(QueueSpec("q", tiers=("fast", "tape")))
+        (one,) = scene.publish()
+        told = scene.apply(scene.row(one, to_tier="tape", policy_version=2))
+        assert told.refused == {"no_device": 1}
+    finally:
+        scene.broker.close()
+
+
+def test_where_not_all_fit_the_most_valuable_do(tmp_path: Path) -> None:
+    small = {"kind": "file", "capacity_bytes": 1 << 20, "tier": "slow"}
+    scene = Scene(tmp_path, hdd=small)
+    try:
+        bodies = [Message(bytes(300 << 10)) for _ in range(5)]
+        ids = [receipt.id for receipt in scene.broker.publish("q", bodies)]
+        worth = [1.0, 5.0, 3.0, 4.0, 2.0]
+        told = scene.apply(
+            *(
+                scene.row(each, action="move", to_tier="slow", value=value)
+                for each, value in zip(ids, worth, strict=True)
+            )
+        )
+        assert told.refused["no_room"] >= 2
+        assert told.applied == 5 - told.refused["no_room"] >= 1
+        scene.until_on(ids[1], "hdd")
+        assert scene.copies(ids[0]) == {LOG}
+    finally:
+        scene.broker.close()
+
+
+def test_rows_of_other_nodes_are_not_looked_at(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    told = scene.apply(scene.row(one, node="n2"), scene.row(two), scene.row(one, node="n10"))
+    assert (told.rows, told.applied, told.rows_in_all) == (1, 1, 3)
+    assert scene.copies(one) == {LOG}
+
+
+def test_of_two_plans_the_one_that_was_decided_later_wins(scene: Scene) -> None:
+    (one,) = scene.publish()
+    late, early = scene.row(one, to_tier="slow", action="move"), scene.row(one)
+    early["decided_at_ms"] -= 1_000
+    assert scene.apply(late, run="late").applied == 1
+    assert scene.apply(early, run="early").refused == {"superseded": 1}
+    newest = scene.row(one, decided_at_ms=START_MS + 10)
+    assert scene.apply(newest, newest, run="newest").applied == 1
+    scene.until_on(one, "cold")
+    told = scene.broker.plans()
+    assert [(each.run, each.pinned) for each in told.runs] == [
+        ("late", 0), ("early", 0), ("newest", 1),
+    ]  # fmt: skip
+
+
+def test_a_node_whose_clock_is_minutes_off_takes_the_plan(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    scene.clock.advance(300_000)
+    now_ms = scene.broker.engine.now_ms()
+    ahead = scene.row(one, decided_at_ms=now_ms + 240_000)
+    behind = scene.row(two, decided_at_ms=now_ms - 240_000)
+    assert scene.apply(ahead, behind).applied == 2
+    assert scene.apply(ahead, behind).in_force == 2
+
+
+def test_a_queue_that_nobody_scores_can_be_planned_for(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("plain"))
+    (receipt,) = scene.broker.publish("plain", [Message(b"1", ttl_ms=DAY_MS)])
+    told = scene.apply(scene.row(receipt.id, queue="plain"))
+    assert told.applied == 1
+    scene.until_on(receipt.id, "cold")
+    scene.clock.advance(HOUR_MS)
+    assert scene.pinned() == 0
+
+
+def test_rules_that_are_applied_anew_end_a_plan(scene: Scene) -> None:
+    (one,) = scene.publish()
+    scene.apply(scene.row(one))
+    scene.until_on(one, "cold")
+    scene.broker.put_rule(_rule("hdd"))
+    assert scene.broker.apply_rules() == 1
+    assert scene.pinned() == 0
+    scene.until_on(one, "hdd")
+
+
+def test_the_lake_is_looked_at_by_itself(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.config["feed"] = {"lake": str(scene.lake), "plans_every_ms": 1_000}
+    scene.reopen()
+    try:
+        (one,) = scene.publish()
+        write_plan(scene.lake, "r1", [scene.row(one)], START_MS)
+        scene.clock.advance(1_000)
+        scene.until_on(one, "cold")
+        hidden = write(scene.lake, PLANS, "plans/run=r2/part-00000.parquet", [], None)
+        scene.clock.advance(1_000)
+        assert [each.run for each in scene.broker.plans().runs] == ["r1"]
+        publish(scene.lake, PLANS, [hidden], START_MS, rows=0)
+        write_plan(scene.lake, "older", [scene.row(one)], START_MS - 2 * HOUR_MS)
+        scene.clock.advance(1_000)
+        assert [each.run for each in scene.broker.plans().runs] == ["r1", "r2"]
+    finally:
+        scene.broker.close()
+
+
+def test_what_is_no_plan_is_named_and_the_others_are_taken(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    now_ms = scene.clock.wall_ms()
+    write_plan(scene.lake, "future", [scene.row(one)], now_ms, version=9)
+    torn = write_plan(scene.lake, "torn", [scene.row(one)], now_ms)
+    torn.write_bytes(torn.read_bytes()[:-9] + b"PAR1")
+    missing = write_plan(scene.lake, "missing", [scene.row(one)], now_ms)
+    missing.unlink()
+    outside = scene.lake / "plans" / "_manifests" / "date=2023-11-14" / "x.json"
+    outside.write_text("{}")
+    write_plan(scene.lake, "good", [scene.row(two)], now_ms)
+    told = {each.run: each for each in scene.broker.apply_plans()}
+    assert (told["good"].state, told["good"].applied) == ("applied", 1)
+    assert told["torn"].state == told["missing"].state == "failed"
+    assert "run=torn/part-00000.parquet" in told["torn"].detail
+    problems = " ".join(scene.broker.plans().problems)
+    assert "version 9 of plans" in problems
+    assert "x.json is no manifest" in problems
+    with pytest.raises(UnknownRun):
+        scene.broker.apply_plans("future")
+    assert scene.copies(one) == {LOG}
+
+
+def test_rows_can_be_handed_over_without_a_lake(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.config["feed"] = {}
+    scene.reopen()
+    try:
+        one, two = scene.publish(2)
+        rows = [PlanRow(**scene.row(one, node=None)), PlanRow(**scene.row(two, node="other"))]
+        told = scene.broker.apply_plan_rows("r1", rows)
+        assert (told.rows, told.applied) == (1, 1)
+        assert scene.broker.apply_plan_rows("r1", rows).in_force == 1
+        scene.until_on(one, "cold")
+        with pytest.raises(InvalidSpec, match="no lake"):
+            scene.broker.apply_plans()
+    finally:
+        scene.broker.close()
+
+
+def test_a_broker_with_nothing_but_its_log_refuses_to_move(tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data", {"node": "n1"}, ManualClock(START_MS)) as broker:
+        broker.declare(QueueSpec("q"))
+        (receipt,) = broker.publish("q", [Message(b"1")])
+        times = {"decided_at_ms": START_MS, "until_ms": START_MS + HOUR_MS}
+        told = broker.apply_plan_rows("r1", [PlanRow(**plan_row(receipt.id, **times))])
+        assert told.refused == {"unknown_tier": 1}
+
+
+def _rule(device: str) -> Any:
+    from ebbmq.policy.rules.spec import RuleSpec  # noqa: PLC0415
+
+    return RuleSpec("W-1", 90, device, "ALWAYS")

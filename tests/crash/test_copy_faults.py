@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.core.copies import Holding
+    from tests.crash.devices import Mood
 
 pytestmark = pytest.mark.crash
 
@@ -60,6 +61,7 @@ def open_broker(
     data: Path | None = None,
 ) -> Broker:
     file = {"kind": "file", "capacity_bytes": 8 * MIB, "status": SOON, "stall_ms": 60_000}
+    file["tier"] = "cold"
     broker = Broker.open(
         data or tmp_path / "data",
         {
@@ -228,6 +230,50 @@ def test_a_copy_is_not_deleted_that_was_asked_for_since_it_was_taken_for_a_stray
         broker.publish("q", [Message(b"another")], confirm="synced")
         wait_until(lambda: engine.keeping.mover.waiting()["a"] == (0, 0), "deleting")
         assert differences(broker) == {}
+
+
+FADING = QueueSpec(
+    "fading",
+    tiers=("fast", "cold"),
+    score_per_day=86_400_000.0,  # a point each millisecond
+    score_medium=1.0,
+    score_high=1.0,
+    evaluate_every_ms=1,
+)
+
+
+@pytest.mark.parametrize("mood", ["unwritable", "failing"])
+def test_a_move_that_failed_is_made_once_the_device_is_well_again(
+    tmp_path: Path, disks: Disks, mood: Mood
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker, disks["a"].being(mood):
+        broker.declare(FADING)
+        ids = [each.id for each in broker.publish("fading", [Message(BODY)] * 3)]
+        wait_until(lambda: not is_usable(broker, "a"), "failing")
+        # What is looked at while the device is away was looked at for the last time by age.
+        ids += [each.id for each in broker.publish("fading", [Message(BODY)] * 3)]
+        wait_until(lambda: all(is_looked_at(broker, each) for each in ids), "looking")
+        assert all(holding(broker, each).copies == {LOG} for each in ids)
+        disks["a"].mood = "well"
+        wait_until(lambda: all(holding(broker, each).copies == {"a"} for each in ids), "moving")
+
+
+def test_a_move_that_failed_before_a_restart_is_made_after_it(tmp_path: Path, disks: Disks) -> None:
+    with open_broker(tmp_path, devices="a") as broker, disks["a"].being("failing"):
+        broker.declare(FADING)
+        wait_until(lambda: not is_usable(broker, "a"), "failing")
+        (receipt,) = broker.publish("fading", [Message(BODY)])
+        wait_until(lambda: is_looked_at(broker, receipt.id), "looking")
+    with open_broker(tmp_path, devices="a") as broker:
+        wait_until(lambda: holding(broker, receipt.id).copies == {"a"}, "moving")
+
+
+def is_looked_at(broker: Broker, message_id: str) -> bool:
+    """Whether a message was looked at for its age."""
+    pid, seq = parse_id(message_id) or (0, 0)
+    with broker.engine.lock:
+        reviews = broker.engine.keeping.reviewer.of(broker.engine.catalog.shards[pid])
+        return all(cursor > seq for cursor in reviews.cursors.values())
 
 
 def test_a_copy_for_which_another_leaves_while_it_is_made_is_read_back_first(

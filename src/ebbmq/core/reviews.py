@@ -56,6 +56,15 @@ class Reviews:
         """Look at messages of these ages; for an age that is new, from the front on."""
         self.cursors = {age: self.cursors.get(age, 0) for age in ages}
 
+    def passed_age(self, enqueued_at_ms: int, now_ms: int) -> int | None:
+        """The last of the ages that a message has passed; None if it is too young for all."""
+        return max((age for age in self.cursors if age <= now_ms - enqueued_at_ms), default=None)
+
+    def go_back(self, age: int, seq: int) -> None:
+        """Look again at messages that passed an age, from a number on."""
+        if age in self.cursors:
+            self.cursors[age] = min(self.cursors[age], seq)
+
     def look_at(self, seq: int, at_ms: int) -> None:
         """Have one message looked at, at an instant of its own."""
         heapq.heappush(self._single, (at_ms, seq))

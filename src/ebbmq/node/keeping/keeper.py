@@ -361,6 +361,8 @@ class Keeper:
         self.mend(names)
         if any(lacks(self._holdings.of(name), self.lost) for name in names):
             self.is_short = True
+        if device != LOG:
+            self.reviewer.not_taken(device, names)
 
     def copies_deleted(
         self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]

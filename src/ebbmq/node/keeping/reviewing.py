@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import name_of
 from ebbmq.core.reviews import Reviews, ages_of
+from ebbmq.core.row import LOW48
 from ebbmq.model import Reason
 from ebbmq.node.advising import pinning
 from ebbmq.node.keeping.likeness import Looking
+from ebbmq.node.keeping.unmet import Again, Unmet
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ebbmq.core.copies import Name
+    from ebbmq.core.partition import Row
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 1_024
 #: A message that is leased, or that no device gives, is looked at again after so long.
 _AGAIN_MS: Final = 1_000
 
@@ -37,12 +41,15 @@ class Reviewer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reviews: dict[int, tuple[QueueSpec, Reviews]] = {}
+        self._unmet = Unmet()
         #: Cursors of the last checkpoint, by partition and age.
         self.resumed: dict[int, dict[int, int]] = {}
 
     def run(self) -> None:
         """Look at everything that is due, the lock free between slices."""
         engine = self._engine
+        with engine.lock:
+            self._go_back()
         for pid in list(engine.catalog.shards):
             while engine.closed is None:
                 with engine.lock:
@@ -64,10 +71,41 @@ class Reviewer:
     def cursors(self) -> dict[int, dict[int, int]]:
         """How far messages were looked at, for a checkpoint (the lock is held)."""
         return {
-            pid: dict(reviews.cursors)
+            pid: {age: self._settled(pid, age, seq) for age, seq in reviews.cursors.items()}
             for pid, (_, reviews) in self._reviews.items()
             if reviews.cursors
         }
+
+    def _settled(self, pid: int, age: int, seq: int) -> int:
+        """How far messages were looked at, and are where they should be."""
+        first = self._unmet.first(pid, age)
+        return seq if first is None else min(seq, first)
+
+    def not_taken(self, device: str, names: Iterable[Name]) -> None:
+        """A device did not take copies: where they were to be moved there, look again later."""
+        keeper = self._engine.keeping
+        state = keeper.view().states.get(device)
+        if state is None:
+            return
+        tier = state.tier
+        for name in names:
+            known = keeper.row_of(name)
+            if known is not None:
+                shard, seq, row = known
+                self._look_back(shard, seq, row, tier)
+
+    def _look_back(self, shard: Shard, seq: int, row: Row, tier: str) -> None:
+        now_ms = self._engine.now_ms()
+        age_ms = self.of(shard).passed_age(row[5] & LOW48, now_ms)
+        if age_ms is not None:
+            self._unmet.note(Again(shard.partition.pid, age_ms, seq), tier, now_ms)
+
+    def _go_back(self) -> None:
+        """Begin again where messages are not where they should be, and now may be."""
+        for again in self._unmet.due(self._engine.now_ms(), self._engine.keeping.view().states):
+            shard = self._engine.catalog.shards.get(again.pid)
+            if shard is not None:
+                self.of(shard).go_back(again.age_ms, again.seq)
 
     def of(self, shard: Shard) -> Reviews:
         """The reviews of a partition, as its queue wants them now (the lock is held)."""
@@ -111,6 +149,9 @@ class Reviewer:
             self._next_look(alike, wanted, now_ms)
             reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
             keeper.rearrange(alike, wanted, reason)
+            if not self._is_met(wanted, view):
+                assert wanted.tier is not None
+                self._look_back(shard, min(alike.seqs), stored.row, wanted.tier)
             self.look_again_if_blocked(alike, wanted, now_ms)
             return
         names = [name_of(shard.partition.pid, seq) for seq in alike.seqs]
@@ -126,6 +167,15 @@ class Reviewer:
             reviews = self.of(alike.shard)
             for seq in alike.seqs:
                 reviews.look_at(seq, now_ms + _AGAIN_MS)
+
+    def _is_met(self, wanted: Wanted, view: View) -> bool:
+        """Whether messages can be on the tier where they should be, if there is one."""
+        if wanted.tier is None or wanted.phase is Phase.FRESH:
+            return True
+        states = view.states
+        return any(states[name].tier == wanted.tier for name in wanted.copies) or not any(
+            state.tier == wanted.tier for state in states.values()
+        )
 
     def _next_look(self, alike: Alike, wanted: Wanted, now_ms: int) -> None:
         """Have messages looked at where no cursor will come by in time."""

@@ -15,6 +15,7 @@ from ebbmq.core import row as rows
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -41,6 +42,10 @@ BYTE: Final = 0xFF
 LOW32: Final = (1 << 32) - 1
 ALL: Final = (1 << 64) - 1
 
+#: Rows that are taken as one, and how many of those are worth it.
+_WIDE_ROWS: Final = 32
+_WIDE_MIN: Final = 8
+
 _or = np.bitwise_or.reduce
 _and = np.bitwise_and.reduce
 
@@ -50,6 +55,16 @@ def as_words(buffer: mmap.mmap | bytearray | bytes | memoryview) -> Words:
     return np.frombuffer(buffer, dtype="<u8").reshape(-1, WORDS)
 
 
+def _reduced(reduce: Callable[..., Words], words: Words) -> Words:
+    """One row of all; many rows are taken as few long ones first, which is quicker by far."""
+    wide = len(words) // _WIDE_ROWS
+    if wide < _WIDE_MIN or not words.flags.c_contiguous:
+        return reduce(words, 0)
+    cut = wide * _WIDE_ROWS
+    first = reduce(words[:cut].reshape(wide, -1), 0).reshape(_WIDE_ROWS, WORDS)
+    return reduce(np.concatenate((first, words[cut:])), 0)
+
+
 class Block:
     """Rows as words, and the bits that some and that all of them have."""
 
@@ -57,8 +72,8 @@ class Block:
 
     def __init__(self, words: Words) -> None:
         self.words = words
-        self.some: list[int] = _or(words, 0).tolist()
-        self.every: list[int] = _and(words, 0).tolist()
+        self.some: list[int] = _reduced(_or, words).tolist()
+        self.every: list[int] = _reduced(_and, words).tolist()
 
     def __len__(self) -> int:
         return len(self.words)

@@ -49,11 +49,11 @@ class Page:
 
     __slots__ = ("buffer", "dirty", "live", "number", "position", "thin", "view", "words")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, at_once: bool = False) -> None:
+        """A page of free rows; `at_once` has the system give its memory in one go."""
         self.number = number
-        self.buffer: mmap.mmap | bytearray = mmap.mmap(
-            -1, PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (mmap.MAP_POPULATE if at_once else 0)
+        self.buffer: mmap.mmap | bytearray = mmap.mmap(-1, PAGE_BYTES, flags=flags)
         self.view = np.frombuffer(self.buffer, dtype=rows.DTYPE)
         #: The same bytes as `core.block` looks at them.
         self.words = as_words(self.buffer)
@@ -289,7 +289,7 @@ class Index:
 
     def load_page(self, number: int, image: bytes | memoryview, position: int) -> None:
         """Put back a page from a checkpoint."""
-        page = Page(number)
+        page = Page(number, at_once=len(image) == PAGE_BYTES)
         if len(image) == PAGE_BYTES:
             page.buffer[:] = bytes(image)
         else:

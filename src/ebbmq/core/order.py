@@ -593,6 +593,10 @@ class BandedOrder:
         """Fill an empty order with rows sorted by seq whose place was never displaced."""
         if not len(seqs):
             return
+        if (classes == classes[0]).all():
+            only = self._classes.all[int(classes[0])]
+            self._load_class(only, seqs, enqueued.astype(np.int64), now_ms)
+            return
         by_class = np.argsort(classes, kind="stable")
         cuts = np.flatnonzero(np.diff(classes[by_class])) + 1
         for mine in np.split(by_class, cuts):
@@ -606,10 +610,13 @@ class BandedOrder:
         start = 0
         for number in range(known.top + 1):
             end = len(seqs)
-            if number < known.top:
+            if number < known.top and start < end:
                 # Never too low, should a clock have gone back: the first row that stays higher.
-                higher = np.flatnonzero(now_ms - enqueued[start:] < known.leaves[number + 1])
-                end = start + int(higher[0]) if len(higher) else end
+                after = now_ms - known.leaves[number + 1]
+                if int(enqueued[start]) > after:
+                    continue
+                higher = enqueued[start:] > after
+                end = start + int(higher.argmax()) if higher.any() else end
             if end > start:
                 line = self._line(number, known.number, int(seqs[start]), int(enqueued[start]))
                 line.ring.extend_array(seqs[start:end])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbmq.core import restore
 from ebbmq.core.dedup import Dedup
 from ebbmq.core.partition import Partition
+from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import LEASED
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, Reason, TopicSpec
@@ -117,7 +117,7 @@ def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
         held = list(partition.held)
         partition.adopt(spec)
         partition.moves.clear()
-        restore.rebuild(partition, now_ms, reopened=False)
+        rebuild(partition, now_ms, reopened=False)
         if held:
             # Rebuilding let them in; what waits for its level waits on.
             engine.journal.write()

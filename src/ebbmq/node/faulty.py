@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbmq.core import restore
+from ebbmq.core.rebuild import rebuild
 from ebbmq.node.directory import Directory
 from ebbmq.node.engine import Engine
 from ebbmq.node.log import log
@@ -35,7 +35,7 @@ def retry_faulty(engine: Engine, disks: tuple[Disk, Disk]) -> int:
             partition = copy.catalog.shards[pid].partition
             partition.epoch = engine.catalog.epoch
             partition.removes_by_age = engine.clock_doubt is None
-            restore.rebuild(partition, engine.now_ms(), reopened=True)
+            rebuild(partition, engine.now_ms(), reopened=True)
             partition.tell = shard.partition.tell
             engine.live += partition.live() - shard.partition.live()
             shard.partition = partition

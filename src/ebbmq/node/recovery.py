@@ -14,10 +14,12 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.core import copies, envelope, held, restore
+from ebbmq.core import copies, envelope, held
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
-from ebbmq.core.block import DUE, as_words
+from ebbmq.core.block import DUE, ENQUEUED, KIND, LOW32, STATE, WHERE, as_words
+from ebbmq.core.rebuild import rebuild
+from ebbmq.core.restore import Restorer
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import checkpoint, record, scan
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ebbmq.core.index import Page
+    from ebbmq.core.partition import Partition
     from ebbmq.journal.disk import Disk
     from ebbmq.journal.found import Item
     from ebbmq.node.engine import Engine
@@ -57,7 +61,7 @@ class Recovery:
         self._engine = engine
         self._journal_disk = journal_disk
         self._checkpoint_disk = checkpoint_disk
-        self._restorers: dict[int, restore.Restorer] = {}
+        self._restorers: dict[int, Restorer] = {}
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
         self.generation = 0
@@ -223,10 +227,10 @@ class Recovery:
         catalog.topics = {entry.spec.name: entry for entry in told.topics}
         self._apply_relocations()
 
-    def _restorer(self, pid: int) -> restore.Restorer:
+    def _restorer(self, pid: int) -> Restorer:
         found = self._restorers.get(pid)
         if found is None:
-            found = restore.Restorer(self._engine.catalog.shards[pid].partition)
+            found = Restorer(self._engine.catalog.shards[pid].partition)
             self._restorers[pid] = found
         return found
 
@@ -252,6 +256,8 @@ class Recovery:
             end = self._item_end = item.end
             self._was_closed = False
             self._take(item)
+        for restorer in self._restorers.values():
+            restorer.settle()
         for number in self._missing:
             if number in self._segments:
                 self._report(f"journal segment {number} is missing")
@@ -286,7 +292,7 @@ class Recovery:
         size = fact.ROWS_HEAD.size
         block = payload[size:]
         is_good = crc32c(block) == fact.ROWS_HEAD.unpack_from(payload)[0]
-        if not is_good or (as_words(block)[:, DUE] > LOW48).any():
+        if not is_good or as_words(block)[:, DUE].max() > LOW48:
             self._take(scan.whole(self._journal_disk, item.header))
             return
         self._take(Found(item.header, payload))
@@ -446,10 +452,11 @@ class Recovery:
         self._engine.note_range(position >> 32, pid, first, count)
         self._name_gap(pid, first)
         block = payload[8 : 8 + 64 * count]
-        view = np.frombuffer(block, dtype=rows.DTYPE)
-        self.queue_ms = max(self.queue_ms, int(view["enqueued"][0] & LOW48))
+        words = as_words(block)
+        self.queue_ms = max(self.queue_ms, int(words[0, ENQUEUED]) & LOW48)
         self._restorer(pid).published(first, block, position)
-        if (view["due"] >> np.uint64(HIGH)).any():
+        if words[:, DUE].max() > LOW48:
+            view = np.frombuffer(block, dtype=rows.DTYPE)
             self._remember_ids(pid, first, view, payload[8 + 64 * count :])
 
     def _name_gap(self, pid: int, next_seq: int) -> None:
@@ -574,6 +581,7 @@ class Recovery:
         self._drop_without_segment()
         self._drop_without_body()
         engine.keeping.mark_rows()
+        sharing: list[Partition] = []
         for shard in engine.catalog.shards.values():
             partition = shard.partition
             partition.epoch = engine.catalog.epoch
@@ -581,11 +589,12 @@ class Recovery:
             if not self._was_closed:
                 # Numbers that were given out and lost with the tail are not given out again.
                 partition.index.next_seq += limits.LOST_NUMBERS_MAX
-            restore.rebuild(partition, now_ms, reopened=True)
+            if rebuild(partition, now_ms, reopened=True):
+                sharing.append(partition)
             engine.live += partition.live()
             engine.residency.close(partition.pid)
             shard.resident = declaring.open_resident(engine, partition, shard.queue.spec)
-        self._share_bodies()
+        self._share_bodies(sharing)
         for name, (factor, until_ms, run) in engine.catalog.factors.items():
             queue = engine.catalog.queues.get(name)
             if queue is not None:
@@ -609,12 +618,12 @@ class Recovery:
                 self._report(f"message {message_id(pid, seq)} cannot be read")
                 index.free(*found)
 
-    def _share_bodies(self) -> None:
+    def _share_bodies(self, partitions: list[Partition]) -> None:
         """Count who needs each body that queues share."""
         engine = self._engine
         shared: dict[int, tuple[int, int]] = {}
-        for shard in engine.catalog.shards.values():
-            for page, slots in shard.partition.index.live_seqs():
+        for partition in partitions:
+            for page, slots in partition.index.live_seqs():
                 if not (page.view["flags"] & SHARED).any():
                     continue
                 view = page.view[slots] if page.thin is None else page.view
@@ -637,12 +646,12 @@ class Recovery:
         for number in self._engine.ranges.keys() - present:
             del self._engine.ranges[number]
         for shard in self._engine.catalog.shards.values():
-            index = shard.partition.index
-            for page, slots in list(index.live_seqs()):
+            for page in shard.partition.index.pages.values():
+                if not page.live or _segments_of(page) <= present:
+                    continue
+                slots = page.live_slots()
                 segments = page.view["segment"][slots]
                 absent = set(np.unique(segments).tolist()) - present
-                if not absent:
-                    continue
                 gone = slots[np.isin(segments, list(absent))]
                 for slot in gone.tolist():
                     segment = int(page.view["segment"][slot])
@@ -662,12 +671,13 @@ class Recovery:
                 page.dirty = True
 
 
-def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
-    """Where journal and checkpoints live: their directories, or one disk given for both."""
-    if disk is not None:
-        return disk, disk
-    path = engine.directory.path
-    return FileDisk(path / "journal"), FileDisk(path / "checkpoints")
+def _segments_of(page: Page) -> set[int]:
+    """The segments that the rows of a page name."""
+    words = page.words
+    segments = np.where(words[:, KIND] & np.uint64(STATE), words[:, WHERE] & np.uint64(LOW32), 0)
+    changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
+    # No segment has the number 0, which stands for rows that are not there.
+    return {int(segments[0]), *segments[changes].tolist()} - {0}
 
 
 def _enough(header: record.Header) -> int:
@@ -679,3 +689,11 @@ def _enough(header: record.Header) -> int:
 
 def _only_catalogs(header: record.Header) -> int:
     return header.payload_bytes if header.kind == fact.META else 0
+
+
+def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
+    """Where journal and checkpoints live: their directories, or one disk given for both."""
+    if disk is not None:
+        return disk, disk
+    path = engine.directory.path
+    return FileDisk(path / "journal"), FileDisk(path / "checkpoints")

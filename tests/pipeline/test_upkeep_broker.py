@@ -1,0 +1,237 @@
+"""Upkeep with a real broker: archived, acked, written anew, applied; killed in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.limits import DAY_MS
+from ebbmq.testing import ManualClock
+from ebbmq_spark.upkeep.job import Asked, upkeep
+from ebbmq_spark.upkeep.packs import Place
+from tests.served import Served
+
+PATIENCE_S = 300.0
+CONFIG = {
+    "devices": {
+        "cold": {
+            "kind": "object",
+            "directory": "cold",
+            "capacity_bytes": 1 << 30,
+            "upkeep": "pipeline",
+            "stall_ms": 60_000,
+        }
+    },
+    "rules": [{"id": "R", "weight": 50, "device": "cold", "when": "SIZE >= 0"}],
+}
+COUNT = 60
+COMMAND = [sys.executable, "-m", "ebbmq.cli", "pipeline", "upkeep"]
+#: Opens the broker and applies what is offered; what it is killed by is outside.
+APPLY = """
+import json, sys
+from ebbmq import Broker
+with Broker.open(sys.argv[1], json.loads(sys.argv[2])) as broker:
+    print(broker.tend_device("cold"), flush=True)
+"""
+
+
+def until(is_so, told="in time"):
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, told
+        time.sleep(0.005)
+
+
+def in_archive(broker):
+    """How many messages the archive has, asked behind all that waits for it."""
+    store = broker.engine.directory.identity.uuid
+    return len(broker.engine.devices.ports["cold"].scan(store).result())
+
+
+def is_settled(broker):
+    with broker.engine.lock:
+        return not any(broker.engine.holdings.counts(name)[1] for name in ("log", "cold"))
+
+
+def body(number):
+    return b"body %d " % number * 30
+
+
+def archived(broker, count=COUNT):
+    """Messages of which only the archive has a copy."""
+    broker.declare(QueueSpec("q"))
+    for at in range(0, count, 20):
+        broker.publish("q", [Message(body(number)) for number in range(at, at + 20)])
+        until(lambda: in_archive(broker) == at + 20 and is_settled(broker))  # noqa: B023
+    return broker
+
+
+def thinned(broker, keep=20):
+    """All but the last ones are acked, and gone from the archive."""
+    leases = broker.lease("q", COUNT - keep, wait_ms=10_000)
+    broker.ack("q", [lease.token for lease in leases], confirm="synced")
+    until(lambda: in_archive(broker) == keep)
+
+
+def delivered(broker, count):
+    found = []
+    while len(found) < count:
+        leases = broker.lease("q", count - len(found), wait_ms=10_000)
+        assert leases, f"{len(found)} of {count}"
+        found += [lease.body for lease in leases]
+    assert broker.lease("q", 1) == []
+    return sorted(found, key=lambda each: int(each.split()[1]))
+
+
+def rest(keep):
+    return [body(number) for number in range(COUNT - keep, COUNT)]
+
+
+def packs(data):
+    return sorted(path.name for path in (data / "cold").rglob("pack-*.parquet"))
+
+
+def run(spark, data, **asked):
+    return upkeep(spark, Place((data / "cold").as_uri()), Asked(**asked))
+
+
+def offered(spark, data, keep=20):
+    """A closed store with an offer; the first two packs are dead, of the third half is alive."""
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, keep)
+    told = run(spark, data, dead_share=0.01)
+    assert told.made_messages == keep
+    return told
+
+
+def test_a_broker_applies_upkeep_and_delivers_from_the_new_packs(spark, tmp_path):
+    with Served(tmp_path / "data", **CONFIG) as served:
+        broker = archived(served.broker)
+        thinned(broker, 10)
+        told = run(spark, tmp_path / "data")
+        assert (told.rewritten, told.made_messages) == (1, 10)
+        before = packs(tmp_path / "data")
+        applied = served.ask("POST", "/v1/devices/cold/upkeep").json
+        assert (applied["run"], applied["packs"], applied["messages"]) == (told.run, 1, 10)
+        assert packs(tmp_path / "data") != before
+        again = served.ask("POST", "/v1/devices/cold/upkeep").json
+        assert (again["run"], again["packs"], again["stale"]) == (None, 0, 0)
+        assert served.ask("POST", "/v1/devices/none/upkeep").status == 404
+        assert delivered(broker, 10) == rest(10)
+
+
+def test_a_broker_finds_by_itself_what_is_offered(spark, tmp_path):
+    offered(spark, tmp_path, 10)
+    with Broker.open(tmp_path, CONFIG) as broker:
+        until(lambda: not list(tmp_path.rglob("mapping.json")), "applied")
+        assert delivered(broker, 10) == rest(10)
+
+
+def test_messages_too_old_for_the_archive_leave_on_the_record(spark, tmp_path):
+    clock = ManualClock(time.time_ns() // 1_000_000 - 100 * DAY_MS)
+    broker = archived(Broker.open(tmp_path, CONFIG, clock), 20)
+    clock.advance(99 * DAY_MS)
+    broker.publish("q", [Message(body(20))])
+    until(lambda: in_archive(broker) == 21 and is_settled(broker))
+    told = run(spark, tmp_path, keep_ms=90 * DAY_MS)
+    assert told.expired == 20
+    (lease,) = broker.lease("q", 1)
+    applied = broker.tend_device("cold")
+    assert applied.expired == 19
+    assert {each.reason for each in broker.removals("q")} == {"retention"}
+    assert broker.stats("q")["depth"]["ready"] == 1
+    broker.ack("q", [lease.token])
+    until(lambda: in_archive(broker) == 1)
+    assert delivered(broker, 1) == [body(20)]
+    broker.close()
+
+
+def test_a_damaged_copy_that_upkeep_found_is_made_anew_from_another(spark, tmp_path):
+    config = json.loads(json.dumps(CONFIG))
+    config["devices"]["hdd"] = {"kind": "file", "capacity_bytes": 1 << 30, "stall_ms": 60_000}
+    with Broker.open(tmp_path, config) as broker:
+        broker.declare(QueueSpec("q", min_copies=2))
+        broker.publish("q", [Message(body(number)) for number in range(20)])
+        until(lambda: in_archive(broker) == 20 and is_settled(broker))
+        (path,) = (tmp_path / "cold").rglob("pack-*.parquet")
+        data = bytearray(path.read_bytes())
+        data[data.index(body(7)) + 5] ^= 1
+        path.write_bytes(data)
+        told = run(spark, tmp_path, verify=True)
+        assert len(told.damage) == 1
+        assert broker.tend_device("cold").damaged == 1
+        assert run(spark, tmp_path, verify=True).waiting == []
+        until(lambda: is_settled(broker))
+        assert delivered(broker, 20) == [body(number) for number in range(20)]
+
+
+@pytest.mark.parametrize("moment", ["marked", "taken", "deleted"])
+def test_a_broker_killed_while_it_applies_loses_nothing(spark, tmp_path, moment):
+    offered(spark, tmp_path, 10)
+    config = {**CONFIG, "devices": {"cold": {**CONFIG["devices"]["cold"], "upkeep": "broker"}}}
+    marks, before = len(list(tmp_path.rglob("dead-*"))), packs(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLY, str(tmp_path), json.dumps(config)], stdout=subprocess.PIPE
+    ) as child:
+        is_there = {
+            "marked": lambda: len(list(tmp_path.rglob("dead-*"))) != marks,
+            "taken": lambda: bool(set(packs(tmp_path)) - set(before)),
+            "deleted": lambda: not set(packs(tmp_path)) & set(before),
+        }
+        until(lambda: is_there[moment]() or child.poll() is not None)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    with Broker.open(tmp_path, CONFIG) as broker:
+        broker.tend_device("cold")
+        until(lambda: not list(tmp_path.rglob("mapping.json")), "applied")
+        assert delivered(broker, 10) == rest(10)
+
+
+def test_a_driver_that_is_killed_leaves_an_archive_as_it_was(spark, tmp_path):
+    with archived(Broker.open(tmp_path, CONFIG)) as broker:
+        thinned(broker, 10)
+        before = packs(tmp_path)
+        url = (tmp_path / "cold").as_uri()
+        with subprocess.Popen([*COMMAND, "--archive", url, "--master", "local[1]"]) as child:
+            until(lambda: list(tmp_path.rglob("new-*.parquet")) or child.poll() is not None)
+            child.send_signal(signal.SIGKILL)
+        for offer in tmp_path.rglob("mapping.json"):  # it was too late to be killed
+            offer.unlink()
+        assert broker.tend_device("cold").run is None
+        assert packs(tmp_path) == before
+        assert run(spark, tmp_path).made_messages == 10
+        assert broker.tend_device("cold").messages == 10
+        assert delivered(broker, 10) == rest(10)
+
+
+def test_the_command_tells_what_it_did_and_has_it_applied(tmp_path):
+    data = tmp_path / "data"
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, 10)
+    config = Path(tmp_path / "ebbmq.toml")
+    config.write_text(
+        '[devices.cold]\nkind = "object"\ndirectory = "cold"\ncapacity_bytes = 1_000_000_000\n'
+        'upkeep = "pipeline"\n'
+    )
+    words = [*COMMAND, "--config", str(config)]
+    words += ["--device", "cold", "--data", str(data), "--verify", "--master", "local[1]"]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "1 pack" in done.stdout
+    assert "applied: 10 messages in 1 new pack; 0 had left or moved since" in done.stdout
+    assert "checksums verified: 0 faults" in done.stdout
+    refused = subprocess.run(
+        [*COMMAND, "--config", str(config), "--device", "could"],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert refused.returncode == 1
+    assert "did you mean 'cold'?" in refused.stderr

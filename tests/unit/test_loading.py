@@ -10,7 +10,20 @@ import crc32c
 from ebbmq import checksum
 
 #: Parts of the standard library that are large and that an embedded broker does not use.
-NOT_NEEDED = ("asyncio", "ssl", "email", "zipfile", "importlib.metadata", "subprocess", "http")
+NOT_NEEDED = (
+    "asyncio",
+    "difflib",
+    "email",
+    "http",
+    "importlib.metadata",
+    "json",
+    "pyarrow",
+    "shutil",
+    "ssl",
+    "subprocess",
+    "tomllib",
+    "zipfile",
+)
 
 
 def test_an_embedded_broker_loads_nothing_large_that_it_does_not_use() -> None:

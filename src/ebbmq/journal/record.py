@@ -70,11 +70,8 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     first: int
     synced: int
     payload_crc: int
-
-    @property
-    def end(self) -> int:
-        """Position after the record and its padding."""
-        return self.position + record_bytes(self.payload_bytes)
+    #: Position after the record and its padding.
+    end: int
 
 
 def record_bytes(payload_bytes: int) -> int:
@@ -119,4 +116,5 @@ def parse(store: int, position: int, data: bytes, offset: int) -> Header | None:
             f"this EbbMQ reads version {VERSION}",
             "open the data directory with the EbbMQ that wrote it, or a later one",
         )
-    return Header(position, kind, size, pid, count, first, synced, payload_crc)
+    end = position + record_bytes(size)
+    return Header(position, kind, size, pid, count, first, synced, payload_crc, end)

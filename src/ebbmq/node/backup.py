@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -108,6 +107,8 @@ def _copy(
             written.flush()
             os.fsync(written.fileno())
         (goal / "journal" / name).chmod(0o600)
+    import shutil  # noqa: PLC0415  # it brings every kind of archive along
+
     for path in (source / "removals").iterdir():
         shutil.copy2(path, goal / "removals" / path.name)
     write_durably(goal / "store.json", msgspec.json.encode(engine.directory.identity))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from ebbmq.core import facts as fact
 from ebbmq.errors import UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
+from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

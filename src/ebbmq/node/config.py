@@ -7,8 +7,6 @@ durable, bounded, authenticated and on this machine only.
 
 from __future__ import annotations
 
-import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +27,7 @@ from ebbmq.node.devices import settings as device_settings
 from ebbmq.node.devices.settings import HIDDEN, DeviceConfig
 from ebbmq.policy.rules.choose import Combine, Kind, Strategy
 from ebbmq.policy.rules.spec import RuleSpec
+from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -308,6 +307,9 @@ def _is_secret(kind: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    # Who gives no file does not load what reads one.
+    import tomllib  # noqa: PLC0415
+
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +20,7 @@ from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -298,7 +299,7 @@ def journal(engine: Engine) -> dict[str, int]:
         "written_bytes": written_bytes,
         "segments": len(segments),
         "bytes": sum(segment.used_bytes for segment in segments),
-        "free_bytes": shutil.disk_usage(engine.directory.path).free,
+        "free_bytes": _free_bytes(engine.directory.path),
     }
 
 
@@ -323,10 +324,19 @@ def health(engine: Engine) -> dict[str, Any]:
         # Others are used instead, so that it can take work all the same.
         "devices": engine.devices.troubles() if engine.devices is not None else [],
         # Messages do not depend on it.
-        "feed": engine.feed.troubles() if engine.feed is not None else [],
+        "feed": [
+            *(engine.feed.troubles() if engine.feed is not None else ()),
+            *engine.adviser.troubles(),
+        ],
     }
 
 
 def feed(engine: Engine) -> dict[str, int] | None:
     """What the feed did since the broker was opened; None where there is none."""
     return None if engine.feed is None else engine.feed.figures()
+
+
+def _free_bytes(path: Path) -> int:
+    """Space for processes without special rights."""
+    stats = os.statvfs(path)
+    return stats.f_bavail * stats.f_frsize

@@ -32,11 +32,10 @@ def test_the_bytes_of_a_header_are_as_drawn() -> None:
 
 def test_a_header_is_read_back_from_anywhere_in_the_data() -> None:
     header = record.parse(STORE, POSITION, b"12345678" + packed() + PAYLOAD, 8)
+    end = POSITION + 40 + 16
     assert header == record.Header(
-        POSITION, 3, len(PAYLOAD), 9, 100, 12_345_678_901, 6 << 32, crc32c(PAYLOAD)
+        POSITION, 3, len(PAYLOAD), 9, 100, 12_345_678_901, 6 << 32, crc32c(PAYLOAD), end
     )
-    assert header is not None
-    assert header.end == POSITION + 40 + 16
 
 
 def test_a_header_of_another_store_or_place_is_none() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from ebbmq.errors import UnknownDevice
@@ -10,6 +9,7 @@ from ebbmq.model import DeviceStatus
 from ebbmq.node.devices.health import Health
 from ebbmq.node.devices.own_log import LogDevice
 from ebbmq.node.devices.settings import LOG, DeviceConfig
+from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,6 @@ The node's own log is the device `log`; its section says only what it is worth a
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.holding.contract import DeviceSpec, Kind
 from ebbmq.policy.status import StatusSpec
+from ebbmq.spelling import get_close_matches
 
 LOG: Final = "log"
 DEVICES_MAX: Final = 64

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbmq.errors import InvalidSpec
+from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

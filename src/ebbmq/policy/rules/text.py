@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -68,6 +67,8 @@ def value_text(value: float | str) -> str:
 
 def quoted(text: str) -> str:
     """A text in double quotes."""
+    import json  # noqa: PLC0415  # most stores have no rules
+
     return json.dumps(text)
 
 

@@ -12,6 +12,7 @@ from ebbmq.client.address import address
 from ebbmq.client.connection import Pool
 from ebbmq.client.consuming import consume
 from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.plan_verbs import PlanVerbs
 from ebbmq.client.rule_verbs import RuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(RuleVerbs):
+class Client(RuleVerbs, PlanVerbs):
     """Queues of a server. Thread-safe; close it, or use `with`."""
 
     def __init__(
@@ -131,6 +132,10 @@ class Client(RuleVerbs):
             if pause_s is None:
                 return tries.reply(answer)
             time.sleep(pause_s)
+
+    def ask(self, call: Call[T]) -> T:
+        """One request of your own making, tried again as any other is."""
+        return self._play(scripts.one(call))
 
     def declare(self, spec: QueueSpec) -> None:
         """See Broker.declare."""

@@ -1,0 +1,5 @@
+"""EbbMQ as a data source of Spark: `format("ebbmq")` to read, write and stream."""
+
+from ebbmq_spark.connector.source import EbbMQ, register
+
+__all__ = ["EbbMQ", "register"]

@@ -1,0 +1,116 @@
+"""The columns of a message, live or archived, and rows of a broker as Arrow batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+from msgspec import UNSET
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ebbmq.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ebbmq_spark.connector.requests import Row
+
+MESSAGE: Final = T.StructType(
+    [
+        T.StructField("id", T.StringType()),
+        T.StructField("body", T.BinaryType()),
+        T.StructField("headers", T.MapType(T.StringType(), T.StringType())),
+        T.StructField("type", T.StringType()),
+        T.StructField("state", T.StringType()),
+        T.StructField("importance", T.IntegerType()),
+        T.StructField("current_importance", T.DoubleType()),
+        T.StructField("band", T.IntegerType()),
+        T.StructField("attempt", T.IntegerType()),
+        T.StructField("failures", T.IntegerType()),
+        T.StructField("ttl_ms", T.LongType()),
+        T.StructField("decay_rate", T.DoubleType()),
+        T.StructField("enqueued_at_ms", T.LongType()),
+        T.StructField("deadline_ms", T.LongType()),
+    ]
+)
+
+
+ARCHIVED: Final = T.StructType(
+    [
+        T.StructField("store", T.StringType()),
+        T.StructField("queue", T.StringType()),
+        T.StructField("pack", T.LongType()),
+        T.StructField("id", T.StringType()),
+        T.StructField("importance", T.IntegerType()),
+        T.StructField("enqueued_at", T.TimestampType()),
+        T.StructField("dead_at", T.TimestampType()),
+        T.StructField("decay_rate", T.DoubleType()),
+        T.StructField("type", T.StringType()),
+        T.StructField("key", T.StringType()),
+        T.StructField("producer_id", T.StringType()),
+        T.StructField("headers", T.MapType(T.StringType(), T.StringType())),
+        T.StructField("body", T.BinaryType()),
+    ]
+)
+
+
+def chosen(whole: T.StructType, columns: str | None) -> T.StructType:
+    """The columns that an option names, in its order; all without it.
+
+    Raises:
+        InvalidSpec: one of them is not there.
+    """
+    if not columns:
+        return whole
+    found = []
+    for name in map(str.strip, columns.split(",")):
+        if name not in whole.names:
+            raise InvalidSpec(
+                f"option columns names {name!r:.80}", f"use columns of {', '.join(whole.names)}"
+            )
+        found.append(whole[name])
+    return T.StructType(found)
+
+
+def checked(asked: T.StructType, whole: T.StructType) -> T.StructType:
+    """A schema that Spark asks for, if it is made of columns there are.
+
+    Raises:
+        InvalidSpec: a column is not there, or of another type.
+    """
+    for field in asked:
+        if field.name not in whole.names or whole[field.name].dataType != field.dataType:
+            raise InvalidSpec(
+                f"the schema names {field.name!r:.80} of type {field.dataType.simpleString()}",
+                f"leave .schema(..) out, or use columns of {whole.simpleString()}",
+            )
+    return asked
+
+
+def arrow_of(schema: T.StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of a reader."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _body(row: Row) -> bytes:
+    if row.text is not UNSET:
+        return row.text.encode()
+    return b"" if row.body_b64 is UNSET else row.body_b64
+
+
+def _headers(row: Row) -> list[tuple[str, str]]:
+    return list(row.headers.items())
+
+
+_MADE: Final[dict[str, Callable[[Row], Any]]] = {"body": _body, "headers": _headers}
+
+
+def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as one batch."""
+    arrays = []
+    for field in schema:
+        make = _MADE.get(field.name)
+        values = [getattr(row, field.name) for row in rows] if make is None else map(make, rows)
+        arrays.append(pa.array(values, field.type, size=len(rows)))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,154 @@
+"""Where files of a lake or an archive are: a directory, or an object store through obstore.
+
+Only what is asked for is read: of a Parquet file in a store its footer and the columns wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+
+from ebbmq.errors import InvalidSpec, StorageFailed
+from ebbmq.feed.manifests import UnknownFeed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ebbmq_spark.connector.options import Place
+
+_SCHEMES: Final = ("s3", "gs", "az", "memory")
+
+
+class Files(Protocol):
+    """Files by their name from the root."""
+
+    where: str
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Name and size of every file below a directory, in order."""
+
+    def read(self, path: str) -> bytes:
+        """A small file."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """A file of which parts are read."""
+
+
+def open_place(place: Place) -> Files:
+    """The files of a place.
+
+    Raises:
+        InvalidSpec: the address is of no known kind, or an option cannot be used.
+        UnknownFeed: there is no such directory.
+    """
+    parts = urlsplit(place.address)
+    if parts.scheme in ("", "file"):
+        root = Path(unquote(parts.path) if parts.scheme else place.address)
+        if not root.is_dir():
+            raise UnknownFeed(
+                f"there is no directory {root}", "name the one that nodes write to (option path)"
+            )
+        return Directory(root)
+    if parts.scheme not in _SCHEMES:
+        raise InvalidSpec(
+            f"option path is {place.address!r:.200}",
+            f"use a directory, or a URL of {', '.join(_SCHEMES)}",
+        )
+    return Store(place)
+
+
+class Directory:
+    """Files in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self.where = str(root)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See Files."""
+        found = []
+        for at, _, names in os.walk(self._root / prefix):
+            for name in names:
+                place = Path(at, name)
+                found.append((str(place.relative_to(self._root)), place.stat().st_size))
+        yield from sorted(found)
+
+    def read(self, path: str) -> bytes:
+        """See Files."""
+        return self._inside(path).read_bytes()
+
+    def open(self, path: str) -> pa.NativeFile:
+        """See Files."""
+        return pa.memory_map(str(self._inside(path)))
+
+    def _inside(self, path: str) -> Path:
+        place = (self._root / path).resolve()
+        if not place.is_relative_to(self._root):
+            raise UnknownFeed(
+                f"{path} is outside of {self.where}", "remove what names it: no node wrote it"
+            )
+        return place
+
+
+class Store:
+    """Objects under one URL."""
+
+    def __init__(self, place: Place) -> None:
+        import obstore  # noqa: PLC0415  # who reads a directory does without
+        from obstore import store as stores  # noqa: PLC0415
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+
+        self._obstore: Any = obstore
+        self._failures = (BaseError, OSError)
+        parts = urlsplit(place.address)
+        self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        client = {}
+        if place.store.get("endpoint", "").startswith("http://"):
+            client["allow_http"] = True
+        connect: Any = stores.from_url
+        more = {"client_options": client} if client else {}
+        try:
+            self._store = connect(place.address, **place.store, **more)
+        except (BaseError, ValueError, TypeError) as error:
+            # What went wrong may quote an option, which may be a secret.
+            raise InvalidSpec(
+                f"the object store {self.where} cannot be used ({type(error).__name__})",
+                "see the options that obstore takes for this kind of URL, as store.NAME",
+            ) from None
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See Files."""
+        try:
+            found = [
+                (each["path"], each["size"])
+                for page in self._obstore.list(self._store, prefix)
+                for each in page
+            ]
+        except self._failures as error:
+            raise self._failed(f"listing {prefix}", error) from None
+        yield from sorted(found)
+
+    def read(self, path: str) -> bytes:
+        """See Files."""
+        try:
+            return bytes(self._obstore.get(self._store, path).bytes())
+        except self._failures as error:
+            raise self._failed(f"reading {path}", error) from None
+
+    def open(self, path: str) -> pa.NativeFile:
+        """See Files."""
+        try:
+            return pa.PythonFile(self._obstore.open_reader(self._store, path), mode="r")
+        except self._failures as error:
+            raise self._failed(f"opening {path}", error) from None
+
+    def _failed(self, doing: str, error: Exception) -> StorageFailed:
+        why = str(error).strip().splitlines()
+        return StorageFailed(
+            f"{doing} in {self.where} failed: {why[0][:200] if why else type(error).__name__}",
+            "check the URL, the options store.* and that the store can be reached",
+        )

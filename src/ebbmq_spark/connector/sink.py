@@ -1,0 +1,142 @@
+"""Rows published to a queue by the tasks; a batch that was committed is not published again.
+
+With `idColumn` a message that is published twice, by a task or a batch that is tried again, is kept
+once, for as long as the broker remembers ids (5 minutes, the last 1,000,000 of a queue). A stream
+remembers its last committed batch for good, in the broker (`ledger`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from typing_extensions import override
+
+from ebbmq.client import calls
+from ebbmq.errors import InvalidSpec
+from ebbmq.wire.http import forms
+from ebbmq_spark.connector import messages, requests
+from ebbmq_spark.connector.ledger import Committed, Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+    from pyspark.sql.types import StructType
+
+    from ebbmq.client.client import Client
+    from ebbmq_spark.connector.options import Publishing
+
+# Under these names MicroBatchExecution tells tasks which batch of which query they are of.
+_BATCH_KEY = "streaming.sql.batchId"
+_QUERY_KEY = "sql.streaming.queryId"
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task did."""
+
+    query: str | None
+    published: int
+    duplicates: int
+
+
+def check_mode(*, overwrite: bool) -> None:
+    """Refuse to replace what is in a queue.
+
+    Raises:
+        InvalidSpec: that is asked for.
+    """
+    if overwrite:
+        raise InvalidSpec("a queue cannot be overwritten", "use mode('append'), or purge it first")
+
+
+def _publish(
+    client: Client,
+    options: Publishing,
+    fields: Mapping[str, str],
+    batches: Iterator[pa.RecordBatch],
+) -> tuple[int, int]:
+    """How many messages were published, and how many of them were there already."""
+    prefix, numbers = uuid4().hex[:18], count()
+    published = duplicates = 0
+    for batch in batches:
+        made = messages.forms_of(batch, fields, lambda: f"{prefix}{next(numbers):x}")
+        for part in messages.requests_of(made):
+            form = forms.PublishForm(messages=part, confirm=options.confirm)
+            call = calls.publish(options.queue, form)
+            receipts = requests.patiently(options.server, lambda call=call: client.ask(call))  # type: ignore[misc]
+            published += len(receipts)
+            duplicates += sum(receipt.duplicate for receipt in receipts)
+    return published, duplicates
+
+
+class QueueWriter(DataSourceArrowWriter):
+    """Publishes the rows of a DataFrame."""
+
+    def __init__(self, options: Publishing, schema: StructType) -> None:
+        self._options = options
+        self._fields = messages.fields_of(options, schema)
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish the rows of a task."""
+        with requests.connected(self._options.server) as client:
+            done = _publish(client, self._options, self._fields, iterator)
+        return Published(None, *done)
+
+
+class QueueStreamWriter(DataSourceStreamArrowWriter):
+    """Publishes the rows of a stream, batch by batch."""
+
+    def __init__(self, options: Publishing, schema: StructType) -> None:
+        self._options = options
+        self._fields = messages.fields_of(options, schema)
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish the rows of a task, unless its batch was committed."""
+        task = TaskContext.get()
+        assert task is not None
+        query, batch = task.getLocalProperty(_QUERY_KEY), task.getLocalProperty(_BATCH_KEY)
+        assert query is not None
+        assert batch is not None
+        server = self._options.server
+        with requests.connected(server) as client:
+            ledger = Ledger(client, self._options.sink_id or query)
+            is_done = requests.patiently(server, lambda: ledger.is_committed(query, int(batch)))
+            if is_done:
+                return Published(query, 0, 0)
+            return Published(query, *_publish(client, self._options, self._fields, iterator))
+
+    @override
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Put the batch on the record, before Spark does."""
+        done = [each for each in messages if isinstance(each, Published)]
+        query = next((each.query for each in done if each.query), None)
+        if query is None:
+            return
+        server = self._options.server
+        made = Committed(
+            query,
+            batchId,
+            sum(each.published for each in done),
+            sum(each.duplicates for each in done),
+        )
+        with requests.connected(server) as client:
+            ledger = Ledger(client, self._options.sink_id or query)
+            if requests.patiently(server, lambda: ledger.is_committed(query, batchId)):
+                return
+            requests.patiently(server, lambda: ledger.commit(made))
+
+    @override
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is taken back: the same ids, published again, are kept once."""

@@ -1,0 +1,127 @@
+"""The data source `ebbmq`: which reader or writer options ask for.
+
+Spark starts several processes for each query, and each of them loads this module: what only some of
+them need is loaded where it is asked for.
+"""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+from typing_extensions import override
+
+from ebbmq.errors import InvalidSpec
+from ebbmq.feed.manifests import TABLES
+from ebbmq_spark.connector import columns, options
+from ebbmq_spark.schemas import schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+NAME: Final = "ebbmq"
+_QUEUE: Final = "queue"
+_ARCHIVE: Final = "archive"
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+class EbbMQ(DataSource):
+    """Queues of a broker, tables of a lake, the archive."""
+
+    #: Spark refuses readers that take filters where the session does not let them.
+    _takes_filters = False
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        """What goes into `format(..)`."""
+        return NAME
+
+    @property
+    def _table(self) -> str:
+        known = (_QUEUE, _ARCHIVE, *TABLES)
+        return options.choice(self.options, "table", _QUEUE, known)
+
+    @property
+    def _whole(self) -> StructType:
+        table = self._table
+        if table == _QUEUE:
+            return columns.MESSAGE
+        return columns.ARCHIVED if table == _ARCHIVE else schema_of(TABLES[table])
+
+    @override
+    def schema(self) -> StructType:
+        """The columns that are asked for."""
+        options.check_names(self.options)
+        return columns.chosen(self._whole, self.options.get("columns"))
+
+    @override
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A table, read as it is now."""
+        options.check_names(self.options)
+        if self._table == _QUEUE:
+            from ebbmq_spark.connector.queue import QueueReader
+
+            return QueueReader(options.queue_reading(self.options), schema)
+        place = options.place_of(self.options)
+        if self._table == _ARCHIVE:
+            from ebbmq_spark.connector.archive import ArchiveReader
+
+            return ArchiveReader(place, schema)
+        from ebbmq_spark.connector.lake import LakeReader, PushedLakeReader
+
+        kind = PushedLakeReader if self._takes_filters else LakeReader
+        return kind(place, self._table, schema)
+
+    @override
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A queue, leased from.
+
+        Raises:
+            InvalidSpec: another table is asked for.
+        """
+        options.check_names(self.options)
+        if self._table != _QUEUE:
+            raise InvalidSpec(
+                f"table {self._table} cannot be read as a stream",
+                "stream a queue; `ebbmq pipeline stream` follows a lake",
+            )
+        from ebbmq_spark.connector.lease_stream import LeaseStream
+
+        return LeaseStream(options.leasing(self.options), schema)
+
+    @override
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Publish the rows of a DataFrame."""
+        from ebbmq_spark.connector.sink import QueueWriter, check_mode
+
+        check_mode(overwrite=overwrite)
+        return QueueWriter(options.publishing(self.options), schema)
+
+    @override
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Publish the rows of a stream."""
+        from ebbmq_spark.connector.sink import QueueStreamWriter, check_mode
+
+        check_mode(overwrite=overwrite)
+        return QueueStreamWriter(options.publishing(self.options), schema)
+
+
+class _Pushed(EbbMQ):
+    """The same, in a session that lets filters be pushed down."""
+
+    _takes_filters = True
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("ebbmq")` known to a session, with filters pushed down to files of a lake."""
+    spark.conf.set(_PUSHDOWN, "true")
+    spark.dataSource.register(_Pushed)

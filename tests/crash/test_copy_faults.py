@@ -193,6 +193,24 @@ def test_a_repeated_publish_is_confirmed_only_when_the_first_has_its_copies(
         assert len(holding(broker, receipt.id).copies) == 2
 
 
+def test_a_repeated_publish_waits_for_copies_that_were_lost_since(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker:
+        broker.declare(QueueSpec("twice", min_copies=2))
+        message = Message(BODY, id="a producer's id")
+        (first,) = broker.publish("twice", [message])
+        with disks["a"].being("frozen"):
+            with broker.engine.lock:
+                broker.engine.keeping.copies_lost("a", [name_of(*parse_id(first.id))])
+            with pytest.raises(Overloaded) as refusal:
+                broker.publish("twice", [message], timeout_ms=50)
+            assert refusal.value.code == "confirm_timeout"
+        (again,) = broker.publish("twice", [message])
+        assert again.duplicate
+        assert len(holding(broker, first.id).copies) == 2
+
+
 def test_copies_are_made_again_once_the_disk_of_the_log_has_space(
     tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,15 @@ def test_the_confirm_of_a_queue_with_min_copies_waits_for_them(tmp_path: Path) -
         assert len(broker.lease("q", 20)) == 20
 
 
+def test_what_was_only_written_can_be_leased_as_soon_as_it_has_its_copies(tmp_path: Path) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q", min_copies=2))
+        for _ in range(5):
+            broker.publish("q", Message(b"m"), confirm="written")
+            assert broker.stats("q")["depth"]["replicating"] == 0
+            assert len(broker.lease("q")) == 1
+
+
 def test_min_copies_that_cannot_be_had_are_refused_by_name(tmp_path: Path) -> None:
     with open_broker(tmp_path, devices={"ssd": DEVICES["ssd"]}) as broker:
         broker.declare(QueueSpec("q", min_copies=3))

@@ -385,8 +385,9 @@ class Engine:
         if not self._holding:
             return
         for shard in list(self._holding):
-            copied = self.keeping.confirming.reached(shard, self.synced)
-            opened = shard.partition.open_held((_EVERYTHING, self.written, self.synced, copied))
+            reached = _EVERYTHING, self.written, self.synced
+            copied = self.keeping.confirming.reached(shard, _EVERYTHING)
+            opened = shard.partition.open_held((*reached, *(min(copied, at) for at in reached)))
             if not shard.partition.held:
                 self._holding.discard(shard)
             if opened:

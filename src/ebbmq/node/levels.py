@@ -7,6 +7,6 @@ from typing import Final
 MEMORY: Final = 0
 WRITTEN: Final = 1
 SYNCED: Final = 2
-#: On the device, and with as many copies as the queue needs.
+#: Added to one of them: and with as many copies as the queue needs.
 COPIED: Final = 3
 RANK: Final = {"memory": MEMORY, "written": WRITTEN, "synced": SYNCED}

@@ -241,7 +241,7 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     partition.facts.clear()
     admit_bodies(shard, first, batch.payloads, runs)
     if engine.devices is not None and engine.keeping.place(shard, first, batch, position):
-        level = COPIED
+        level += COPIED
     engine.open_or_hold(shard, level, position, runs)
     return first
 
@@ -348,7 +348,7 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
         if engine.devices is not None and engine.keeping.place(
             shard, first, batch, position, topic=True
         ):
-            held_for = COPIED
+            held_for += COPIED
         engine.open_or_hold(shard, held_for, position, runs)
     return firsts
 

@@ -73,20 +73,24 @@ class Confirming:
 
     def repeat(self, names: Iterable[Name]) -> None:
         """A publish call repeats messages: it is confirmed when those it repeats are."""
+        eligible = self._engine.holdings.is_eligible
         for name in names:
             record = self._lacking.get(name)
+            if record is None and not eligible(name):
+                # It lacked copies when the broker ended, or has lost some since.
+                record = self._lacking[name] = Waiting(0, 1)
             if record is not None and record not in self._stored:
                 self._stored.append(record)
 
-    def reached(self, shard: Shard, synced: int) -> int:
-        """The position up to which records of a partition are on the device and have copies."""
+    def reached(self, shard: Shard, otherwise: int) -> int:
+        """The position up to which records of a partition have copies; `otherwise` if all have."""
         records = self._records.get(shard)
         while records and not records[0].left:
             records.popleft()
         if records:
-            return min(synced, records[0].position - 1)
+            return records[0].position - 1
         self._records.pop(shard, None)
-        return synced
+        return otherwise
 
     def copied(self, names: Iterable[Name]) -> None:
         """Messages have the copies they need, or need them no more."""

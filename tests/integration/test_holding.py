@@ -13,6 +13,7 @@ from ebbmq.errors import DeviceInUse, InvalidSpec, Overloaded, UnknownDevice
 from ebbmq.holding.contract import Key
 from ebbmq.node.keeping import verbs
 from ebbmq.node.outflow import parse_id
+from ebbmq.policy.rules.spec import RuleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +139,20 @@ def test_the_confirm_of_a_queue_with_min_copies_waits_for_them(tmp_path: Path) -
         for message_id in ids(broker.publish("q", [Message(b"%d" % n) for n in range(20)])):
             assert len(holding(broker, message_id).copies) == 2
         assert len(broker.lease("q", 20)) == 20
+
+
+def test_size_is_that_of_the_body_whatever_headers_it_has(tmp_path: Path) -> None:
+    small = [{"id": "S", "weight": 90, "device": "ssd", "when": "SIZE <= 1KiB"}]
+    message = Message(bytes(1_024), headers={"long": "x" * 500}, key="k" * 200)
+    with open_broker(tmp_path, rules=small) as broker:
+        broker.declare(QueueSpec("q"))
+        until(is_on(broker, ids(broker.publish("q", message)), "ssd"))
+    with open_broker(tmp_path) as broker:
+        message_ids = ids(broker.publish("q", message))
+        until(is_on(broker, message_ids, LOG))
+        broker.put_rule(RuleSpec(**small[0]))
+        broker.apply_rules()
+        until(is_on(broker, message_ids, "ssd"))
 
 
 def test_what_was_only_written_can_be_leased_as_soon_as_it_has_its_copies(tmp_path: Path) -> None:

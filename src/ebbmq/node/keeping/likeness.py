@@ -7,6 +7,7 @@ their score depends on when they were read.
 
 from __future__ import annotations
 
+from operator import sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -121,7 +122,9 @@ class Looking:
         self, seqs: list[int], block: Block, ages: list[object], later: list[int]
     ) -> Looked:
         shard = self._shard
-        sizes = block.values(SIZE, LOW32)
+        # The headers block in front of a body is not part of it.
+        headers = block.values(DUE, _HEADERS, HIGH)
+        sizes = list(map(sub, block.values(SIZE, LOW32), headers))
         buckets = {size: self._told.number("size", size / limits.KIB) for size in set(sizes)}
         base = name_of(shard.partition.pid, 0)
         columns: list[list[Any]] = [

@@ -6,13 +6,14 @@ devices' states and the queue's terms stay what they are.
 
 from __future__ import annotations
 
+from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq import limits
 from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
 from ebbmq.core.holdings import placed
-from ebbmq.core.row import DURABLE, LOW48
+from ebbmq.core.row import DURABLE, HIGH, LOW48
 from ebbmq.policy.decay import Access, has_crossed
 from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
@@ -97,7 +98,8 @@ class Placing:
             alike.text("qos", batch.qos),
         )
         answers = self._answers.setdefault(shared, {})
-        keys = list(alike.keys(batch.messages, list(map(len, batch.payloads))))
+        sizes = list(map(sub, map(len, batch.payloads), batch.header_sizes))
+        keys = list(alike.keys(batch.messages, sizes))
         if keys[0] in answers and keys.count(keys[0]) == len(keys):
             return [answers[keys[0]]] * len(keys)
         for number, key in enumerate(keys):
@@ -108,7 +110,7 @@ class Placing:
                 spec.default_importance if message.importance is None else message.importance
             )
             asked = Properties(
-                size=len(batch.payloads[number]) / limits.KIB,
+                size=sizes[number] / limits.KIB,
                 type=message.type,
                 headers=message.headers or {},
                 destination=destination,
@@ -183,7 +185,7 @@ class Placing:
         return place(
             Placed(
                 properties=Properties(
-                    size=row[11] / limits.KIB,
+                    size=(row[11] - (row[7] >> HIGH)) / limits.KIB,
                     type=read.type,
                     headers=envelope.headers_of(read),
                     client_id=read.client or self._client,

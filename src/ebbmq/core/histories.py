@@ -17,6 +17,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK
+from ebbmq.core.values import distinct_values
 from ebbmq.model import Timing
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Histories:
     def keep(self, is_there: Callable[[int], bool]) -> None:
         """Drop the histories of messages that are not there."""
         for number, page in list(self._pages.items()):
-            slots = np.unique(np.frombuffer(page.records, dtype=_DTYPE)["slot"]).tolist()
+            slots = distinct_values(np.frombuffer(page.records, dtype=_DTYPE)["slot"]).tolist()
             for slot in slots:
                 seq = number << PAGE_BITS | slot
                 if slot != _GONE and not is_there(seq):

@@ -24,6 +24,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import row as rows
 from ebbmq.core.block import WORDS, as_words
+from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,7 +248,7 @@ class Index:
             for start, end in zip(starts, [*cuts.tolist(), len(seqs)], strict=True):
                 yield int(numbers[start]), slice(start, end)
             return
-        for number in np.unique(numbers):
+        for number in distinct_values(numbers):
             yield int(number), np.flatnonzero(numbers == number)
 
     def stretch(self, first: int, count: int) -> tuple[Page, slice] | None:

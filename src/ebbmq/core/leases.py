@@ -32,6 +32,7 @@ from ebbmq.core.grants import MANY, is_sorted
 from ebbmq.core.happened import ACKED, RELEASED, Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
 from ebbmq.core.row import ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
+from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,7 +149,7 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     whole = partition.index.stretch(first, count) if is_run else None
     if whole is not None:
         groups: list[_Group] = [(slice(None), *whole)]
-    elif not is_run and not (rising := is_sorted(seqs)) and len(np.unique(seqs)) != count:
+    elif not is_run and not (rising := is_sorted(seqs)) and len(distinct_values(seqs)) != count:
         return False
     else:
         groups = list(partition.index.whole_pages(seqs))
@@ -231,7 +232,7 @@ def _free_rows(partition: Partition, page: Page, slots: Where, block: Block) -> 
         partition.ledger[block.some[WHERE] & LOW32] -= total + rows.ROW.size * count
     else:
         segments, lengths = block.column(WHERE, LOW32), block.column(SIZE, LOW32)
-        for segment in np.unique(segments).tolist():
+        for segment in distinct_values(segments).tolist():
             held = lengths[segments == segment]
             partition.ledger[segment] -= int(held.sum()) + rows.ROW.size * len(held)
     page.words[slots, KIND] = block.words[:, KIND] & _NO_STATE

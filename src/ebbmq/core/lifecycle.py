@@ -27,6 +27,7 @@ from ebbmq.core.row import (
     SCHEDULED,
     SHARED,
 )
+from ebbmq.core.values import distinct_values
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.policy import importance as policy
 
@@ -152,12 +153,14 @@ def distinct(
     return kinds, which.reshape(-1)
 
 
-def postpone_move(partition: Partition, seq: int, now_ms: int) -> None:
-    """The dead queue refused a message: it stays DYING and is tried again."""
+def postpone_move(
+    partition: Partition, seq: int, now_ms: int, after_ms: int = MOVE_AGAIN_MS
+) -> None:
+    """A message could not go to the dead queue: it stays DYING and is tried again."""
     row = partition.index.read(seq)
     if row is None or row[0] != DYING:
         return
-    due_ms = now_ms + MOVE_AGAIN_MS
+    due_ms = now_ms + after_ms
     partition.write_row(seq, (*row[:7], due_ms | row[7] >> HIGH << HIGH, *row[8:]))
     partition.due_wheel.add(due_ms, seq)
 
@@ -260,7 +263,7 @@ def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> 
         partition.by_importance[importance] -= count
     partition.body_bytes -= int(gone["length"].sum(dtype=np.int64))
     own = gone[(gone["flags"] & SHARED) == 0]
-    for segment in np.unique(own["segment"]).tolist():
+    for segment in distinct_values(own["segment"]).tolist():
         mine = own[own["segment"] == segment]
         held = mine["length"][(mine["flags"] & ELSEWHERE) == 0]
         partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(mine)

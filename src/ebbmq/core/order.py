@@ -33,6 +33,7 @@ from ebbmq.core.band import Band, Line
 from ebbmq.core.classes import NEVER, Classes, OrderClass
 from ebbmq.core.exact import ExactOrder
 from ebbmq.core.row import HIGH, LOW48, READY
+from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -405,7 +406,7 @@ class BandedOrder:
         """Add rows that left the run of a band to the lines of the band below."""
         seqs = seqs[band.are_ready(seqs)]
         kinds = (self._index.column(seqs, "dead") >> np.uint64(HIGH)).astype(np.int64)
-        for kind in np.unique(kinds).tolist():
+        for kind in distinct_values(kinds).tolist():
             own = seqs[kinds == kind]
             first = int(own[0])
             line = self._line(band.number - 1, kind, first, self._index.enqueued_at(first))

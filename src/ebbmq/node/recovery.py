@@ -21,6 +21,7 @@ from ebbmq.core.block import DUE, ENQUEUED, KIND, LOW32, STATE, WHERE, as_words
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.restore import Restorer
 from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
+from ebbmq.core.values import distinct_values
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
@@ -651,7 +652,7 @@ class Recovery:
                     continue
                 slots = page.live_slots()
                 segments = page.view["segment"][slots]
-                absent = set(np.unique(segments).tolist()) - present
+                absent = set(distinct_values(segments).tolist()) - present
                 gone = slots[np.isin(segments, list(absent))]
                 for slot in gone.tolist():
                     segment = int(page.view["segment"][slot])

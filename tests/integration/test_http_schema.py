@@ -24,7 +24,8 @@ KNOWN = {"queue": "q", "topic": "t", "rule": "r", "device": "log", "id": "1-1"}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("schema") / "data") as running:
+    path = tmp_path_factory.mktemp("schema")
+    with Served(path / "data", feed={"lake": str(path / "lake")}) as running:
         yield running
 
 
@@ -65,6 +66,8 @@ def aim(case: schemathesis.Case) -> None:
         for field, fit in (("wait_ms", 0), ("timeout_ms", 20_000), ("until_ms", (1 << 48) - 1)):
             if field in body and body[field] is not None:
                 body[field] = fit
+        if body.get("rows") is not None:
+            body["run"] = body.get("run") or "r"  # rows of a plan have the name of their run
         if "topic" in case.path_parameters:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids

@@ -12,6 +12,7 @@ from ebbmq.client.address import address
 from ebbmq.client.async_connection import AsyncPool
 from ebbmq.client.consuming import consume_async
 from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.plan_verbs import AsyncPlanVerbs
 from ebbmq.client.rule_verbs import AsyncRuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncRuleVerbs):
+class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
     """Queues of a server, used from one event loop. Close it, or use `async with`."""
 
     def __init__(

@@ -12,6 +12,7 @@ from ebbmq.client.address import address
 from ebbmq.client.connection import Pool
 from ebbmq.client.consuming import consume
 from ebbmq.client.exchange import NoAnswer, NotSent
+from ebbmq.client.plan_verbs import PlanVerbs
 from ebbmq.client.rule_verbs import RuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(RuleVerbs):
+class Client(RuleVerbs, PlanVerbs):
     """Queues of a server. Thread-safe; close it, or use `with`."""
 
     def __init__(

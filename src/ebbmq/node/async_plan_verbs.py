@@ -23,6 +23,10 @@ class AsyncPlanVerbs:
         """See Broker.plans."""
         return await asyncio.to_thread(self._broker.plans)
 
+    async def plan_outcomes(self) -> dict[tuple[str, str], int]:
+        """See Broker.plan_outcomes."""
+        return self._broker.plan_outcomes()
+
     async def apply_plans(
         self, run: str | None = None, *, progress: Callable[[Applied], None] | None = None
     ) -> list[Applied]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbmq import limits
-from ebbmq.errors import InvalidRequest
+from ebbmq.errors import InvalidSpec
 from ebbmq.node.advising.rows import COLUMNS
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ class PlanVerbs:
     def plans(self) -> Plans:
         """The runs whose plans and rates were applied, and what became of their rows."""
         return self.engine.adviser.told()
+
+    def plan_outcomes(self) -> dict[tuple[str, str], int]:
+        """Rows looked at since the broker was opened, by table and by what became of them."""
+        return dict(self.engine.adviser.outcomes)
 
     def apply_plans(
         self, run: str | None = None, *, progress: Callable[[Applied], None] | None = None
@@ -53,15 +57,15 @@ class PlanVerbs:
             rows: at most limits.PLAN_ROWS_MAX; those about other nodes are left out.
 
         Raises:
-            InvalidRequest: there are too many rows, or the run has no name.
+            InvalidSpec: there are too many rows, or the run has no name.
         """
         if not 1 <= len(run) <= limits.NAME_CHARS_MAX:
-            raise InvalidRequest(
+            raise InvalidSpec(
                 f"a run has a name of {len(run)} characters",
                 f"use 1 to {limits.NAME_CHARS_MAX}",
             )
         if len(rows) > limits.PLAN_ROWS_MAX:
-            raise InvalidRequest(
+            raise InvalidSpec(
                 f"{len(rows)} rows of a plan at once",
                 f"hand over at most {limits.PLAN_ROWS_MAX} in a call",
             )

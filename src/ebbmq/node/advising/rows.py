@@ -48,7 +48,7 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> Rows:
     places = [_place(each) for each in ids]
     rows["pid"], rows["seq"] = [pid for pid, _ in places], [seq for _, seq in places]
     for name in _NUMBERS:
-        rows[name] = [_NONE if each is None else each for each in columns[name]]
+        rows[name] = [_NONE if each is None or each >> 62 else each for each in columns[name]]
     rows["value"] = [0.0 if each is None else each for each in columns["value"]]
     valid = rows["pid"] >= 0
     for name in _NUMBERS:

@@ -30,6 +30,7 @@ from ebbmq.node.server.health import Health
 from ebbmq.node.server.manual import Manual
 from ebbmq.node.server.metrics import Metrics
 from ebbmq.node.server.page import StartPage
+from ebbmq.node.server.plans import Plans
 from ebbmq.node.server.queues import Queues
 from ebbmq.node.server.rules import Rules
 from ebbmq.node.server.topics import Topics
@@ -82,7 +83,7 @@ def build(context: Context) -> Application:
 
 def handlers(context: Context) -> list[HTTPRouteHandler]:
     """Every endpoint there is."""
-    parts = (Queues, Topics, Rules, Devices, Store, Health, Metrics, StartPage, Manual)
+    parts = (Queues, Topics, Rules, Devices, Plans, Store, Health, Metrics, StartPage, Manual)
     return [route for part in parts for route in part(context).routes()]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
+    from ebbmq.feed.advice import Plans
     from ebbmq.model import DeviceStatus
     from ebbmq.node.server.context import Context
 
@@ -109,6 +110,9 @@ class Metrics:
         if self._context.access.may_see(caller, None):
             families += of_devices(await self._context.broker.devices())
             families += of_feed(await self._context.broker.feed())
+            families += of_plans(
+                await self._context.broker.plan_outcomes(), await self._context.broker.plans()
+            )
         return Response(text_of(families).encode(), headers={"content-type": CONTENT_TYPE})
 
     async def _of_node(self, queues: int) -> list[Family]:
@@ -202,6 +206,27 @@ def of_feed(figures: dict[str, int] | None) -> list[Family]:
         Family(f"ebbmq_feed_{name}", kind, told, [((), figures[name])])
         for name, kind, told in _OF_FEED
         if figures is not None
+    ]
+
+
+def of_plans(outcomes: dict[tuple[str, str], int], plans: Plans) -> list[Family]:
+    """What there is to say of the pipeline's advice."""
+    return [
+        Family(
+            "ebbmq_plan_rows",
+            "counter",
+            "Rows of plans and rates by what became of them: applied, in_force, or why refused.",
+            [
+                ((("table", table), ("outcome", outcome)), count)
+                for (table, outcome), count in sorted(outcomes.items())
+            ],
+        ),
+        Family(
+            "ebbmq_plan_pinned_messages",
+            "gauge",
+            "Messages that are held to a plan.",
+            [((), plans.pinned)],
+        ),
     ]
 
 

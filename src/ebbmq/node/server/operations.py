@@ -6,11 +6,12 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ebbmq.feed import advice
 from ebbmq.model import DeviceStatus, Evicted, Upkept
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
-from ebbmq.wire.http import forms, managing, rules
+from ebbmq.wire.http import forms, managing, plans, rules
 
 Scope = Literal["publish", "consume", "manage"]
 
@@ -539,6 +540,29 @@ OPERATIONS: Final = (
         body=NoFields,
         may_be_empty=True,
         answer=Upkept,
+    ),
+    Operation(
+        method="get",
+        path="/v1/plans",
+        name="list_plans",
+        group="Plans",
+        summary="The last runs of the pipeline whose plans and rates were applied, with counts.",
+        scope="manage",
+        needs=_EVERYTHING,
+        answer=advice.Plans,
+    ),
+    Operation(
+        method="post",
+        path="/v1/plans",
+        name="apply_plans",
+        group="Plans",
+        summary="Apply a plan from the server's lake, or its rows; what is outdated is refused.",
+        scope="manage",
+        needs=_EVERYTHING,
+        body=plans.ApplyPlansForm,
+        may_be_empty=True,
+        answer=plans.AppliedPlansForm,
+        example='{"run": "20261116T030000Z-1"}',
     ),
     Operation(
         method="post",

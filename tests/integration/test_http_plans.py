@@ -1,0 +1,112 @@
+"""Plans over HTTP: applied from the lake of a server or from a request, told, counted, guarded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq import AsyncClient, Client, InvalidSpec, Message, QueueSpec, UnknownRun
+from ebbmq.feed.plans import PlanRow
+from tests.advice import plan_row, write_plan
+from tests.served import Served
+from tests.serving import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROOM = 64 << 20
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    config = {
+        "node": "n1",
+        "feed": {"lake": str(tmp_path / "lake"), "plans_every_ms": 0},
+        "devices": {
+            "log": {"tier": "fast"},
+            "cold": {
+                "kind": "object", "directory": "cold", "capacity_bytes": ROOM, "tier": "archive",
+            },
+        },
+    }  # fmt: skip
+    with Served(tmp_path / "data", **config) as running:
+        running.broker.declare(QueueSpec("mine", tiers=("fast", "archive")))
+        yield running
+
+
+def url(served: Served) -> str:
+    return f"http://127.0.0.1:{served.port}"
+
+
+def published(served: Served, count: int) -> list[str]:
+    messages = [Message(b"body %d" % number) for number in range(count)]
+    return [receipt.id for receipt in served.broker.publish("mine", messages)]
+
+
+def row(message_id: str, **fields: Any) -> dict[str, Any]:
+    now_ms = time.time_ns() // 1_000_000
+    times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}
+    return plan_row(message_id, **{"queue": "mine", **times, **fields})
+
+
+def test_a_client_has_a_plan_of_the_lake_applied(served: Served, tmp_path: Path) -> None:
+    ids = published(served, 3)
+    write_plan(tmp_path / "lake", "r1", [row(each) for each in ids], time.time_ns() // 1_000_000)
+    with Client(url(served)) as client:
+        (told,) = client.apply_plans("r1")
+        assert (told.run, told.rows, told.applied) == ("r1", 3, 3)
+        wait_until(lambda: client.why(ids[0])["copies"] == ["cold"], "the message moves")
+        assert client.why(ids[0])["pinned"]["run"] == "r1"
+        assert client.apply_plans() == []
+        found = client.plans()
+        assert (found.node, found.pinned, found.problems) == ("n1", 3, [])
+        assert [(each.run, each.applied, each.pinned) for each in found.runs] == [("r1", 3, 3)]
+        with pytest.raises(UnknownRun, match="r2"):
+            client.apply_plans("r2")
+
+
+def test_an_awaited_client_hands_rows_over(served: Served) -> None:
+    one, two = published(served, 2)
+
+    async def talk() -> None:
+        async with AsyncClient(url(served)) as client:
+            rows = [PlanRow(**row(one)), PlanRow(**row(two, generation=7))]
+            told = await client.apply_plan_rows("by-hand", rows)
+            assert (told.rows, told.applied, told.refused) == (2, 1, {"generation": 1})
+            again = await client.apply_plan_rows("by-hand", rows)
+            assert (again.applied, again.in_force) == (0, 1)
+            assert (await client.plans()).runs[0].rows == 4
+
+    asyncio.run(talk())
+
+
+def test_what_is_no_row_of_a_plan_is_refused_by_name(served: Served) -> None:
+    for body, what in (
+        ({"run": "r", "rows": [{}]}, "rows[0]"),
+        ({"run": "r", "rows": [row("1-1", action="burn")]}, "action"),
+        ({"run": "r", "rows": [row("1-1", generation=1 << 70)]}, "generation"),
+        ({"run": "", "rows": []}, "run"),
+        ({"rows": []}, "run"),
+        ({"runs": "r"}, "runs"),
+    ):
+        answer = served.ask("POST", "/v1/plans", json.dumps(body).encode())
+        assert answer.status == 400
+        assert what in answer.body.decode()
+    with Client(url(served)) as client, pytest.raises(InvalidSpec):
+        client.apply_plan_rows("r", [PlanRow(**row("1-1"))] * 10_001)
+
+
+def test_what_became_of_rows_is_counted(served: Served) -> None:
+    (one,) = published(served, 1)
+    with Client(url(served)) as client:
+        client.apply_plan_rows("r1", [PlanRow(**row(one)), PlanRow(**row("99-1"))])
+    told = served.ask("GET", "/metrics").body.decode()
+    assert 'ebbmq_plan_rows_total{table="plans",outcome="applied"} 1' in told
+    assert 'ebbmq_plan_rows_total{table="plans",outcome="gone"} 1' in told
+    assert "ebbmq_plan_pinned_messages 1" in told

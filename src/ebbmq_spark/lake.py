@@ -24,6 +24,8 @@ class Visible(NamedTuple):
     files: list[str]
     #: Why a manifest was left out; the others are read all the same.
     refused: list[UnknownFeed]
+    #: The names of those, in the same order.
+    refused_names: list[str]
 
 
 def visible(root: Path, table: Table) -> Visible:
@@ -34,13 +36,14 @@ def visible(root: Path, table: Table) -> Visible:
     """
     if not root.is_dir():
         raise UnknownFeed(f"there is no lake at {root}", "name the directory that nodes write to")
-    found = Visible([], [], [])
+    found = Visible([], [], [], [])
     for path in sorted((root / table.name / layout.MANIFESTS).rglob("*.json")):
         try:
             manifest = manifests.decode(path.read_bytes(), str(path.relative_to(root)))
             files = [_checked(root, part, path) for part in manifest.parts]
         except UnknownFeed as error:
             found.refused.append(error)
+            found.refused_names.append(str(path.relative_to(root)))
             continue
         found.manifests.append(manifest)
         found.files.extend(files)

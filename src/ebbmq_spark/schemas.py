@@ -16,6 +16,7 @@ _KINDS: Final[dict[str, T.DataType]] = {
     "float64": T.DoubleType(),
     "bool": T.BooleanType(),
     "texts": T.ArrayType(T.StringType()),
+    "bytes": T.BinaryType(),
 }
 
 

@@ -73,7 +73,7 @@ def test_a_step_is_that_of_the_brokers_own_controller(spark: SparkSession) -> No
         since_ms=NOW_MS,
         until_ms=NOW_MS + HOUR_MS,
     ).collect()
-    assert {row.queue: tuple(row)[1:] for row in got} == expected
+    assert {row.queue: tuple(row)[1:5] for row in got} == expected
     assert len({factor for factor, *_ in expected.values()}) > 5
 
 

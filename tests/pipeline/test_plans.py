@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql import functions as F
 
-from ebbmq.feed.plans import PLANS
+from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.model import QueueSpec
+from ebbmq.policy.advice import Kept, advised
 from ebbmq.policy.decay import Phase
 from ebbmq.policy.placement import Placed, Terms, place
 from ebbmq.policy.rules.choose import Chooser, Strategy
@@ -91,10 +94,37 @@ def test_each_message_gets_the_most_urgent_thing_to_do(spark: SparkSession) -> N
     assert reasons["faded"] == "decay score 200.00, copies 2 of 1"
 
 
+def test_what_is_advised_is_what_a_broker_says_is_to_be_looked_at(spark: SparkSession) -> None:
+    specs = [
+        msgspec.structs.replace(SPEC, name=f"{on_faded} {most}", on_faded=on_faded, **changes)
+        for on_faded in ("archive", "remove")
+        for most, changes in (("few", {"max_replicas": None}), ("many", {"min_copies": 2}))
+    ]
+    ages = (NOW_MS - 1, NOW_MS - 60_000, YOUNG, MIDDLE, OLD)
+    rows, expected = [], {}
+    for number, (spec, enqueued, tier, replicas, target, copies) in enumerate(
+        itertools.product(specs, ages, (None, "ssd", "hdd", "s3", "odd"), (1, 2), (1, 3), (0, 1, 3))
+    ):
+        terms = Terms.of(spec)
+        phase = terms.score.phase(terms.score.at(NOW_MS - enqueued, 0.0))
+        kept = Kept(replicas, target, copies, tier)
+        expected[str(number)] = advised(kept, terms, phase, young=NOW_MS - enqueued < 60_000)
+        rows.append(
+            {"queue": spec.name, "message_id": str(number), "enqueued_at_ms": enqueued,
+             "tier": tier, "replicas": replicas, "replica_target": target, "copies": copies}
+        )  # fmt: skip
+    plan = planned(
+        catalog(spark, *rows), parameters_of(spark, specs), now_ms=NOW_MS, until_ms=NOW_MS + 1
+    )
+    got = {row.message_id: row.action for row in plan.collect()}
+    assert got == {number: action for number, action in expected.items() if action is not None}
+    assert set(got.values()) == set(ACTIONS)
+
+
 def actions(spark: SparkSession, *rows: tuple):
     base = {
         "node": "a", "queue": "q", "partition": 0, "generation": 0, "from_tier": None, "target": 1,
-        "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0,
+        "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0, "freed_bytes": 0,
     }  # fmt: skip
     named = [
         {

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbmq.cli.pipeline_report import history, report
+from ebbmq.cli.pipeline_run import plan, run
 from ebbmq.cli.pipeline_upkeep import upkeep
 from ebbmq.cli.session import common_options
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from click import Command
 
-COMMANDS: Sequence[Command] = (upkeep,)
+COMMANDS: Sequence[Command] = (run, plan, report, history, upkeep)
 
 
 @click.group(short_help="Plans, rates and reports of a lake, on Spark.")

@@ -16,6 +16,7 @@ _KINDS: Final = {
     "float64": pa.float64(),
     "bool": pa.bool_(),
     "texts": pa.list_(pa.string()),
+    "bytes": pa.binary(),
 }
 
 

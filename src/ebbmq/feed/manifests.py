@@ -13,6 +13,7 @@ import msgspec
 from ebbmq.errors import ClientError
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
+from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.settings import Settings
 from ebbmq.feed.snapshots import CATALOG
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 # Fields of structs are looked up at run time, hence no names for type checkers only.
 JudgedBy = Settings | None
-TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, RATES, TRACE)}
+TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, PROFILES, RATES, TRACE)}
 
 
 class UnknownFeed(ClientError):

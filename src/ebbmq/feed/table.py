@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["text", "int32", "int64", "float64", "bool", "texts"]
+Kind = Literal["text", "int32", "int64", "float64", "bool", "texts", "bytes"]
 
 #: Keys of a Parquet file's own metadata: which table it is a part of, and in which version.
 TABLE_KEY: Final = "ebbmq.table"

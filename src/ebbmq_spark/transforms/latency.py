@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.settings import QueueParameters
     from ebbmq.model import QueueSpec
 
 _HOUR_MS = 3_600_000
@@ -37,11 +38,10 @@ def latency_profile(events: DataFrame) -> DataFrame:
         queue, node, hour_ms (the instant it begins), leases, failures, mean_ms, p50_ms, p95_ms,
         p99_ms
     """
-    settled = feed.SETTLES - {"released"}
     hour_ms = (F.floor(F.col("at_ms") / _HOUR_MS) * _HOUR_MS).cast("long")
     ranks = F.percentile_approx("latency_ms", [0.5, 0.95, 0.99], _ACCURACY)
     return (
-        events.where(F.col("event").isin(*settled) & F.col("latency_ms").isNotNull())
+        _settled(events)
         .groupBy("queue", "node", hour_ms.alias("hour_ms"))
         .agg(
             F.count("*").alias("leases"),
@@ -61,7 +61,13 @@ def latency_profile(events: DataFrame) -> DataFrame:
     )
 
 
-def adapting(spark: SparkSession, specs: Iterable[QueueSpec]) -> DataFrame:
+def _settled(events: DataFrame) -> DataFrame:
+    """Leases that ended, and say how long the work takes."""
+    ends = feed.SETTLES - {"released"}
+    return events.where(F.col("event").isin(*ends) & F.col("latency_ms").isNotNull())
+
+
+def adapting(spark: SparkSession, specs: Iterable[QueueSpec | QueueParameters]) -> DataFrame:
     """The controllers of the queues that have one: a row each, by the names of `AdaptSpec`."""
     fields = [T.StructField(name, kind) for name, kind in _ADAPT.items()]
     schema = T.StructType([T.StructField("queue", T.StringType(), nullable=False), *fields])
@@ -90,12 +96,16 @@ def recommended_factors(
         until_ms: how long the recommendation holds.
 
     Returns:
-        queue, factor, mean_ms, leases, until_ms
+        queue, factor, mean_ms, leases, until_ms, p95_ms
     """
-    recent = latency_profile(events.where(F.col("at_ms") >= since_ms))
-    means = recent.groupBy("queue").agg(
-        F.sum("leases").alias("leases"),
-        (F.sum(F.col("mean_ms") * F.col("leases")) / F.sum("leases")).alias("mean_ms"),
+    means = (
+        _settled(events.where(F.col("at_ms") >= since_ms))
+        .groupBy("queue")
+        .agg(
+            F.count("*").alias("leases"),
+            F.avg("latency_ms").alias("mean_ms"),
+            F.percentile_approx("latency_ms", 0.95, _ACCURACY).cast("double").alias("p95_ms"),
+        )
     )
     last = F.coalesce(F.col("factor"), F.lit(1.0))
     factor = (
@@ -118,5 +128,6 @@ def recommended_factors(
             "mean_ms",
             F.coalesce("leases", F.lit(0)).alias("leases"),
             F.lit(until_ms).cast("long").alias("until_ms"),
+            "p95_ms",
         )
     )

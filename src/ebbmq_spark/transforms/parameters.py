@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as T
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.settings import QueueParameters
     from ebbmq.model import QueueSpec
 
 _FIELDS = {
@@ -22,6 +23,7 @@ _FIELDS = {
     "score_access_bonus": T.DoubleType(),
     "score_medium": T.DoubleType(),
     "score_high": T.DoubleType(),
+    "evaluate_every_ms": T.LongType(),
     "on_faded": T.StringType(),
     "min_copies": T.IntegerType(),
     "max_replicas": T.IntegerType(),
@@ -35,14 +37,16 @@ def schema() -> T.StructType:
     return T.StructType([T.StructField("queue", T.StringType(), nullable=False), *fields])
 
 
-def parameters_of(spark: SparkSession, specs: Iterable[QueueSpec]) -> DataFrame:
+def parameters_of(spark: SparkSession, specs: Iterable[QueueSpec | QueueParameters]) -> DataFrame:
     """The parameters of these queues."""
-    rows = []
+    return spark.createDataFrame(list(rows_of(specs)), schema())
+
+
+def rows_of(specs: Iterable[QueueSpec | QueueParameters]) -> Iterator[tuple[object, ...]]:
+    """The parameters of these queues as rows."""
     for spec in specs:
-        values = [getattr(spec, name) for name in _FIELDS]
-        kinds = _FIELDS.values()
-        rows.append((spec.name, *map(_as, values, kinds)))
-    return spark.createDataFrame(rows, schema())
+        values = (getattr(spec, name) for name in _FIELDS)
+        yield spec.name, *map(_as, values, _FIELDS.values())
 
 
 def _as(value: object, kind: T.DataType) -> object:

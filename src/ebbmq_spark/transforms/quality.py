@@ -6,16 +6,17 @@ aside and counted; it is never silently dropped.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ebbmq.feed import events as feed
 from ebbmq.feed.events import EVENTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 _KEY = ("node", "boot", "seq")
 #: What changes where a message stands; the others happen to its copies, or leave it as it is.
@@ -99,19 +100,33 @@ def _fault(holds: Column, text: str) -> Column:
     return F.when(holds, F.lit(text))
 
 
-def summary(events: DataFrame) -> DataFrame:
-    """All checks by node: node, rows, rejected, duplicates, missing, impossible."""
+def counts(events: DataFrame) -> DataFrame:
+    """All checks by node, a row each: node, what, times.
+
+    `what` is rows, rejected, duplicates, missing or impossible.
+    """
     judged = with_faults(events)
-    rows = judged.groupBy("node").agg(
-        F.count("*").alias("rows"), F.count("fault").alias("rejected")
-    )
     sound = usable(events)
     twice = duplicates(judged.where(F.col("fault").isNull()))
-    counts = [
-        twice.groupBy("node").agg(F.sum(F.col("times") - 1).alias("duplicates")),
-        gaps(sound).groupBy("node").agg(F.sum("missing").alias("missing")),
-        impossible(sound).groupBy("node").agg(F.count("*").alias("impossible")),
+    found = (
+        ("rows", judged, F.count("*")),
+        ("rejected", judged, F.count("fault")),
+        ("duplicates", twice, F.sum(F.col("times") - 1)),
+        ("missing", gaps(sound), F.sum("missing")),
+        ("impossible", impossible(sound), F.count("*")),
+    )
+    parts = [
+        rows.groupBy("node").agg(total.cast("long").alias("times")).withColumn("what", F.lit(what))
+        for what, rows, total in found
     ]
-    for count in counts:
-        rows = rows.join(count, on="node", how="left")
-    return rows.fillna(0, ["duplicates", "missing", "impossible"])
+    return functools.reduce(DataFrame.union, parts).select("node", "what", "times")
+
+
+def summary(events: DataFrame) -> DataFrame:
+    """All checks by node: node, rows, rejected, duplicates, missing, impossible."""
+    names = ("rows", "rejected", "duplicates", "missing", "impossible")
+    cells = (
+        F.coalesce(F.sum(F.when(F.col("what") == name, F.col("times"))), F.lit(0)).alias(name)
+        for name in names
+    )
+    return counts(events).groupBy("node").agg(*cells)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def access_rate_at(rate: Column, at_ms: Column, now_ms: int) -> Column:
+def access_rate_at(rate: Column, at_ms: Column, now_ms: Column | int) -> Column:
     """Reads a day at a later instant; as `policy.decay.Access.rate_at`."""
     elapsed_days = F.greatest(F.lit(now_ms) - at_ms, F.lit(0)) / DAY_MS
     faded = rate * F.exp(-elapsed_days / ACCESS_MEMORY_DAYS)

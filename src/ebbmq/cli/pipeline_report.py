@@ -1,0 +1,99 @@
+"""`ebbmq pipeline report | history`: what the runs found, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ebbmq.cli.session import Session, common_options, pass_session, wall_ms
+from ebbmq.cli.spark import lake_option, require_spark, spark_options, spark_settings
+from ebbmq.cli.values import show_duration, show_instant
+
+
+@click.command(short_help="A page with charts of the whole fleet.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write the page; reports/latest.html of the lake unless given.",
+)
+@spark_options
+@lake_option
+@common_options
+@pass_session
+def report(session: Session, /, **options: Any) -> None:
+    """Draw the report anew: one HTML page that needs nothing else.
+
+    Backlog by age and importance, bytes and cost by tier, stale and dead letters by reason,
+    latencies, and what the last plan changes.
+
+    \b
+    Example:
+      ebbmq pipeline report --lake /var/lib/ebbmq-lake --out report.html
+    """
+    require_spark("the pipeline")
+    from ebbmq_spark.jobs import fleet, history, page, reporting  # noqa: PLC0415  # an extra
+    from ebbmq_spark.jobs.writing import replace  # noqa: PLC0415
+    from ebbmq_spark.session import spark_session  # noqa: PLC0415
+
+    lake: Path = options["lake"]
+    records = history.read(lake).records
+    with session.progress(counted=False) as bar:
+        bar.add_task("drawing", total=None)
+        with spark_session(spark_settings(options), "ebbmq report") as spark:
+            told = reporting.figures(
+                spark, lake, fleet.read(lake, wall_ms()), records[-1] if records else None
+            )
+    out: Path = options["out"] or lake / "reports" / reporting.LATEST
+    replace(out, page.html(told).encode())
+    if session.as_json:
+        session.show_json({"report": str(out)})
+    else:
+        session.say(f"The report: {out}")
+
+
+@click.command(short_help="The runs that were, and what came of them.")
+@click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@lake_option
+@common_options
+@pass_session
+def history(session: Session, /, *, lake: Path, last: int) -> None:
+    """Show the last runs of the pipeline on a lake, the newest last; needs neither Spark nor Java.
+
+    \b
+    Example:
+      ebbmq pipeline history --lake /var/lib/ebbmq-lake
+    """
+    from ebbmq_spark.jobs import history as runs  # noqa: PLC0415  # of its own package
+
+    found = runs.read(lake)
+    for error in found.refused:
+        session.note(f"attention: {error.detail}; {error.action}")
+    records = found.records[-last:]
+    if session.as_json:
+        session.show_json([msgspec.to_builtins(each) for each in records])
+        return
+    if not records:
+        session.say(f"no run yet; the first one: ebbmq pipeline run --lake {lake}")
+        return
+    session.show_table(
+        ("RUN", "WHAT", "WHEN", ">TOOK", ">EVENTS", ">REJECTED", ">LOOKED AT", ">OF", ">ACTIONS",
+         ">REFUSED"),
+        (
+            (
+                each.run,
+                f"{each.kind}, full" if each.full else each.kind,
+                show_instant(each.started_at_ms),
+                show_duration(each.ended_at_ms - each.started_at_ms),
+                f"{each.events:,}",
+                f"{each.rejected:,}",
+                f"{each.looked_at:,}",
+                f"{each.messages:,}",
+                f"{sum(action.count for action in each.actions.values()):,}",
+                f"{len(each.refused):,}",
+            )
+            for each in records
+        ),
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""`ebbmq pipeline run | plan`: decisions for the whole fleet, once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli.spark import lake_option, require_spark, spark_options, spark_settings
+from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ebbmq.feed.runs import Record
+
+HOLD_DEFAULT = "1h"
+
+
+def _run_options(command: Any) -> Any:
+    for option in (
+        click.option("--full", is_flag=True, help="Look at everything, not only at what is due."),
+        click.option(
+            "--unbounded", is_flag=True, help="Plan as if every tier had room for everything."
+        ),
+        click.option(
+            "--hold",
+            "hold_ms",
+            type=duration_ms,
+            default=HOLD_DEFAULT,
+            show_default=True,
+            help="How long the advice holds.",
+        ),
+        spark_options,
+        lake_option,
+        common_options,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Check, count, recommend, plan and report, once.")
+@_run_options
+@pass_session
+def run(session: Session, /, **options: Any) -> None:
+    """Do everything once, from where the last run ended.
+
+    Checks what brokers told since, counts it by queue and hour, recommends decay factors, plans
+    copies and tiers within the room there is, and writes a report. Brokers take up plans and
+    factors from the lake, or by `ebbmq pipeline apply`. A run that is killed changes nothing for
+    the next one.
+
+    \b
+    Examples:
+      ebbmq pipeline run --lake /var/lib/ebbmq-lake
+      ebbmq pipeline run --lake /mnt/lake --master spark://head:7077 --full
+    """
+    record = _carry_out(session, "run", options)
+    if session.as_json:
+        session.show_json(msgspec.to_builtins(record))
+        return
+    session.say(
+        f"run {record.run}: {show_count(record.events, 'event')} read, "
+        f"{record.rejected:,} rejected, {record.missing:,} missing, "
+        f"{record.impossible:,} impossible"
+    )
+    _show_plan(session, record)
+    session.say(f"The report: {options['lake'] / 'reports' / 'latest.html'}")
+
+
+@click.command(short_help="Plan copies and tiers for the whole fleet.")
+@_run_options
+@pass_session
+def plan(session: Session, /, **options: Any) -> None:
+    """Plan which copies to add, drop and move, from the last snapshot of each broker.
+
+    Looks at messages that are due by their review, unless --full is given.
+
+    \b
+    Example:
+      ebbmq pipeline plan --lake /var/lib/ebbmq-lake
+    """
+    record = _carry_out(session, "run_plan", options)
+    if session.as_json:
+        session.show_json(msgspec.to_builtins(record))
+        return
+    _show_plan(session, record)
+
+
+def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
+    require_spark("the pipeline")
+    from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
+    from ebbmq_spark.session import spark_session  # noqa: PLC0415
+
+    arguments = running.Arguments(
+        options["lake"],
+        full=options["full"],
+        bounded=not options["unbounded"],
+        hold_ms=options["hold_ms"],
+    )
+    job: Callable[..., Record] = getattr(running, name)
+    with session.progress() as bar:
+        task = bar.add_task("starting Spark", total=len(running.STAGES))
+
+        def stage(doing: str) -> None:
+            bar.update(task, description=doing, completed=running.STAGES.index(doing))
+
+        with spark_session(spark_settings(options), "ebbmq pipeline") as spark:
+            record = job(spark, arguments, stage)
+    for note in record.notes:
+        session.note(f"attention: {note}")
+    for refused, why in record.refused.items():
+        session.note(f"attention: {refused} was not read: {why}")
+    return record
+
+
+def _show_plan(session: Session, record: Record) -> None:
+    took = show_duration(record.ended_at_ms - record.started_at_ms)
+    session.say(
+        f"plan {record.run}: looked at {record.looked_at:,} of "
+        f"{show_count(record.messages, 'message')} in {took}"
+    )
+    if record.actions:
+        session.show_table(
+            ("ACTION", ">MESSAGES", ">BYTES"),
+            (
+                (action.replace("_", " "), f"{each.count:,}", show_bytes(each.bytes))
+                for action, each in sorted(record.actions.items())
+            ),
+        )
+    else:
+        session.say("nothing to do: every message is kept as it should be")
+    session.say(f"cost a month: {record.cost_before:,.2f} before, {record.cost_after:,.2f} after")

@@ -1,0 +1,89 @@
+"""Runs of the pipeline: a small JSON file each, written last; what has none did not happen.
+
+A record says how far the run read (a watermark a node), so that the next one goes on from there,
+and what came of it, for people.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from ebbmq.feed.manifests import UnknownFeed
+
+RUNS: Final = "runs"
+FORMAT: Final = 1
+Kind = Literal["run", "plan", "stream"]
+
+
+class Read(msgspec.Struct, frozen=True, gc=False):
+    """How far a node's events were read: its last manifest, and the last number in it."""
+
+    boot: int
+    number: int
+    last_seq: int = 0
+
+
+class Action(msgspec.Struct, frozen=True, gc=False):
+    """What a plan asks for, of one kind."""
+
+    count: int
+    bytes: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was carried through."""
+
+    format: int = FORMAT
+    run: str
+    kind: Kind
+    started_at_ms: int
+    ended_at_ms: int
+    full: bool = False
+    #: Events read, and what was wrong with them.
+    events: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    impossible: int = 0
+    #: Messages in the snapshots, and how many of them were looked at.
+    messages: int = 0
+    looked_at: int = 0
+    actions: dict[str, Action] = {}
+    cost_before: float = 0.0
+    cost_after: float = 0.0
+    #: By name: why a file was not read; the next run tries it again.
+    refused: dict[str, str] = {}
+    read: dict[str, Read] = {}
+    #: The run that wrote the profiles and rates that hold: this one, or one before it.
+    counted: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def record_file(run: str) -> str:
+    """Where the record of a run is; names sort by instant."""
+    return f"{RUNS}/{run}.json"
+
+
+def encode(record: Record) -> bytes:
+    """A record as it is stored."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1)
+
+
+def decode(stored: bytes, name: str) -> Record:
+    """Read a record.
+
+    Raises:
+        UnknownFeed: it is none, or of a format that is not known here.
+    """
+    try:
+        head = msgspec.json.decode(stored, type=dict[str, object])
+        if head.get("format") == FORMAT:
+            return msgspec.json.decode(stored, type=Record)
+    except msgspec.DecodeError as error:
+        raise UnknownFeed(f"{name} is no record of a run: {error}", "remove it") from error
+    raise UnknownFeed(
+        f"{name} is of format {head.get('format')!r}, this version reads {FORMAT}",
+        "use the newer version that wrote it",
+    )

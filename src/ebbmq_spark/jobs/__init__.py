@@ -1,0 +1,1 @@
+"""Jobs of the pipeline: read, transform, write; each can be killed anywhere and begun again."""

@@ -1,0 +1,250 @@
+"""The report as one HTML page that needs nothing else: no script, no font, no picture from afar."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.limits import GIB, KIB, MIB
+from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ebbmq_spark.jobs.reporting import Figures
+
+_AGES: Final = (
+    "up to 1 min", "up to 10 min", "up to 1 h", "up to 6 h", "up to 1 day", "up to 1 week", "older",
+)  # fmt: skip
+_GROUPS: Final = (("high", 8, 10), ("middle", 4, 7), ("low", 1, 3))
+_ACTIONS: Final = {
+    "repair": "make a copy that is missing",
+    "promote": "to a faster tier",
+    "add_copy": "one copy more",
+    "move": "to the tier of its age",
+    "archive": "to the archive",
+    "drop_copy": "copies beyond the target go",
+}
+
+
+@cache
+def _style() -> str:
+    return resources.files("ebbmq_spark.jobs").joinpath("page.css").read_text()
+
+
+def html(told: Figures) -> str:
+    """The whole page."""
+    cards = [
+        _card("Backlog by age and importance", _backlog(told)),
+        _card("Bytes and cost by tier", _tiers(told)),
+        _card("What left without being done", _losses(told)),
+        _card("What the last plan changes", _plan(told)),
+        _card("How long leases last", _latencies(told), "card wide"),
+        _card("Recommended decay factors", _rates(told)),
+        _card("What to look at", _attention(told)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>EbbMQ: {escape(told.lake)}</title><style>{_style()}</style></head><body>"
+        f"<h1>What the fleet holds</h1><p>{_when(told)}</p>"
+        f'<div class="tiles">{_tiles(told)}</div>'
+        f'<div class="cards">{"".join(cards)}</div></body></html>\n'
+    )
+
+
+def _card(title: str, inside: str, kind: str = "card") -> str:
+    return f'<section class="{kind}"><h2>{escape(title)}</h2>{inside}</section>'
+
+
+def _when(told: Figures) -> str:
+    record = told.record
+    when = f"run {escape(record.run)}, {_instant(record.ended_at_ms)}" if record else "no run yet"
+    nodes = ", ".join(told.nodes) or "none with a snapshot"
+    return f"Lake {escape(told.lake)}; {when}; nodes: {escape(nodes)}."
+
+
+def _tiles(told: Figures) -> str:
+    messages = sum(count for count, _ in told.backlog.values())
+    size = sum(held for _, held in told.backlog.values())
+    tiles = [("messages", f"{messages:,}", ""), ("in bodies", _bytes(size), "")]
+    record = told.record
+    if record is not None:
+        change = record.cost_after - record.cost_before
+        kind = "down" if change < 0 else ""
+        shown = f"{record.cost_before:,.2f} → {record.cost_after:,.2f}"
+        actions = sum(each.count for each in record.actions.values())
+        tiles += [
+            ("cost a month, with the plan", shown, kind),
+            ("actions planned", f"{actions:,}", ""),
+            ("events since the last run", f"{record.events:,}", ""),
+            ("of them rejected or missing", f"{record.rejected + record.missing:,}", ""),
+        ]
+    return "".join(
+        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+        for name, value, kind in tiles
+    )
+
+
+def _backlog(told: Figures) -> str:
+    if not told.backlog:
+        return _none("no messages in any snapshot")
+    rows = []
+    for age, label in enumerate(_AGES):
+        segments, all_of_it = [], 0
+        for colour, low, high in _GROUPS:
+            count = sum(told.backlog.get((age, each), (0, 0))[0] for each in range(low, high + 1))
+            all_of_it += count
+            title = f"{label}, importance {low} to {high}: {count:,}"
+            segments.append(Segment(count, colour, title))
+        rows.append(Bar(label, segments, f"{all_of_it:,}" if all_of_it else ""))
+    keys = ((colour, f"importance {low}-{high}") for colour, low, high in _GROUPS)
+    return _keys(keys) + bars(rows, "messages by age and importance")
+
+
+def _tiers(told: Figures) -> str:
+    if not told.tiers:
+        return _none("no node says what devices it has")
+    rows = []
+    for name, tier in told.tiers.items():
+        free = max(0, tier.capacity_bytes - tier.used_bytes)
+        segments = [
+            Segment(tier.used_bytes, "used", f"{name}: {_bytes(tier.used_bytes)} used"),
+            Segment(free, "room", f"{name}: {_bytes(free)} free"),
+        ]
+        share = tier.used_bytes / tier.capacity_bytes if tier.capacity_bytes else 0.0
+        rows.append(Bar(name, segments, f"{_bytes(tier.used_bytes)}, {share:.0%}"))
+    table = _table(
+        ("tier", ">used", ">of", ">a GiB and month", ">a month"),
+        (
+            (
+                name, _bytes(tier.used_bytes), _bytes(tier.capacity_bytes), f"{tier.price:,.3g}",
+                f"{tier.cost:,.2f}",
+            )
+            for name, tier in told.tiers.items()
+        ),
+    )  # fmt: skip
+    return _keys((("used", "used"), ("room", "free"))) + bars(rows, "bytes by tier") + table
+
+
+def _losses(told: Figures) -> str:
+    if not told.losses:
+        return _none("nothing went stale, expired or was dead-lettered in the hours shown")
+    rows = []
+    for event, reason, count in told.losses[:12]:
+        what = event.replace("_", " ")
+        label = what if not reason or reason == event else f"{what}: {reason}"
+        rows.append(Bar(label, [Segment(count, "high", f"{label}: {count:,}")], f"{count:,}"))
+    return "<p>Stale, expired and dead letters by reason, over the last two days.</p>" + bars(
+        rows, "messages that left by reason"
+    )
+
+
+def _latencies(told: Figures) -> str:
+    if not told.latencies:
+        return _none("no lease ended in the hours shown")
+    span = (
+        min(each.hour_ms for each in told.latencies),
+        max(each.hour_ms for each in told.latencies),
+    )
+    out = []
+    for queue in dict.fromkeys(each.queue for each in told.latencies):
+        own = [each for each in told.latencies if each.queue == queue]
+        drawn = lines(
+            [
+                Line([(each.hour_ms, each.p95_ms) for each in own], "p95", "95 of 100"),
+                Line([(each.hour_ms, each.p50_ms) for each in own], "p50", "half"),
+            ],
+            span,
+            f"how long leases of {queue} last",
+            (_hour(span[0]), _hour(span[1])),
+        )
+        leases = sum(each.samples for each in own)
+        worst = milliseconds(max(each.p95_ms for each in own))
+        said = f"<p>{leases:,} leases, worst hour {worst}</p>"
+        out.append(f"<div><h3>{escape(queue)}</h3>{said}{drawn}</div>")
+    keys = _keys((("p50", "half are shorter"), ("p95", "95 of 100 are shorter")))
+    return f'{keys}<div class="many">{"".join(out)}</div>'
+
+
+def _plan(told: Figures) -> str:
+    if not told.planned:
+        return _none("nothing: every message is kept as it should be")
+    return _table(
+        ("action", "", "from", "to", ">messages", ">written", ">freed"),
+        (
+            (
+                each.action.replace("_", " "), _ACTIONS.get(each.action, ""),
+                each.from_tier or "-", each.to_tier or "-", f"{each.times:,}",
+                _bytes(each.bytes), _bytes(each.freed_bytes),
+            )
+            for each in told.planned
+        ),
+    )  # fmt: skip
+
+
+def _rates(told: Figures) -> str:
+    if not told.rates:
+        return _none("no queue adapts its decay rates, or nothing was leased")
+    rows = ((each.queue, f"{each.factor:.3g}", each.reason) for each in told.rates)
+    return _table(("queue", ">factor", "why"), rows)
+
+
+def _attention(told: Figures) -> str:
+    record = told.record
+    if record is None:
+        return _none("ebbmq pipeline run --lake DIR has not been run yet")
+    found = [*record.notes, *(f"{name}: {why}" for name, why in record.refused.items())]
+    for count, what in (
+        (record.rejected, "events could not be used; they are below events/_rejected"),
+        (record.missing, "events were left out by a node, or lost with it"),
+        (record.duplicates, "events were told twice"),
+        (record.impossible, "events cannot have happened after what was told before"),
+    ):
+        if count:
+            found.append(f"{count:,} {what}")
+    if not found:
+        return _none("nothing")
+    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found)}</ul>"
+
+
+def _keys(of: Iterable[tuple[str, str]]) -> str:
+    marks = "".join(f'<i class="key {colour}"></i>{escape(name)}' for colour, name in of)
+    return f"<p>{marks}</p>"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    kinds = ['class="number"' if name.startswith(">") else "" for name in names]
+    head = "".join(
+        f"<th {kind}>{escape(name.removeprefix('>'))}</th>"
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td {kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _none(text: str) -> str:
+    return f'<p class="none">{escape(text)}</p>'
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _hour(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, tz=UTC).strftime("%d %b %H:00")

@@ -1,0 +1,121 @@
+"""The plan job: snapshots and parameters in, actions for brokers out.
+
+Incremental by what the snapshots say: a broker writes down when there will be something to do with
+a message (`review_at_ms`), at once if it is not kept as it should be, and has messages in that
+order. So a run reads the rows that are due and skips the others, needs no memory of earlier runs,
+and leaves out nothing that a full one would find (ADR 0024).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F
+
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.runs import Action
+from ebbmq.feed.snapshots import CATALOG
+from ebbmq.limits import GIB
+from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.lake import read_table
+from ebbmq_spark.transforms.plans import as_plan, due, judged, within_capacity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq_spark.jobs.fleet import Fleet
+    from ebbmq_spark.jobs.writing import Output
+
+#: How long advice holds unless the caller says otherwise.
+HOLD_MS: Final = 3_600_000
+
+
+class Total(NamedTuple):
+    """Actions of a kind between two tiers."""
+
+    action: str
+    from_tier: str | None
+    to_tier: str | None
+    times: int
+    bytes: int
+    freed_bytes: int
+
+
+class Planned(NamedTuple):
+    """What came of planning."""
+
+    messages: int
+    looked_at: int
+    actions: dict[str, Action]
+    cost_before: float
+    cost_after: float
+    totals: list[Total]
+
+
+def plan(
+    spark: SparkSession,
+    fleet: Fleet,
+    output: Output,
+    *,
+    full: bool = False,
+    bounded: bool = True,
+    hold_ms: int = HOLD_MS,
+) -> Planned:
+    """Plan for a fleet and write the plan.
+
+    Args:
+        spark: where to run.
+        fleet: the snapshots to plan for.
+        output: where to write to.
+        full: look at every message, not only at those that are due.
+        bounded: keep within the room of each tier.
+        hold_ms: how long the advice holds.
+    """
+    catalog = read_table(spark, CATALOG, fleet.files)
+    if not full:
+        catalog = due(catalog, fleet.latest_ms)
+    looked_at = fleet.rows if full else catalog.count()
+    # What was decided for a node is dated by its clock.
+    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), hold_ms)
+    if bounded:
+        chosen = within_capacity(chosen, fleets.capacity(spark, fleet))
+    parts = output.write(PLANS, chosen)
+    written = read_table(spark, PLANS, [str(output.root.resolve() / part.path) for part in parts])
+    totals = summary(written)
+    output.publish(PLANS, parts)
+    tiers = fleets.tiers(fleet)
+    before = sum(tier.cost for tier in tiers.values())
+    prices = {name: tier.price for name, tier in tiers.items()}
+    after = before + _change(totals, prices)
+    return Planned(fleet.rows, looked_at, _by_action(totals), before, after, totals)
+
+
+def summary(written: DataFrame) -> list[Total]:
+    """What a plan asks for: a few rows, whatever its size."""
+    rows = (
+        written.groupBy("action", "from_tier", "to_tier")
+        .agg(
+            F.count("*").alias("times"),
+            F.sum("bytes").alias("bytes"),
+            F.sum(F.coalesce("freed_bytes", F.lit(0))).alias("freed_bytes"),
+        )
+        .collect()
+    )
+    return sorted((Total(*row) for row in rows), key=lambda each: (each.action, -each.times))
+
+
+def _by_action(totals: list[Total]) -> dict[str, Action]:
+    found: dict[str, Action] = {}
+    for each in totals:
+        known = found.get(each.action, Action(0, 0))
+        # Of what only goes, nothing is written: what it frees says how much it is.
+        size = each.freed_bytes if each.action == "drop_copy" else each.bytes
+        found[each.action] = Action(known.count + each.times, known.bytes + size)
+    return found
+
+
+def _change(totals: list[Total], prices: dict[str, float]) -> float:
+    """What the actions change of the cost of a month."""
+    added = sum(each.bytes * prices.get(each.to_tier or "", 0.0) for each in totals)
+    freed = sum(each.freed_bytes * prices.get(each.from_tier or "", 0.0) for each in totals)
+    return (added - freed) / GIB

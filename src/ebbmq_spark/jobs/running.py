@@ -1,0 +1,205 @@
+"""`pipeline run` and `pipeline plan`: everything once, from where the last one ended.
+
+Tables become visible one by one, the record of the run comes last, and only it is what the next run
+goes on from. So a run that is killed counts nothing twice and leaves nothing out; what it already
+published (a plan, rates) is advice that stands by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from pyspark.errors import PySparkException
+
+from ebbmq.errors import ClientError
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.rates import RATES
+from ebbmq.feed.runs import Record
+from ebbmq_spark.jobs import events, fleet, history, reporting, writing
+from ebbmq_spark.jobs.plan import HOLD_MS, plan
+from ebbmq_spark.jobs.writing import Output
+from ebbmq_spark.lake import read_table
+from ebbmq_spark.transforms import quality
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ebbmq.feed.runs import Kind
+    from ebbmq_spark.jobs.plan import Total
+
+
+class JobFailed(ClientError):
+    """Spark did not carry a job through."""
+
+    code = "job_failed"
+
+
+class Arguments(NamedTuple):
+    """What a run is to do."""
+
+    lake: Path
+    #: Look at every message and every event that is there, also where a run before this one did.
+    full: bool = False
+    #: Keep within the room of each tier.
+    bounded: bool = True
+    #: How long plans and rates hold.
+    hold_ms: int = HOLD_MS
+
+
+_NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after")
+STAGES = ("reading", "checking", "counting", "judging", "planning", "reporting")
+
+
+def run(
+    spark: SparkSession, arguments: Arguments, stage: Callable[[str], None] = lambda name: None
+) -> Record:
+    """Do all of it once: check what was told, count it, recommend rates, plan, report.
+
+    Args:
+        spark: where to run.
+        arguments: what to do.
+        stage: is told what is being done, one of STAGES.
+
+    Raises:
+        UnknownFeed: there is no lake.
+        PipelineBusy: another run is at work on it.
+        JobFailed: Spark did not carry it through; nothing counts as done.
+    """
+    with _begun(spark, arguments, "run", stage) as begun:
+        begun.read_events()
+        begun.plan()
+        begun.report()
+        return begun.end()
+
+
+def run_plan(
+    spark: SparkSession, arguments: Arguments, stage: Callable[[str], None] = lambda name: None
+) -> Record:
+    """Plan alone, as `run` does.
+
+    Raises:
+        UnknownFeed: there is no lake.
+        PipelineBusy: another run is at work on it.
+        JobFailed: Spark did not carry it through; nothing counts as done.
+    """
+    with _begun(spark, arguments, "plan", stage) as begun:
+        begun.plan()
+        return begun.end()
+
+
+class _Run:
+    """One run, from the lock to its record."""
+
+    def __init__(
+        self, spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
+    ) -> None:
+        self._spark = spark
+        self._arguments = arguments
+        self._root = root = arguments.lake
+        self._stage = stage
+        self._totals: list[Total] | None = None
+        at_ms = _now_ms()
+        self._output = Output(root, history.run_name(at_ms), at_ms)
+        self._fleet = fleet.read(root, at_ms)
+        self._record = Record(
+            run=self._output.run,
+            kind=kind,
+            started_at_ms=at_ms,
+            ended_at_ms=at_ms,
+            full=arguments.full,
+            refused={name: error.detail for name, error in self._fleet.refused.items()},
+            notes=tuple(self._fleet.notes),
+        )
+
+    def read_events(self) -> None:
+        """Check, count and judge what was told since the last run."""
+        spark, output = self._spark, self._output
+        last = None if self._arguments.full else history.read(self._root).last("run")
+        unread = events.unread(self._root, last)
+        refused = {**self._record.refused, **unread.refused}
+        self._note(refused=refused, read=unread.read, counted=last.counted if last else None)
+        if not unread.files:
+            return
+        told = read_table(spark, EVENTS, unread.files)
+        self._stage("checking")
+        checked = events.check(told, output)
+        sound = quality.usable(told)
+        self._stage("counting")
+        events.count(spark, sound, last, output)
+        self._stage("judging")
+        queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
+        events.judge(spark, sound, queues, last, output, hold_ms=hold_ms)
+        checked = checked._replace(missing=checked.missing + unread.missing)
+        self._note(**checked._asdict(), counted=output.run)
+
+    def plan(self) -> None:
+        """Write the plan."""
+        self._stage("planning")
+        told = self._arguments
+        planned = plan(
+            self._spark,
+            self._fleet,
+            self._output,
+            full=told.full,
+            bounded=told.bounded,
+            hold_ms=told.hold_ms,
+        )
+        self._totals = planned.totals
+        self._note(**{name: getattr(planned, name) for name in _NOTED})
+
+    def report(self) -> None:
+        """Write the page for people."""
+        self._stage("reporting")
+        self._note(ended_at_ms=_now_ms())
+        figures = reporting.figures(
+            self._spark, self._root, self._fleet, self._record, self._totals
+        )
+        reporting.keep(self._root, self._record.run, figures)
+
+    def end(self) -> Record:
+        """Let the run count, and clear away what it makes superfluous."""
+        self._note(ended_at_ms=_now_ms())
+        self._output.end(self._record)
+        for table in (PLANS, RATES):
+            writing.sweep(self._root, table, writing.RUNS_KEPT)
+        writing.sweep(self._root, PROFILES, writing.WHOLE_KEPT)
+        writing.sweep_records(self._root)
+        return self._record
+
+    def _note(self, **changes: object) -> None:
+        self._record = msgspec.structs.replace(self._record, **changes)
+
+
+@contextlib.contextmanager
+def _begun(
+    spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
+) -> Iterator[_Run]:
+    with history.only_one(arguments.lake, "run"):
+        stage("reading")
+        try:
+            yield _Run(spark, arguments, kind, stage)
+        except PySparkException as error:
+            raise failed(error) from error
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def failed(error: Exception) -> JobFailed:
+    """What Spark said, for people."""
+    lines = str(error).strip().splitlines()
+    first = lines[0][:300] if lines else type(error).__name__
+    return JobFailed(
+        f"Spark did not carry it through: {first}",
+        "nothing counts as done, so run it again; if a file went away meanwhile, brokers write "
+        "snapshots faster than this reads them: raise feed.snapshot_every_ms",
+    )

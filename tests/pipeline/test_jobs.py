@@ -1,0 +1,163 @@
+"""Jobs of the pipeline end to end, on feeds that real brokers wrote."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq import Message, QueueSpec
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.rates import RATES
+from ebbmq_spark.jobs import history
+from ebbmq_spark.jobs.history import PipelineBusy
+from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.transforms.profiles import KEY
+from tests.feeds import manifests_of
+from tests.pipeline.lakes import DAY_MS, FADING, Node, counted, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def profile_of(lake: Path) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for row in rows(lake, PROFILES):
+        key = row["node"], row["event"]
+        found[key] = found.get(key, 0) + row["count"]
+    return found
+
+
+def test_a_run_counts_judges_plans_and_reports(spark: SparkSession, tmp_path: Path) -> None:
+    with Node(tmp_path, "a") as node:
+        node.work(took_ms=4_000)
+        node.clock.advance(20 * DAY_MS)
+    first = run(spark, Arguments(tmp_path / "lake", bounded=False))
+    assert (first.events, first.rejected, first.impossible, first.missing) == (30, 0, 0, 0)
+    assert (first.messages, first.looked_at) == (16, 16)
+    assert first.actions["archive"].count == 16
+    assert first.cost_after < first.cost_before
+    assert profile_of(tmp_path / "lake") == {
+        ("a", "published"): 20, ("a", "leased"): 5, ("a", "acked"): 4, ("a", "retried"): 1,
+    }  # fmt: skip
+    (rate,) = rows(tmp_path / "lake", RATES)
+    assert (rate["queue"], rate["factor"], rate["samples"]) == ("orders", 2.0, 5)
+    page = (tmp_path / "lake" / "reports" / "latest.html").read_text()
+    assert "orders" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert [each.run for each in history.read(tmp_path / "lake").records] == [first.run]
+
+
+def test_the_next_run_reads_only_what_is_new_and_ends_up_with_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.work()
+        node.clock.advance(10)
+        one = run(spark, Arguments(lake))
+        node.work()
+        with Node(tmp_path, "b") as other:
+            other.work(took_ms=5_000)
+    two = run(spark, Arguments(lake))
+    three = run(spark, Arguments(lake))
+    assert (one.events, two.events, three.events) == (30, 60, 0)
+    assert three.counted == two.run
+    found = {key: dict(row) for row in rows(lake, PROFILES) for key in [key_of(row)]}
+    run(spark, Arguments(lake, full=True))
+    whole = {key: dict(row) for row in rows(lake, PROFILES) for key in [key_of(row)]}
+    for name in ("count", "bytes", "samples", "p50_ms", "p99_ms"):
+        assert {key: row[name] for key, row in found.items()} == {
+            key: row[name] for key, row in whole.items()
+        }
+    assert profile_of(lake)["b", "published"] == 20
+    assert profile_of(lake)["a", "published"] == 40
+
+
+def key_of(row: dict[str, object]) -> tuple[object, ...]:
+    return tuple(row[name] for name in KEY)
+
+
+def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path) -> None:
+    lake, grows = tmp_path / "lake", QueueSpec("grows", max_replicas=2, score_per_day=4.0)
+    with Node(tmp_path, "a") as node:
+        for queue in (FADING, grows, QueueSpec("plain")):
+            node.broker.declare(queue)
+        for _ in range(12):
+            for queue in ("orders", "grows", "plain"):
+                node.broker.publish(queue, [Message(b"x", replicas=1 + n % 2) for n in range(4)])
+            node.broker.peek("orders", count=3, counted=True)
+            node.clock.advance(2 * DAY_MS)
+        for queue in ("orders", "grows", "plain"):
+            node.broker.publish(queue, [Message(b"young")])
+    due = run_plan(spark, Arguments(lake, bounded=False))
+    some = sorted((row["message_id"], row["action"], row["target"]) for row in rows(lake))
+    full = run_plan(spark, Arguments(lake, bounded=False, full=True))
+    every = sorted((row["message_id"], row["action"], row["target"]) for row in rows(lake))
+    assert some == every
+    assert 0 < due.looked_at < full.looked_at == 147
+    assert counted(due) == counted(full)
+    assert set(counted(full)) >= {"add_copy", "move", "archive", "repair"}
+
+
+def test_a_lake_without_anything_in_it_is_no_fault(spark: SparkSession, tmp_path: Path) -> None:
+    record = run(spark, Arguments(tmp_path))
+    assert (record.events, record.messages, record.actions) == (0, 0, {})
+    with pytest.raises(UnknownFeed, match="no lake"):
+        run(spark, Arguments(tmp_path / "nowhere"))
+
+
+def test_what_cannot_be_read_is_named_and_read_once_it_can_be(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.work()
+        node.clock.advance(10)
+        node.work()
+    torn = lake / manifests_of(lake, EVENTS)[0].parts[0].path
+    kept = torn.read_bytes()
+    torn.write_bytes(kept[:-9])
+    first = run(spark, Arguments(lake))
+    (why,) = first.refused.values()
+    assert "bytes instead of" in why
+    torn.write_bytes(kept)
+    # What a killed run left is not seen, and goes.
+    left = lake / "plans" / "run=20000101T000000000Z"
+    shutil.copytree(lake / "plans" / f"run={first.run}", left)
+    second = run(spark, Arguments(lake))
+    assert first.events + second.events == 60
+    assert second.refused == {}
+    assert profile_of(lake)["a", "published"] == 40
+    assert not left.exists()
+    assert (lake / "plans" / f"run={first.run}").is_dir()
+
+
+def test_a_clock_that_is_wrong_does_not_make_messages_old(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    for name, start_ms in (("behind", 1_000_000_000_000), ("ahead", 2_500_000_000_000)):
+        with Node(tmp_path, name, start_ms) as node:
+            node.work()
+            node.clock.advance(7 * DAY_MS)
+    record = run_plan(spark, Arguments(lake, full=True))
+    assert len(record.notes) == 2
+    for row in rows(lake):
+        start = 1_000_000_000_000 if row["node"] == "behind" else 2_500_000_000_000
+        assert 7 * DAY_MS <= row["decided_at_ms"] - start < 8 * DAY_MS
+        assert row["reason"].startswith("decay score 70.")
+
+
+def test_two_runs_at_once_are_one_too_many(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        history.only_one(tmp_path, "run"),
+        pytest.raises(PipelineBusy, match=r"process \d+ is at work"),
+    ):
+        run(spark, Arguments(tmp_path))

@@ -75,6 +75,9 @@ class MoodyFile:
         self._moods.before(writing=True)
         return self._file.write(offset, chunks)
 
+    def put(self, offset: int, data: bytes) -> None:
+        self.write(offset, [data])
+
     def sync(self) -> None:
         self._moods.before(writing=True)
         self._file.sync()

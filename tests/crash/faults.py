@@ -83,6 +83,9 @@ class FaultyFile:
         self._trigger.strike()
         return len(data)
 
+    def put(self, offset: int, data: bytes) -> None:
+        self.write(offset, [data])
+
     def sync(self) -> None:
         with Strike(self._trigger, "sync", self._name):
             self._file.sync()

@@ -97,6 +97,18 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
         for seq in alive:
             self.take(seq, leased)
 
+    @rule(times=st.sampled_from([1, 2, 5, 70, 200]), leased=st.sampled_from([True, True, False]))
+    def pop_one(self, times, leased):
+        expected = iter(self.delivery())
+        for _ in range(times):
+            seq = self.order.pop_one(self.now_ms)
+            if seq < 0:
+                assert not self.waiting
+                return
+            if seq in self.waiting:
+                assert seq == next(expected)
+                self.take(seq, leased)
+
     def take(self, seq, leased):
         message = self.waiting.pop(seq)
         if leased:

@@ -49,6 +49,14 @@ class RingAgainstList(RuleBasedStateMachine):
         assert self.ring.pop_many(n) == self.rows[:n]
         del self.rows[:n]
 
+    @rule(n=counts, back=st.integers(0, 60))
+    def take_some(self, n, back):
+        taken = self.ring.take_some(n)
+        assert taken == self.rows[: len(taken)]
+        back = min(back, len(taken))
+        self.ring.give_back(back)
+        del self.rows[: len(taken) - back]
+
     @rule(n=counts)
     def pop_array(self, n):
         assert self.ring.pop_array(n).tolist() == self.rows[:n]

@@ -84,6 +84,19 @@ class Run:
         #: The instant at which each row leaves the band; read when the first of them may have.
         self.crosses: npt.NDArray[np.int64] | None = None
 
+    def take_below(self, limit: int, count: int) -> list[int]:
+        """Take up to `count` rows below a limit, but never the last one there is."""
+        end = min(self.at + count, len(self.seqs) - 1)
+        taken = self.seqs[self.at : end].tolist()
+        if taken and taken[-1] >= limit:
+            del taken[bisect_left(taken, limit) :]
+        self.at += len(taken)
+        return taken
+
+    def give_back(self, count: int) -> None:
+        """Undo the taking of rows; nothing else was taken since."""
+        self.at -= count
+
     def rest(self) -> Seqs:
         """The rows that were not taken yet."""
         return np.frombuffer(self.seqs, dtype=np.uint64)[self.at :].copy()

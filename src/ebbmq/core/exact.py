@@ -296,6 +296,11 @@ class ExactOrder:
         # What is left of the source is no better than before: its key still holds.
         return -1 if worst is None else worst.pop_last()
 
+    def pop_one(self, now_ms: int) -> int:
+        """Take the row delivered next, which may be a ghost; -1 if there is none."""
+        found = self.pop(1, now_ms)
+        return found[0] if found else -1
+
     def pop_oldest(self, now_ms: int) -> int:
         """Take the row that was published first, -1 if there is none."""
         best, chosen = NEVER, None

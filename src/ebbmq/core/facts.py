@@ -51,6 +51,8 @@ ADVISED: Final = 14
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")
 GRANT_RUN: Final = Struct("<QII")
+#: The payload of a GRANT of one message without a name.
+GRANT_ONE: Final = Struct("<QIIQHHIQII")
 GRANT_RUN_DTYPE: Final = np.dtype([("first", "<u8"), ("rows", "<u4"), ("generation", "<u4")])
 ACK_RUN: Final = Struct("<QII")
 GROUP_HEAD: Final = Struct("<II")

@@ -31,7 +31,7 @@ from ebbmq.core.block import (
 from ebbmq.core.grants import MANY, is_sorted
 from ebbmq.core.happened import ACKED, RELEASED, Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
-from ebbmq.core.row import ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
+from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
 from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ TOKEN_DTYPE: Final = np.dtype(
     [("pid", ">u4"), ("seq", ">u8"), ("generation", ">u4"), ("epoch", ">u4"), ("nonce", ">u4")]
 )
 Token = tuple[int, int, int, int, int]
+#: What an ack looks at: state, flags, importance; due, place; segment; length; generation, nonce.
+_HELD: Final = Struct("<BBB21xQQI4xI4xII")
+assert _HELD.size == ROW.size
+_unpack_held: Final = _HELD.unpack_from
+_ROW_BYTES: Final = ROW.size
 #: A token as words of 32 bits: the partition is the first.
 _SEQ_HIGH: Final = 1
 _SEQ_LOW: Final = 2
@@ -109,32 +114,37 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         at = page.thin.get(at, -1)
         if at < 0:
             return False
-    row = ROW.unpack_from(page.buffer, at)
+    state, flags, importance, due, place, segment, length, granted, drawn = _unpack_held(
+        page.buffer, at
+    )
     if (
-        row[0] != LEASED
-        or row[14] != nonce
-        or row[13] != generation
-        or row[8] >> HIGH != epoch
-        or row[7] & LOW48 <= now_ms
+        drawn != nonce
+        or granted != generation
+        or state != LEASED
+        or place >> HIGH != epoch
+        or due & LOW48 <= now_ms
     ):
         return False
-    if partition.adapt is not None or partition.granted_at or partition.tell is not None:
+    if partition.tell is not None or partition.granted_at or partition.adapt is not None:
+        row = ROW.unpack_from(page.buffer, at)
         duration_ms = partition.observe(seq, row, now_ms)
         partition.tell_end(ACKED, seq, row, now_ms, (duration_ms, 0))
-    if row[1] > 1 or partition.accesses.rates:
-        partition.forget(seq, row)
-    partition.by_importance[row[2]] -= 1
-    partition.body_bytes -= row[11]
-    if not row[1] & (SHARED | ELSEWHERE):
-        partition.ledger[row[9]] -= row[11] + 64
-    elif row[1] & ELSEWHERE:
-        partition.ledger[row[9]] -= 64
+    if flags > DURABLE or partition.accesses.rates:
+        partition.forget(seq, ROW.unpack_from(page.buffer, at))
+        if not flags & SHARED:
+            partition.ledger[segment] -= rows.log_bytes(flags, length)
+        elif flags & ELSEWHERE:
+            partition.ledger[segment] -= _ROW_BYTES
+    else:
+        partition.ledger[segment] -= length + _ROW_BYTES
+    partition.by_importance[importance] -= 1
+    partition.body_bytes -= length
     partition.depth[LEASED] -= 1
     partition.totals["acked"] += 1
     page.buffer[at] = FREE
-    page.live -= 1
+    page.live = live = page.live - 1
     page.dirty = True
-    if page.live <= THIN_BELOW:
+    if live <= THIN_BELOW:
         index.tidy(page)
     return True
 

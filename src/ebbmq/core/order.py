@@ -12,6 +12,9 @@ one, and the head of the highest band is checked against the clock before it is 
 the same work ahead of time, in slices, so that a lease after a quiet hour is not the one that pays.
 A displaced row crosses only when it surfaces.
 
+Who takes rows one by one gets them from the front: some that are known to come next. They are put
+back where they were as soon as anything else is asked, or told that could come before them.
+
 Invariants:
 1. Only rows that are READY and open to lease are in here; a row that died meanwhile is a ghost
    which the partition skips.
@@ -19,6 +22,7 @@ Invariants:
 3. A bit of `_mask` is set for every band that has a line, a run or displaced rows.
 4. Every line with rows that can leave, and every such run, has an entry in `_crossings`: early
    perhaps, never late; there is one for a (band, class) at most.
+5. Rows at the front come before all others until `_front_until_ms`; their source is not empty.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from ebbmq.core.band import Band, Line
+from ebbmq.core.band import Band, Line, Run
 from ebbmq.core.classes import NEVER, Classes, OrderClass
 from ebbmq.core.exact import ExactOrder
 from ebbmq.core.row import HIGH, LOW48, READY
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.core.index import Index
+    from ebbmq.core.ring import Ring
 
     Seqs = npt.NDArray[np.uint64]
 
@@ -50,6 +55,8 @@ _FEW_ROWS: Final = 4
 _SLICE: Final = 256
 _SHORT_SLICE: Final = 32
 _CHUNK: Final = 4_096
+#: So many rows are taken to the front for those who take one at a time.
+_FRONT_ROWS: Final = 64
 _LOW48: Final = np.uint64(LOW48)
 
 
@@ -64,6 +71,9 @@ class Order(Protocol):
 
     def pop(self, count: int, now_ms: int) -> list[int]:
         """Take up to `count` rows in delivery order; ghosts may be among them."""
+
+    def pop_one(self, now_ms: int) -> int:
+        """Take the row delivered next, which may be a ghost; -1 if there is none."""
 
     def pop_oldest(self, now_ms: int) -> int:
         """Take the row with the smallest place of any band, -1 if there is none."""
@@ -103,6 +113,11 @@ class BandedOrder:
         self._crossings: list[tuple[int, int, int]] = []
         self._watched: set[tuple[int, int]] = set()
         self._spare: list[Line] = []
+        #: Rows that are delivered next, one by one, the last of them first.
+        self._front: list[int] = []
+        self._front_source: Run | Ring | None = None
+        self._front_band = 0
+        self._front_until_ms = 0
 
     def _band(self, number: int) -> Band:
         while len(self._bands) <= number:
@@ -112,6 +127,8 @@ class BandedOrder:
     def extend(self, known: OrderClass, first: int, count: int, place: int, at_ms: int) -> None:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""
         top = known.top
+        if self._front and top > self._front_band:
+            self._put_back()
         if top < len(self._bands):
             band = self._bands[top]
             line = band.lines.get(known.number)
@@ -145,6 +162,8 @@ class BandedOrder:
         row = self._index.read(seq)
         assert row is not None
         number = self._effective_band(row, now_ms)
+        if self._front and number >= self._front_band:
+            self._put_back()
         self._band(number).push_displaced(place, seq)
         self._mask |= 1 << number
 
@@ -157,6 +176,8 @@ class BandedOrder:
 
     def pop(self, count: int, now_ms: int) -> list[int]:
         """Take up to `count` rows in delivery order; ghosts may be among them."""
+        if self._front:
+            self._put_back()
         out: list[int] = []
         while self._mask and len(out) < count:
             band = self._bands[self._mask.bit_length() - 1]
@@ -167,6 +188,44 @@ class BandedOrder:
                     continue
             self._serve(band, count, now_ms, out)
         return out
+
+    def pop_one(self, now_ms: int) -> int:
+        """Take the row delivered next, which may be a ghost; -1 if there is none."""
+        if self._front and now_ms < self._front_until_ms:
+            return self._front.pop()
+        self._put_back()
+        if not self._mask:
+            return -1
+        self._look_ahead(self._bands[self._mask.bit_length() - 1], now_ms)
+        if self._front:
+            return self._front.pop()
+        found = self.pop(1, now_ms)
+        return found[0] if found else -1
+
+    def _look_ahead(self, band: Band, now_ms: int) -> None:
+        """Take rows to the front that nothing but what is told to this order can come before."""
+        if band.displaced is not None:
+            return
+        run = band.run
+        if run is not None:
+            first = band.heads[0][0] if band.heads else NEVER
+            if run.cross_at > now_ms and run.seqs[run.at] < first:
+                self._front = run.take_below(first, _FRONT_ROWS)
+                self._front_source, self._front_until_ms = run, run.cross_at
+        elif len(band.heads) == 1:
+            line = band.heads[0][1]
+            if line.cross_at > now_ms:
+                self._front = line.ring.take_some(_FRONT_ROWS)
+                self._front_source, self._front_until_ms = line.ring, line.cross_at
+        self._front_band = band.number
+        self._front.reverse()
+
+    def _put_back(self) -> None:
+        """Leave what is at the front where it was taken from."""
+        if self._front:
+            assert self._front_source is not None
+            self._front_source.give_back(len(self._front))
+            self._front = []
 
     def _take_alone(self, band: Band, line: Line, count: int, out: list[int]) -> None:
         """Take from a line that is alone in its band; its entry in the heap may lag behind."""
@@ -435,6 +494,7 @@ class BandedOrder:
 
     def cross(self, now_ms: int, budget: int) -> int:
         """Do crossings that are due, at most about `budget` rows; returns how many were moved."""
+        self._put_back()
         moved = 0
         while self._crossings and self._crossings[0][0] <= now_ms and moved < budget:
             instant, number, kind = heappop(self._crossings)
@@ -461,6 +521,7 @@ class BandedOrder:
 
     def pop_oldest(self, now_ms: int) -> int:
         """Take the row with the smallest place of any band, -1 if there is none."""
+        self._put_back()
         chosen, seq, place = self._oldest_in_line()
         for band in self._bands:
             head = self._live_displaced(band)

@@ -176,6 +176,8 @@ class Partition:
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
         self.pid = pid
         self.epoch = epoch
+        #: How ids of messages begin.
+        self.prefix = f"{pid:x}-"
         self.node = node
         self.index = Index()
         self.due_wheel = Wheel()
@@ -218,6 +220,8 @@ class Partition:
     def adopt(self, spec: QueueSpec) -> None:
         """Take a changed specification; the caller rebuilds the order if there are rows."""
         self.spec = spec
+        #: Whether `grants.lease_one` will do.
+        self.is_leased_simply = not (spec.fair_share or spec.score_access_bonus)
         self.classes = Classes(spec.band_width)
         self.order: Order = (
             BandedOrder(self.index, self.classes, spec.failure_penalty)

@@ -140,6 +140,19 @@ class Ring:
             self._free_head()
         return seq
 
+    def take_some(self, n: int) -> list[int]:
+        """Take up to n rows of the chunk at the head, but never its last one."""
+        base, chunk, at = self._bases[0], self._chunks[0], self._at
+        part = chunk[at : min(at + n, len(chunk) - 1)].tolist() if self._count else []
+        self._at += len(part)
+        self._count -= len(part)
+        return [base + offset for offset in part] if base else part
+
+    def give_back(self, n: int) -> None:
+        """Undo the taking of some; nothing else was taken since."""
+        self._at -= n
+        self._count += n
+
     def pop_many(self, n: int) -> list[int]:
         """Take up to n rows from the head."""
         taken = self.peek(n)

@@ -10,6 +10,9 @@ width, a row moves at most four times, and only the instants at which buckets be
 Nothing is taken out early. A row that was postponed or settled meanwhile follows its new deadline
 or is let go when its bucket is spread, else it comes out when it would have, and the caller, who
 looks at each row again, adds it again where it must.
+
+Rows that are added one after the other mostly have deadlines in one stretch: they are collected and
+put into the bucket of it some at a time.
 """
 
 from __future__ import annotations
@@ -37,27 +40,38 @@ _LEVEL_MAX: Final = len(_LEVEL_FROM_MS)
 _KEY_BITS: Final = 3
 _KEY_LEVEL: Final = (1 << _KEY_BITS) - 1
 _FEW_ROWS: Final = 8
+_RECENT_ROWS: Final = 256
 _NO_ROWS: Final = np.empty(0, dtype=np.uint64)
 
 
 class Wheel:
     """Rows by deadline; `now_ms` is where time stands when the first rows are added."""
 
-    __slots__ = ("_buckets", "_count", "_keys", "_now_ms")
+    __slots__ = (
+        "_buckets", "_count", "_keys", "_now_ms", "_recent", "_recent_from_ms", "_recent_key",
+        "_recent_until_ms",
+    )  # fmt: skip
 
     def __init__(self, now_ms: int = 0) -> None:
         self._buckets: dict[int, Ring] = {}
         self._keys: list[int] = []
         self._now_ms = now_ms
         self._count = 0
+        #: Rows for the bucket of the stretch that is at hand; it is there already.
+        self._recent: list[int] = []
+        self._recent_from_ms = self._recent_until_ms = self._recent_key = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self._recent)
 
     def add(self, deadline_ms: int, seq: int) -> None:
         """Have a row come out at its deadline."""
-        self._bucket(self._key(deadline_ms)).push(seq)
-        self._count += 1
+        if not self._recent_from_ms <= deadline_ms < self._recent_until_ms:
+            self._reach(deadline_ms)
+        recent = self._recent
+        recent.append(seq)
+        if len(recent) >= _RECENT_ROWS:
+            self._settle()
 
     def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
         """Have rows come out at a deadline they share."""
@@ -87,6 +101,10 @@ class Wheel:
         """Return an instant before which nothing is due; early for a wide bucket, never late."""
         return self._keys[0] >> _KEY_BITS if self._keys else None
 
+    def may_be_due(self, now_ms: int) -> bool:
+        """Whether something may be due; False is sure."""
+        return bool(self._keys) and self._keys[0] >> _KEY_BITS <= now_ms
+
     def due(self, now_ms: int, budget: int, deadline_of: DeadlineOf) -> Rows:
         """Take rows whose deadline has come, looking at no more than `budget` rows.
 
@@ -99,6 +117,8 @@ class Wheel:
             deadline_of: the present deadlines of rows; a row without one, 0, is let go.
         """
         self._now_ms = max(self._now_ms, now_ms)
+        self._settle()
+        self._recent_until_ms = 0
         out: list[Rows] = []
         while self._keys and self._keys[0] >> _KEY_BITS <= now_ms and budget > 0:
             key = self._keys[0]
@@ -121,6 +141,21 @@ class Wheel:
         is_later = deadlines > now_ms
         self.add_each(deadlines[is_later], rows[is_later])
         return rows[~is_later & (deadlines > 0)]
+
+    def _reach(self, deadline_ms: int) -> None:
+        """Collect rows for the stretch of a deadline."""
+        self._settle()
+        self._recent_key = key = self._key(deadline_ms)
+        self._bucket(key)
+        self._recent_from_ms = key >> _KEY_BITS
+        self._recent_until_ms = self._recent_from_ms + (1 << (key & _KEY_LEVEL) * _LEVEL_BITS)
+
+    def _settle(self) -> None:
+        """Put the rows that were collected into their bucket."""
+        if self._recent:
+            self._bucket(self._recent_key).extend(self._recent)
+            self._count += len(self._recent)
+            self._recent.clear()
 
     def _key(self, deadline_ms: int) -> int:
         away = (deadline_ms - self._now_ms) >> _LEVEL_BITS

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Below this one copy and one plain write cost less than the kernel's work per vector entry.
 _JOIN_BYTES_MAX: Final = 16_384
 _VECTOR_MAX: Final = 1_024
+_pwrite: Final = os.pwrite
 #: It is not in memory, or the file system cannot tell.
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP)
 
@@ -32,6 +33,9 @@ class File(Protocol):
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> int:
         """Write all chunks back to back from `offset` and return how many bytes that were."""
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write a few bytes at `offset`."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read `nbytes` from `offset`; fewer come back only at the end of the file."""
@@ -94,13 +98,6 @@ class OsFile:
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> int:
         """Write all chunks back to back from `offset`."""
-        if len(chunks) == 1:
-            data = chunks[0]
-            total = len(data)
-            done = os.pwrite(self._fd, data, offset)
-            if done < total:
-                self._write_all(offset + done, memoryview(data)[done:])
-            return total
         total = sum(map(len, chunks))
         if total <= _JOIN_BYTES_MAX:
             self._write_all(offset, b"".join(chunks))
@@ -113,6 +110,12 @@ class OsFile:
                 self._write_all(offset + done, memoryview(b"".join(vector))[done:])
             offset += wanted
         return total
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write a few bytes at `offset`."""
+        done = _pwrite(self._fd, data, offset)
+        if done < len(data):
+            self._write_all(offset + done, memoryview(data)[done:])
 
     def _write_all(self, offset: int, data: bytes | memoryview) -> None:
         done = os.pwrite(self._fd, data, offset)
@@ -246,6 +249,10 @@ class MemoryFile:
         self._content.remember(offset, end)
         self._content.data[offset:end] = data
         return len(data)
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write to what a sync would save."""
+        self.write(offset, (data,))
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read what was written, synced or not."""

@@ -48,8 +48,6 @@ class Log:
     def __init__(
         self, disk: Disk, uuid: bytes, young: Layout, old: OldGeneration, *, threaded: bool
     ) -> None:
-        #: The position after the last append.
-        self.position = young.active.base | young.active.used
         self._disk = disk
         self._store = record.seed(uuid)
         self._writer = Writer(young.active, young.sealed)
@@ -59,7 +57,8 @@ class Log:
         self._active = young.active
         self._closed = False
         self._reserve_bytes = 0
-        self._appended_bytes = 0
+        #: At most so much waits to be written: what was appended since `write` was last called.
+        self._pending_bytes = 0
         self._unflushed_count = 0
         if not young.active.used:
             self._link(young.active, 0)
@@ -97,6 +96,11 @@ class Log:
                 raise faults.disk_full(disk.where) from error
             raise faults.storage_failed("opening the log in", disk.where, error) from error
         return cls(disk, uuid, young, old, threaded=threaded)
+
+    @property
+    def position(self) -> int:
+        """The position after the last append."""
+        return self._active.base | self._active.used
 
     @property
     def written_position(self) -> int:
@@ -191,15 +195,14 @@ class Log:
         # One step of the interpreter, so that a writer takes the whole record or nothing of it.
         segment.pending += (header, payload, PADDING[size & 7])
         segment.used += nbytes
-        self.position = position + nbytes
-        self._appended_bytes += nbytes
+        self._pending_bytes += nbytes
         self._unflushed_count += count
         if not self._thread.armed:
             self._thread.arm()
         if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
             self._unflushed_count = 0
             self._thread.hurry()
-        if self._appended_bytes - writer.written_bytes > limits.PENDING_BYTES_MAX:
+        if self._pending_bytes > limits.PENDING_BYTES_MAX:
             self.write()
         return position + nbytes
 
@@ -212,36 +215,36 @@ class Log:
             ClosedBroker: the log was closed.
         """
         writer, segment = self._writer, self._active
-        size = len(payload)
-        nbytes = (HEADER_BYTES + 7 + size) & -8
         used = segment.used
+        end = used + ((HEADER_BYTES + 7 + len(payload)) & -8)
         if (
             used != segment.written
-            or used + nbytes > segment.capacity
+            or end > segment.capacity
             or self._closed
-            or len(writer.open) > 1
+            or writer.failed is not None
         ):
             position = self.append(kind, pid, count, first, (payload,))
             self.write()
             return position
         position = segment.base | used
-        about = (kind, pid, count, first, writer.synced_position)
-        header = record.pack(self._store, position, about, payload)
+        data = record.pack_whole(
+            self._store, position, kind, pid, count, first, writer.synced_position, payload
+        )
         try:
-            writer.write_record(segment, header + payload + PADDING[size & 7])
-        except StorageFailed:
+            segment.file.put(used, data)
+        except OSError as error:
+            failed = writer.fail("writing", name_of(segment.number), error)
             self._confirm.release()
-            raise
-        self.position = position + nbytes
-        self._appended_bytes += nbytes
+            raise failed from error
+        # Nothing else is pending, so nobody else raises them.
+        segment.used = segment.written = end
         self._unflushed_count += count
-        thread = self._thread
-        if not thread.armed:
-            thread.arm()
+        if not self._thread.armed:
+            self._thread.arm()
         if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
             self._unflushed_count = 0
-            thread.hurry()
-        return position + nbytes
+            self._thread.hurry()
+        return segment.base | end
 
     def write(self) -> None:
         """Hand everything appended before this call to the kernel, in the caller's thread.
@@ -249,6 +252,7 @@ class Log:
         Raises:
             StorageFailed: the log has failed.
         """
+        self._pending_bytes = 0
         self._confirm.write()
 
     def when(self, level: Level, position: int, callback: Confirmed) -> None:
@@ -407,8 +411,6 @@ class Log:
         about = (LINK, 0, 0, before, self._writer.synced_position)
         segment.pending.append(record.pack(self._store, position, about, b""))
         segment.used += HEADER_BYTES
-        self.position = position + HEADER_BYTES
-        self._appended_bytes += HEADER_BYTES
 
     def _mark(self) -> None:
         """End with a LINK that proves what was synced, unless the disk is too full for one."""

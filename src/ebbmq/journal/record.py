@@ -52,6 +52,8 @@ _POSITION: Final = Struct("<Q")
 _CRC: Final = Struct("<I")
 _HEADER: Final = Struct("<HBBIIIQQII")
 _CHECKED_BYTES: Final = HEADER_BYTES - _CRC.size
+_pack_placed: Final = _PLACED.pack
+_pack_crc: Final = _CRC.pack
 assert _HEADER.size == HEADER_BYTES
 assert _PLACED.size == _POSITION.size + _CHECKED_BYTES
 
@@ -88,10 +90,28 @@ def seed(uuid: bytes) -> int:
 def pack(store: int, position: int, about: About, payload: bytes) -> bytes:
     """Make the header of a record that will start at `position`; `store` comes from `seed`."""
     kind, pid, count, first, synced = about
-    placed = _PLACED.pack(
+    placed = _pack_placed(
         position, MAGIC, VERSION, kind, len(payload), pid, count, first, synced, crc32c(payload)
     )
-    return placed[8:] + _CRC.pack(crc32c(placed, store))
+    return placed[8:] + _pack_crc(crc32c(placed, store))
+
+
+def pack_whole(  # noqa: PLR0913, PLR0917  # the fields of a header, one by one
+    store: int,
+    position: int,
+    kind: int,
+    pid: int,
+    count: int,
+    first: int,
+    synced: int,
+    payload: bytes,
+) -> bytes:
+    """Make a whole record: header, payload and padding."""
+    size = len(payload)
+    placed = _pack_placed(
+        position, MAGIC, VERSION, kind, size, pid, count, first, synced, crc32c(payload)
+    )
+    return placed[8:] + _pack_crc(crc32c(placed, store)) + payload + PADDING[size & 7]
 
 
 def parse(store: int, position: int, data: bytes, offset: int) -> Header | None:

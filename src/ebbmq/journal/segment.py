@@ -47,11 +47,13 @@ class Segment:
 
     The appending thread adds to the end of `pending` and then raises `used`; whoever holds the
     log's write lock takes from the front. Both are single steps of the interpreter, so appending
-    needs no lock. Once `closed`, nothing more is added.
+    needs no lock. While nothing is pending, `written` is `used`, and the appending thread alone
+    may raise both, by a record it writes itself. Once `closed`, nothing more is added.
     """
 
     __slots__ = (
-        "base", "capacity", "closed", "file", "number", "pending", "synced", "used", "written",
+        "base", "capacity", "closed", "file", "number", "pending", "start", "synced", "used",
+        "written",
     )  # fmt: skip
 
     def __init__(self, number: int, file: File, capacity: int, used: int = 0) -> None:
@@ -59,19 +61,18 @@ class Segment:
         self.base = number << 32
         self.file = file
         self.capacity = capacity
+        #: Where what was added since the log was opened starts.
+        self.start = used
         self.used = self.written = self.synced = used
         self.pending: list[bytes] = []
         self.closed = False
 
-    def write_pending(self) -> int:
-        """Write what is pending with as few calls as possible and return its size."""
+    def write_pending(self) -> None:
+        """Write what is pending with as few calls as possible."""
         chunks = self.pending[:]
-        if not chunks:
-            return 0
-        del self.pending[: len(chunks)]
-        nbytes = self.file.write(self.written, chunks)
-        self.written += nbytes
-        return nbytes
+        if chunks:
+            del self.pending[: len(chunks)]
+            self.written += self.file.write(self.written, chunks)
 
     @property
     def is_sealable(self) -> bool:

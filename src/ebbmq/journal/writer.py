@@ -22,13 +22,32 @@ class Writer:
     def __init__(self, active: Segment, sealed: dict[int, int]) -> None:
         self.open = [active]
         self.sealed = sealed
-        self.written_position = self.synced_position = active.base | active.used
-        self.written_bytes = 0
+        self.synced_position = active.base | active.used
         #: How often a device was asked to make sure of what it holds.
         self.flushes = 0
         self.failed: StorageFailed | None = None
         self._write_lock = threading.Lock()
         self._sync_lock = threading.Lock()
+        self._sealed_bytes = 0
+
+    @property
+    def written_position(self) -> int:
+        """Everything before it was handed to the kernel; segments are written in order."""
+        position = 0
+        for segment in self.open[:]:
+            written = segment.written
+            position = segment.base | written
+            if written < segment.used:
+                break
+        return position
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes handed to the kernel since the log was opened."""
+        with self._write_lock:
+            return self._sealed_bytes + sum(
+                segment.written - segment.start for segment in self.open
+            )
 
     def write(self) -> None:
         """Hand everything appended before this call to the kernel.
@@ -42,33 +61,9 @@ class Writer:
             # whatever an earlier one holds is complete when a later one is written.
             for segment in self.open[:]:
                 try:
-                    nbytes = segment.write_pending()
+                    segment.write_pending()
                 except OSError as error:
                     raise self.fail("writing", name_of(segment.number), error) from error
-                if nbytes:
-                    self.written_bytes += nbytes
-                    self.written_position = segment.base | segment.written
-
-    def write_record(self, segment: Segment, data: bytes) -> None:
-        """Add a record to a segment of which everything is written, and write it.
-
-        Only the appending thread may call it, as only it adds to the segment.
-
-        Raises:
-            StorageFailed: now or before.
-        """
-        with self._write_lock:
-            if self.failed is not None:
-                self.check()
-            try:
-                segment.file.write(segment.used, (data,))
-            except OSError as error:
-                raise self.fail("writing", name_of(segment.number), error) from error
-            nbytes = len(data)
-            segment.used += nbytes
-            segment.written = segment.used
-            self.written_bytes += nbytes
-            self.written_position = segment.base | segment.used
 
     def sync(self) -> None:
         """Write everything appended before this call and return once the device has it.
@@ -109,6 +104,7 @@ class Writer:
                 self.sealed[segment.number] = segment.used
                 with self._write_lock:
                     self.open.remove(segment)
+                    self._sealed_bytes += segment.used - segment.start
 
     def close(self) -> None:
         """Close the files."""

@@ -15,6 +15,7 @@ from ebbmq.node import (
     publishing,
     rereading,
     settling,
+    single,
 )
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
@@ -240,16 +241,21 @@ class Broker(RuleVerbs, PlanVerbs):
             lease_timeout_ms: how long the leases last; None takes the queue's.
             name: a name under which the same leases can be read again while they are held.
         """
+        if (
+            count == 1
+            and type(count) is int
+            and wait_ms == 0
+            and lease_timeout_ms is None
+            and name is None
+        ):
+            one = single.lease(self.engine, queue)
+            if one is not None:
+                return one
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
         engine = self.engine
         with engine.lock:
-            if engine.closed is not None:
-                engine.check_open()
+            engine.check_open()
             found = engine.catalog.queue(queue)
-            if count == 1 and name is None:
-                one = leasing.lease_one(engine, found, lease_timeout_ms)
-                if one is not None:
-                    return one
             granted = leasing.lease_now(engine, found, count, lease_timeout_ms, name)
             if not granted and wait_ms:
                 granted = leasing.wait_for(engine, found, count, wait_ms, lease_timeout_ms, name)
@@ -284,7 +290,7 @@ class Broker(RuleVerbs, PlanVerbs):
             and confirm == "written"
             and (type(tokens[0]) is str)
         ):
-            if not settling.ack_one(self.engine, queue, tokens[0]):
+            if not single.ack(self.engine, queue, tokens[0]):
                 raise LeaseLost(tokens)
             return
         self._settle(queue, tokens, confirm, settling.ack)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_monotonic_ns: Final = time.monotonic_ns
 
 
 class Clock(Protocol):
@@ -37,7 +40,7 @@ class SystemClock:
 
     def elapsed_ms(self) -> int:
         """Milliseconds of the monotonic clock."""
-        return time.monotonic_ns() // 1_000_000
+        return _monotonic_ns() // 1_000_000
 
     def advance(self, ms: int) -> None:
         """Sleep."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
     """Append all that is declared; the last such fact holds."""
+    engine.simple.clear()
     segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
     engine.catalog_position = engine.append([engine.catalog.fact(segments)])
     return engine.catalog_position

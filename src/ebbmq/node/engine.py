@@ -102,15 +102,17 @@ class Engine:
         self.shared_bytes: dict[int, int] = {}
         self.catalog_position = 0
         self.closed: str | None = None
-        self._holding: set[Shard] = set()
+        #: Queues of which `single` leases and acks; forgotten when anything about them changes.
+        self.simple: dict[str, Shard] = {}
+        #: Partitions with batches that wait for their level.
+        self.holding: set[Shard] = set()
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._ahead: list[Shard] = []
-        self._nonces: list[int] = []
+        self.nonces: list[int] = []
         self.disk_full = False
-        self.clock_noted_ms = 0
-        self.torn_bytes = 0
+        self.clock_noted_ms = self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
         self.checkpoint: Callable[..., None] = lambda **_: None
         #: Held while segments are deleted, so that a backup can keep them.
@@ -211,7 +213,7 @@ class Engine:
                         self.announce(shard.queue, partition.depth[READY] - ready)
                     deadline_ms = lifecycle.next_deadline_ms(partition)
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
-            if self._holding:
+            if self.holding:
                 self.write_now()
         if more:
             self.let_others_in()
@@ -270,34 +272,6 @@ class Engine:
                 self.removals.note(parts[0], position)
         return journal.position
 
-    def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> None:
-        """Append one fact about messages that are there, at level written."""
-        self.journal.append_written(kind, pid, count, first, payload)
-        self.facts_since_checkpoint += count
-        if kind == fact.ACK:
-            self.live -= count
-        if self._holding:
-            self.written = self.journal.written_position
-            self.open_held()
-
-    def settle_written(self, shard: Shard) -> None:
-        """`settle` and `write_now`; a lease of one message leaves one small fact."""
-        partition = shard.partition
-        facts = partition.facts
-        if (
-            len(facts) != 1
-            or facts[0][0] != fact.GRANT
-            or partition.left
-            or partition.let_go
-            or partition.moves
-            or partition.gone
-        ):
-            self.settle(shard)
-            self.write_now()
-            return
-        kind, pid, count, first, parts = facts.pop()
-        self.append_written(kind, pid, count, first, b"".join(parts))
-
     def admit(self, payload_bytes: int, leaving: int = 0) -> None:
         """Make room for a record beside what is reserved for leases and acks of all messages.
 
@@ -316,6 +290,7 @@ class Engine:
             if not self.disk_full:
                 log.warning("disk_full", detail=error.detail)
             self.disk_full = True
+            self.simple.clear()
             raise
         self.disk_full = False
 
@@ -370,7 +345,7 @@ class Engine:
             self.announce(shard.queue, partition.open_runs(runs))
             return
         partition.hold(level, position, runs)
-        self._holding.add(shard)
+        self.holding.add(shard)
 
     def committed(self, written: int, synced: int) -> None:
         """Open what was held for these positions; called by the commit thread."""
@@ -382,14 +357,14 @@ class Engine:
 
     def open_held(self) -> None:
         """Let in every batch whose level holds."""
-        if not self._holding:
+        if not self.holding:
             return
-        for shard in list(self._holding):
+        for shard in list(self.holding):
             reached = _EVERYTHING, self.written, self.synced
             copied = self.keeping.confirming.reached(shard, _EVERYTHING)
             opened = shard.partition.open_held((*reached, *(min(copied, at) for at in reached)))
             if not shard.partition.held:
-                self._holding.discard(shard)
+                self.holding.discard(shard)
             if opened:
                 self.announce(shard.queue, opened)
                 self.trim(shard)
@@ -404,9 +379,13 @@ class Engine:
     def write_now(self) -> None:
         """Bring everything appended to level written, here and now (the lock is held)."""
         self.journal.write()
-        if self._holding:
-            self.written = self.journal.written_position
-            self.open_held()
+        if self.holding:
+            self.open_written()
+
+    def open_written(self) -> None:
+        """Let in what was held until it was written (the lock is held)."""
+        self.written = self.journal.written_position
+        self.open_held()
 
     def wait(self, level: Level, position: int) -> None:
         """Return once a position holds at a level; the lock must be free."""
@@ -452,9 +431,9 @@ class Engine:
 
     def nonce(self) -> int:
         """A number nobody can guess, for the tokens of one grant (the lock is held)."""
-        if not self._nonces:
-            self._nonces = list(_NONCES.unpack(secrets.token_bytes(_NONCES.size)))
-        return self._nonces.pop()
+        if not self.nonces:
+            self.nonces = list(_NONCES.unpack(secrets.token_bytes(_NONCES.size)))
+        return self.nonces.pop()
 
     def pages_for(self, shard: Shard) -> int:
         """Bytes the index of a partition takes."""
@@ -466,6 +445,7 @@ class Engine:
             if self.closed is not None:
                 return
             self.closed = "this broker was closed"
+            self.simple.clear()
             for queue in self.catalog.queues.values():
                 self.announce(queue, 1 << 30)
         self.clock.detach(self._run_by_hand)
@@ -496,6 +476,7 @@ def _forked() -> None:
         engine.closed = (
             "this broker was opened by the parent of this process; a fork cannot share it"
         )
+        engine.simple.clear()
         engine.lock = threading.Lock()
 
 

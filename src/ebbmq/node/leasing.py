@@ -201,44 +201,6 @@ def give_back(engine: Engine, shard: Shard, grants: Grants) -> None:
     engine.announce(shard.queue, partition.depth[READY] - ready)
 
 
-def lease_one(engine: Engine, queue: Queue, timeout_ms: int | None) -> list[Lease] | None:
-    """The next message of a queue with one partition, if its body is in RAM; None: ask the others.
-
-    The same outcome as `lease_now` and `deliver` for one message, without what a batch needs.
-    """
-    shard = queue.shards[0]
-    partition = shard.partition
-    if (
-        not partition.depth[READY]
-        or shard.faulty is not None
-        or len(queue.shards) > 1
-        or engine.devices is not None
-    ):
-        return None
-    if engine.disk_full:
-        engine.check_space_for_leases(1)
-    now_ms = engine.now_ms()
-    timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
-    grants = granting.lease(partition, 1, timeout, engine.nonce(), now_ms)
-    if not grants.seqs:
-        engine.settle(shard)
-        return None
-    engine.settle_written(shard)
-    seq, row = grants.seqs[0], grants.rows[0]
-    payload = shard.resident.take(seq, row[2])
-    if payload is None:
-        engine.ask_ahead(shard)
-        engine.lock.release()
-        try:
-            return deliver(engine, [(shard, grants)], [[None]])
-        finally:
-            engine.lock.acquire()
-    resident = shard.resident
-    if resident.bytes * 2 < resident.window_bytes and not shard.reading_ahead:
-        engine.ask_ahead_if_short(shard)
-    return [outflow.lease(partition, seq, row, payload, grants, now_ms)]
-
-
 def wait_for(
     engine: Engine,
     queue: Queue,

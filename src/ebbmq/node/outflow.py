@@ -44,6 +44,9 @@ _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
 TOKEN_CHARS: Final = 2 * TOKEN.size
 _TOKEN_SIZES: Final = {TOKEN_CHARS}
 _ONE: Final = np.uint64(1)
+_pack_token: Final = TOKEN.pack
+_RATE_UNIT: Final = rows.RATE_UNIT
+_current_importance: Final = policy.current_importance
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
 
@@ -240,29 +243,44 @@ def _worth(
     own["band"] = partition.classes.bands_at(classes, ages).tolist()
 
 
-def lease(
-    partition: Partition, seq: int, row: Row, payload: bytes, grants: Grants, now_ms: int
+def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its lease
+    partition: Partition,
+    seq: int,
+    row: Row,
+    payload: bytes,
+    deadline_ms: int,
+    nonce: int,
+    now_ms: int,
 ) -> Lease:
     """What a lease call for one message returns."""
-    pid = partition.pid
-    token = TOKEN.pack(pid, seq, row[13] + 1, partition.epoch & 0xFFFF, grants.nonce).hex()
-    if row[4] or row[7] or row[5] > LOW48 or partition.spec.band_width != 1.0:
-        return _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
-    dead = row[6] & LOW48
+    _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
+    attempt += 1
+    spec = partition.spec
+    token = _pack_token(partition.pid, seq, attempt, partition.epoch & 0xFFFF, nonce).hex()
+    # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
+    if due or enqueued_at_ms > LOW48 or spec.band_width != 1.0:
+        return _lease(partition, seq, row, payload, token, deadline_ms, now_ms)
+    ttl_ms, current, band, share = None, float(importance), importance, 0.0
+    if dead:
+        ttl_ms = (dead & LOW48) - enqueued_at_ms if dead & LOW48 else None
+    if rate:
+        age_ms, share = now_ms - enqueued_at_ms, rate / _RATE_UNIT
+        current = _current_importance(importance, share, age_ms, ttl_ms or spec.decay_unit_ms)
+        band = partition.classes.all[dead >> HIGH].band_at(age_ms)
     return Lease(
-        f"{pid:x}-{seq:x}",
+        "%s%x" % (partition.prefix, seq),  # noqa: UP031  # a third of what an f-string takes
         payload,
         NO_HEADERS,
         token,
-        row[13] + 1,
+        attempt,
         0,
-        row[2],
-        float(row[2]),
-        row[2],
-        dead - row[5] if dead else None,
-        0.0,
-        row[5],
-        grants.deadline_ms,
+        importance,
+        current,
+        band,
+        ttl_ms,
+        share,
+        enqueued_at_ms,
+        deadline_ms,
         (),
     )
 

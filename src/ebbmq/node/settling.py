@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ebbmq import limits
-from ebbmq.core import facts as fact
 from ebbmq.core import leases
 from ebbmq.core.leases import TOKEN
 from ebbmq.core.row import READY
@@ -82,28 +80,6 @@ def extend(timeout_ms: int) -> Apply:
     return lambda partition, packed, now_ms: leases.extend(
         partition, TOKEN.iter_unpack(packed), timeout_ms, now_ms
     )
-
-
-def ack_one(engine: Engine, name: str, token: str) -> bool:
-    """`settle` for the ack of one message at level written; False if the token holds no lease."""
-    try:
-        fields = TOKEN.unpack(bytes.fromhex(token))
-    except (ValueError, struct.error):
-        return False
-    with engine.lock:
-        if engine.closed is not None:
-            engine.check_open()
-        shard = engine.catalog.queue(name).by_pid.get(fields[0])
-        if shard is None or len(token) != outflow.TOKEN_CHARS:
-            return False
-        partition = shard.partition
-        if not leases.ack_one(partition, fields, engine.now_ms()):
-            return False
-        seq = fields[1]
-        engine.append_written(fact.ACK, fields[0], 1, seq, fact.ACK_RUN.pack(seq, 1, 0))
-        if partition.let_go or partition.gone:
-            engine.settle(shard)
-    return True
 
 
 def settle(

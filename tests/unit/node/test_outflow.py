@@ -67,7 +67,7 @@ def test_a_batch_of_leases_shows_what_single_leases_show(
     given_rows = [classified(partition, one) for one in given_rows]
     together = delivery(partition, given_rows).leases()
     alone = [
-        outflow.lease(partition, seq, one, b"body", Grants([seq], [one], NOW_MS + 1, 9), NOW_MS)
+        outflow.lease_of(partition, seq, one, b"body", NOW_MS + 1, 9, NOW_MS)
         for seq, one in enumerate(given_rows, 1)
     ]
     assert together == alone

@@ -1,0 +1,110 @@
+"""One message leased or acked by a call of its own: what a batch needs is left out.
+
+The outcome is that of `leasing` and `settling`, which take over wherever there is more to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.core.facts import ACK, ACK_RUN, GRANT
+from ebbmq.core.grants import Grants, lease_one
+from ebbmq.core.leases import TOKEN, ack_one
+from ebbmq.node import leasing
+from ebbmq.node.outflow import TOKEN_CHARS, lease_of
+
+if TYPE_CHECKING:
+    from ebbmq.model import Lease
+    from ebbmq.node.catalog import Shard
+    from ebbmq.node.engine import Engine
+
+#: How often it is looked whether bodies are to be read ahead: each time so many were in RAM.
+_AHEAD_MASK: Final = 31
+_unpack_token: Final = TOKEN.unpack
+_pack_ack: Final = ACK_RUN.pack
+_from_hex: Final = bytes.fromhex
+
+
+def lease(engine: Engine, name: str) -> list[Lease] | None:
+    """The next message of a queue, for as long as the queue says; None: ask `leasing`."""
+    lock = engine.lock
+    lock.acquire()
+    try:
+        shard = engine.simple.get(name) or _simple(engine, name)
+        if shard is None:
+            return None
+        partition, resident = shard.partition, shard.resident
+        now_ms = engine.time_base_ms + engine.clock.elapsed_ms()
+        nonce = engine.nonces.pop() if engine.nonces else engine.nonce()
+        deadline_ms = now_ms + partition.spec.lease_timeout_ms
+        granted = lease_one(partition, deadline_ms, nonce, now_ms)
+        if granted is None:
+            engine.settle(shard)
+            return None
+        seq, row, told = granted
+        engine.journal.append_written(GRANT, partition.pid, 1, seq, told)
+        engine.facts_since_checkpoint += 1
+        if engine.holding:
+            engine.open_written()
+        payload = resident.take(seq, row[2])
+        if payload is not None:
+            if not resident.hits & _AHEAD_MASK and resident.bytes * 2 < resident.window_bytes:
+                engine.ask_ahead_if_short(shard)
+            return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
+        engine.ask_ahead(shard)
+        grants = Grants([seq], [row], deadline_ms, nonce)
+    finally:
+        lock.release()
+    return leasing.deliver(engine, [(shard, grants)], [[None]])
+
+
+def _simple(engine: Engine, name: str) -> Shard | None:
+    """The partition of a queue that has just one and nothing to look at but that."""
+    queue = engine.catalog.queues.get(name)
+    if queue is None or len(queue.shards) > 1 or engine.closed is not None:
+        return None
+    shard = queue.shards[0]
+    if (
+        shard.faulty is not None
+        or queue.paused
+        or not shard.partition.is_leased_simply
+        or engine.devices is not None
+        or engine.disk_full
+    ):
+        return None
+    engine.simple[name] = shard
+    return shard
+
+
+def ack(engine: Engine, name: str, token: str) -> bool:
+    """Ack one message at level written; False if the token holds no lease."""
+    try:
+        fields = _unpack_token(_from_hex(token))
+    except (ValueError, struct.error):
+        return False
+    if len(token) != TOKEN_CHARS:
+        return False
+    pid, seq, _, _, _ = fields
+    lock = engine.lock
+    lock.acquire()
+    try:
+        shard = engine.simple.get(name)
+        if shard is None or shard.partition.pid != pid:
+            engine.check_open()
+            shard = engine.catalog.queue(name).by_pid.get(pid)
+            if shard is None:
+                return False
+        partition = shard.partition
+        if not ack_one(partition, fields, engine.time_base_ms + engine.clock.elapsed_ms()):
+            return False
+        engine.journal.append_written(ACK, pid, 1, seq, _pack_ack(seq, 1, 0))
+        engine.facts_since_checkpoint += 1
+        engine.live -= 1
+        if engine.holding:
+            engine.open_written()
+        if partition.let_go or partition.gone:
+            engine.settle(shard)
+    finally:
+        lock.release()
+    return True

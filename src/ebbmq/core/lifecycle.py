@@ -190,7 +190,7 @@ def _end_one_by_one(partition: Partition, seqs: Seqs, now_ms: int) -> None:
 
 def _end_rows(partition: Partition, page: Page, slots: npt.NDArray[np.int64], now_ms: int) -> None:
     """End the rows of one page whose time has come, by reason."""
-    view = page.view[slots]
+    view = page.rows_at(slots)
     waiting = (view["state"] == READY) | (view["state"] == SCHEDULED)
     enqueued = (view["enqueued"] & _LOW48).astype(np.int64)
     dead = (view["dead"] & _LOW48).astype(np.int64)
@@ -231,7 +231,7 @@ def remove_rows(
     current: npt.NDArray[np.float64],
 ) -> None:
     """Take many rows of one page out at once, one removal record each."""
-    gone = page.view[slots]
+    gone = page.rows_at(slots)
     seqs = slots.astype(np.uint64) + np.uint64(page.number * limits.PAGE_ROWS)
     records = np.zeros(len(slots), dtype=fact.REMOVAL_DTYPE)
     records["pid"] = partition.pid
@@ -262,11 +262,13 @@ def _count_out(partition: Partition, gone: npt.NDArray[np.void], seqs: Seqs) -> 
     for importance, count in enumerate(np.bincount(gone["importance"]).tolist()):
         partition.by_importance[importance] -= count
     partition.body_bytes -= int(gone["length"].sum(dtype=np.int64))
-    own = gone[(gone["flags"] & SHARED) == 0]
-    for segment in distinct_values(own["segment"]).tolist():
-        mine = own[own["segment"] == segment]
-        held = mine["length"][(mine["flags"] & ELSEWHERE) == 0]
-        partition.ledger[segment] -= int(held.sum(dtype=np.int64)) + 64 * len(mine)
+    flags, segments = gone["flags"], gone["segment"]
+    sizes = np.where(flags & ELSEWHERE, 0, gone["length"]).astype(np.int64) + rows.ROW.size
+    sizes[(flags & SHARED) != 0] = 0
+    for segment in distinct_values(segments).tolist():
+        size = int(sizes[segments == segment].sum())
+        if size:
+            partition.ledger[segment] -= size
     if partition.accesses.rates:
         for seq in seqs.tolist():
             partition.accesses.forget(seq)

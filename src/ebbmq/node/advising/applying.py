@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.choose import View
 
 #: Rows that are looked at under one hold of the lock.
-AT_ONCE: Final = 1_024
+AT_ONCE: Final = 512
 #: What rows are alike in that ask for the same.
 _ASKED: Final = (
     "action",
@@ -65,17 +65,15 @@ class Applying:
 
     def apply(self, rows: Rows) -> None:
         """Take rows that are about this node (the lock is free)."""
-        for first in range(0, len(rows), AT_ONCE):
-            self._some(rows[first : first + AT_ONCE])
-            self._engine.let_others_in()
-
-    def _some(self, rows: Rows) -> None:
         valid = rows[rows["is_valid"]]
         self.counts["invalid"] += len(rows) - len(valid)
+        # Neighbours are looked at, told of and journaled together.
+        valid = valid[np.lexsort((valid["seq"], valid["pid"]))]
         for pid in np.unique(valid["pid"]).tolist():
             mine = valid[valid["pid"] == pid]
-            # By number: neighbours are told of together.
-            self._of_partition(pid, mine[np.argsort(mine["seq"], kind="stable")])
+            for first in range(0, len(mine), AT_ONCE):
+                self._of_partition(pid, mine[first : first + AT_ONCE])
+                self._engine.let_others_in()
 
     def _of_partition(self, pid: int, mine: Rows) -> None:
         engine = self._engine

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
     from ebbmq.node.feeding.lake import Lake
 
-_ROWS_AT_ONCE: Final = 16_384
+_ROWS_AT_ONCE: Final = 65_536
 _DAY_MS: Final = 86_400_000
 
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec, TopicSpec
+from ebbmq.core import lifecycle
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import DeviceInUse, InvalidSpec, Overloaded, UnknownDevice
 from ebbmq.holding.contract import Key
 from ebbmq.node.keeping import verbs
 from ebbmq.node.outflow import parse_id
 from ebbmq.policy.rules.spec import RuleSpec
+from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +141,27 @@ def test_the_confirm_of_a_queue_with_min_copies_waits_for_them(tmp_path: Path) -
         for message_id in ids(broker.publish("q", [Message(b"%d" % n) for n in range(20)])):
             assert len(holding(broker, message_id).copies) == 2
         assert len(broker.lease("q", 20)) == 20
+
+
+def test_a_dead_message_goes_to_its_queue_as_soon_as_its_body_is_brought(tmp_path: Path) -> None:
+    clock = ManualClock()
+    config = {"devices": DEVICES, "rules": TEXT_TO_SSD}
+    with Broker.open(tmp_path / "data", config, clock) as broker:
+        broker.declare(QueueSpec("dead", min_copies=2))
+        broker.declare(QueueSpec("q", dead_queue="dead", max_attempts=1, cache_enabled=False))
+        count, passed_ms = 300, 0
+        until(is_on(broker, ids(broker.publish("q", text(count))), "ssd"))
+        broker.retry("q", [lease.token for lease in broker.lease("q", count)])
+        found: dict[str, bytes] = {}
+        while len(found) < count:
+            clock.advance(1)
+            passed_ms += 1
+            leases = broker.lease("dead", count)
+            found.update({each.headers["x-ebbmq-source-id"]: each.body for each in leases})
+            assert all(len(each.copies) >= 2 for each in leases)
+            assert passed_ms < lifecycle.MOVE_AGAIN_MS
+            time.sleep(0.001)
+        assert sorted(found.values()) == sorted(message.body for message in text(count))
 
 
 def test_size_is_that_of_the_body_whatever_headers_it_has(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
 from ebbmq.node import intake, outflow, publishing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
-from ebbmq.node.levels import WRITTEN
+from ebbmq.node.levels import COPIED, WRITTEN
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     goal = healthy[target.next_shard % len(healthy)]
     target.next_shard += 1
     publishing.check_room(goal, 1, batch.body_bytes)
+    engine.keeping.check(target.spec)
     now_ms = engine.now_ms()
     sizes = [fact.publish_bytes(1, batch.body_bytes), fact.REMOVAL.size]
     head = fact.group_head_bytes(2)
@@ -109,7 +110,12 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
         for key in ("dead_lettered", f"dead_lettered_{REASON_TEXT[reason]}"):
             totals[key] = totals.get(key, 0) + 1
     publishing.admit_bodies(goal, first, batch.payloads, runs)
-    engine.open_or_hold(goal, WRITTEN, position, runs)
+    level = WRITTEN
+    if engine.devices is not None and engine.keeping.place(
+        goal, first, batch, position, called=False
+    ):
+        level += COPIED
+    engine.open_or_hold(goal, level, position, runs)
     engine.settle(source)
 
 

@@ -52,12 +52,15 @@ class Confirming:
     def __bool__(self) -> bool:
         return bool(self._lacking)
 
-    def hold(self, shard: Shard, position: int, names: Sequence[Name]) -> None:
-        """A record that ends at a position waits for copies of these messages."""
+    def hold(
+        self, shard: Shard, position: int, names: Sequence[Name], *, called: bool = True
+    ) -> None:
+        """A record that ends at a position waits for copies of these, and so does a call for it."""
         waiting = Waiting(position, len(names))
         self._lacking.update(dict.fromkeys(names, waiting))
         self._records.setdefault(shard, deque()).append(waiting)
-        self._stored.append(waiting)
+        if called:
+            self._stored.append(waiting)
 
     def note_call(self, position: int) -> None:
         """A publish call ends, to be confirmed at a position once its records have copies."""

@@ -141,11 +141,26 @@ class Keeper:
             )
 
     def place(
-        self, shard: Shard, first: int, batch: Published, position: int, *, topic: bool = False
+        self,
+        shard: Shard,
+        first: int,
+        batch: Published,
+        position: int,
+        *,
+        topic: bool = False,
+        called: bool = True,
     ) -> bool:
         """Say where messages should be whose record ends at a position.
 
         True if some of them lack copies that must be there before they are leased.
+
+        Args:
+            shard: the partition.
+            first: the number of the first of them.
+            batch: the messages.
+            position: where their record ends.
+            topic: they were published to a topic.
+            called: a publish call waits for their copies.
         """
         answers = self.placing.answers(shard, batch, self.view(), topic=topic)
         mover, base = self.mover, name_of(shard.partition.pid, first)
@@ -163,7 +178,7 @@ class Keeper:
             if holding.min_copies > 1:
                 lacking += names
         if lacking:
-            self.confirming.hold(shard, position, lacking)
+            self.confirming.hold(shard, position, lacking, called=called)
         return bool(lacking)
 
     def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from ebbmq.core import lifecycle
 from ebbmq.core.block import BYTE, IMPORTANCE_BIT, KIND, STATE, Block
 from ebbmq.core.copies import name_of
 from ebbmq.core.row import FREE, READY
@@ -110,7 +111,21 @@ class Prefetcher:
             self._wake.wait()
             self._wake.clear()
             while self._wishes and not self._stop.is_set():
-                self._fetch(self._wishes.popleft())
+                self._fetch(self._next())
+
+    def _next(self) -> _Wish:
+        """The next wish; bodies of one partition that are to be moved are one."""
+        wish, seqs = self._wishes.popleft(), list[int]()
+        if wish.ahead:
+            return wish
+        seqs += wish.seqs
+        with self._engine.lock:
+            while self._wishes and len(seqs) < _BROUGHT_MAX // 2:
+                other = self._wishes[0]
+                if other.ahead or other.shard is not wish.shard:
+                    break
+                seqs += self._wishes.popleft().seqs
+        return wish._replace(seqs=seqs)
 
     def _fetch(self, wish: _Wish) -> None:
         engine, shard = self._engine, wish.shard
@@ -122,6 +137,8 @@ class Prefetcher:
         base = name_of(shard.partition.pid, 0)
         with engine.lock:
             self._wished.difference_update([base | seq for seq in wish.seqs])
+            if engine.closed is not None:
+                return
             if wish.ahead:
                 if wanted:
                     fetching.admit(shard, wanted, bodies)
@@ -129,6 +146,9 @@ class Prefetcher:
             for seq, body in zip(seqs, bodies, strict=True):
                 if isinstance(body, bytes) and shard.partition.index.state_of(seq) != FREE:
                     self.keep(shard, seq, body)
+                    # It waited for nothing else.
+                    lifecycle.postpone_move(shard.partition, seq, engine.now_ms(), 0)
+            engine.settle(shard)
 
 
 def _ready(shard: Shard, seqs: Sequence[int]) -> list[tuple[int, int]]:

@@ -19,13 +19,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-import crc32c
-
 from ebbmq import limits
+from ebbmq.checksum import crc32c
 from ebbmq.errors import DamagedRecord, Overloaded, StorageFailed
 from ebbmq.holding import file_format
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
-from ebbmq.holding.file_index import FileIndex, Place
+from ebbmq.holding.file_index import FileIndex, places_of
 from ebbmq.journal import faults, record
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
@@ -35,6 +34,7 @@ from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ebbmq.holding.file_format import Put
     from ebbmq.journal.disk import Disk
     from ebbmq.journal.found import Item
 
@@ -100,13 +100,13 @@ class FileDevice:
     def put_many(self, copies: Sequence[Copy]) -> None:
         """Keep the copies; they survive power loss once this returns."""
         self._check()
-        latest = list({copy.key: copy for copy in copies}.values())
-        if not latest:
+        puts = file_format.puts_of(copies)
+        if not puts:
             return
-        batches = file_format.records(latest)
-        self._admit(batches)
-        self._put(batches)
-        self._damaged.difference_update(copy.key for copy in latest if self._damaged)
+        self._admit(puts)
+        self._put(puts)
+        if self._damaged:
+            self._damaged.difference_update(key for put in puts for key in put.names())
         # Without a later header nothing would prove, after a restart, that the batch was synced.
         self._log.append(file_format.MARK, 0, 0, 0, ())
         self._log.write()
@@ -115,21 +115,30 @@ class FileDevice:
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
         """The bodies in the order of the keys, each checked against its checksum."""
         self._check()
-        places = [self._index.get(key) for key in keys]
-        payloads = iter(self._read([place for place in places if place is not None]))
-        return [Lack.MISSING if place is None else next(payloads) for place in places]
+        segments, offsets, lengths, crcs = self._index.find(keys).T.tolist()
+        places = list(zip(segments, offsets, lengths, strict=True))
+        if 0 not in segments:
+            return self._checked(self._read(places), crcs)
+        there = [at for at, segment in enumerate(segments) if segment]
+        found: list[bytes | Lack] = [Lack.MISSING] * len(keys)
+        payloads = self._read([places[at] for at in there])
+        for at, payload in zip(
+            there, self._checked(payloads, [crcs[at] for at in there]), strict=True
+        ):
+            found[at] = payload
+        return found
 
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Forget the copies; they do not come back once this returns."""
         self._check()
-        present = [key for key in keys if key in self._index]
+        present = self._index.present(keys)
         if not present:
             return
         self._append_deletes(present)
         self._log.commit()
-        for key in present:
-            self._index.remove(key)
-        self._damaged.difference_update(present)
+        self._index.remove(present)
+        if self._damaged:
+            self._damaged.difference_update(present)
         with contextlib.suppress(Overloaded):
             self._log.admit(0, self._reserve_bytes())
         self._reclaim(2 * self._index.live_bytes)
@@ -201,20 +210,20 @@ class FileDevice:
 
     def _restore(self, header: record.Header, payload: memoryview) -> None:
         if header.kind == file_format.DELETE:
-            for key in file_format.read_delete(payload):
-                self._index.remove(key)
+            for owner, seqs in file_format.read_delete(payload):
+                self._index.remove_numbers(owner, seqs)
         elif header.kind == file_format.PUT:
             start = (header.position & OFFSET_MASK) + record.HEADER_BYTES
             segment = header.position >> 32
-            for key, at, payload_bytes, crc in file_format.read_put(payload, header.count):
-                self._index.add(key, Place(segment, start + at, payload_bytes, crc))
+            for owner, seqs, offsets, *told in file_format.read_put(payload, header.count):
+                self._index.add(owner, seqs, places_of(segment, start + offsets, *told))
 
     # Space
 
-    def _admit(self, batches: Sequence[Sequence[Copy]]) -> None:
-        sizes = _record_sizes(batches)
+    def _admit(self, puts: Sequence[Put]) -> None:
+        sizes = _record_sizes(puts)
         nbytes = sum(sizes) + record.record_bytes(0)
-        reserve = self._reserve_bytes(sum(map(len, batches)))
+        reserve = self._reserve_bytes(sum(len(put.seqs) for put in puts))
         if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
             self._reclaim(self._index.live_bytes)
             if self._used_bytes() + nbytes + reserve > self._spec.capacity_bytes:
@@ -275,70 +284,65 @@ class FileDevice:
         A damaged copy may be the only one, and a disk that does not read today may read tomorrow:
         what becomes of it is for those to say who know of the others.
         """
-        found = list(self._index.in_segment(segment))
-        payloads = self._read([place for _, place in found], verify=False)
+        found = self._index.in_segment(segment)
+        payloads = self._read([place[:3] for _, place in found])
         copies = []
         for (key, place), payload in zip(found, payloads, strict=True):
             if isinstance(payload, bytes):
                 copies.append(Copy(key, payload, place.crc))
-                if crc32c.crc32c(payload) == place.crc:
+                if crc32c(payload) == place.crc:
                     self._damaged.discard(key)
                     continue
             self._damaged.add(key)
         if copies:
-            batches = file_format.records(copies)
-            self._preallocate(_record_sizes(batches), self._reserve_bytes())
-            self._put(batches)
+            puts = file_format.puts_of(copies)
+            self._preallocate(_record_sizes(puts), self._reserve_bytes())
+            self._put(puts)
 
     # The log
 
-    def _put(self, batches: Sequence[Sequence[Copy]]) -> None:
-        appended: list[tuple[Sequence[Copy], int, int]] = []
+    def _put(self, puts: Sequence[Put]) -> None:
+        appended: list[tuple[Put, int, int]] = []
         try:
-            for batch in batches:
-                appended.append((batch, *self._append_put(batch)))
+            for put in puts:
+                appended.append((put, *self._append_put(put)))
             self._log.commit()
         except Overloaded as error:
-            known = [copy.key for batch, _, _ in appended for copy in batch]
+            known = [key for put, _, _ in appended for key in put.names()]
             self._append_deletes([key for key in known if key not in self._index])
             self._log.commit()
-            raise self._full(sum(map(file_format.put_bytes, batches))) from error
-        for batch, segment, offset in appended:
-            self._index.add_many(batch, segment, offset)
+            raise self._full(sum(put.nbytes() for put in puts)) from error
+        for put, segment, offset in appended:
+            self._index.put(put, segment, offset)
 
-    def _append_put(self, batch: Sequence[Copy]) -> tuple[int, int]:
+    def _append_put(self, put: Put) -> tuple[int, int]:
         """Where the payloads are: their segment, and where the first of them starts."""
-        segment, start = self._log.place(file_format.put_bytes(batch))
-        first = batch[0].key
-        self._log.append(
-            file_format.PUT, first.pid, len(batch), first.seq, file_format.put_parts(batch)
-        )
-        return segment, start + file_format.payloads_at(len(batch))
+        segment, start = self._log.place(put.nbytes())
+        count = len(put.seqs)
+        self._log.append(file_format.PUT, int(put.pids[0]), count, int(put.seqs[0]), put.parts())
+        return segment, start + file_format.payloads_at(count)
 
     def _append_deletes(self, keys: Sequence[Key]) -> None:
         for payload in file_format.delete_payloads(keys):
             self._log.append(file_format.DELETE, 0, 0, 0, (payload,))
 
-    def _read(self, places: Sequence[Place], *, verify: bool = True) -> list[bytes | Lack]:
-        found: list[bytes | Lack] = []
+    def _read(self, places: Sequence[tuple[int, int, int]]) -> list[bytes | Lack]:
         try:
-            found.extend(self._log.read_many([place[:3] for place in places]))
+            return list(self._log.read_many(places))
         except DamagedRecord:
-            found = [self._read_one(place) for place in places]
-        if not verify:
-            return found
-        return [
-            Lack.DAMAGED
-            if isinstance(payload, bytes) and crc32c.crc32c(payload) != place.crc
-            else payload
-            for payload, place in zip(found, places, strict=True)
-        ]
+            return [self._read_one(*place) for place in places]
 
-    def _read_one(self, place: Place) -> bytes | Lack:
+    def _read_one(self, segment: int, offset: int, length: int) -> bytes | Lack:
         try:
-            return self._log.read(*place[:3])
+            return self._log.read(segment, offset, length)
         except DamagedRecord as error:
             return Lack.UNREADABLE if isinstance(error.__cause__, OSError) else Lack.DAMAGED
+
+    def _checked(self, payloads: list[bytes | Lack], crcs: list[int]) -> list[bytes | Lack]:
+        return [
+            Lack.DAMAGED if isinstance(payload, bytes) and crc32c(payload) != crc else payload
+            for payload, crc in zip(payloads, crcs, strict=True)
+        ]
 
     def _try_write(self) -> str | None:
         try:
@@ -373,5 +377,5 @@ class FileDevice:
         )
 
 
-def _record_sizes(batches: Sequence[Sequence[Copy]]) -> list[int]:
-    return [record.record_bytes(file_format.put_bytes(batch)) for batch in batches]
+def _record_sizes(puts: Sequence[Put]) -> list[int]:
+    return [record.record_bytes(put.nbytes()) for put in puts]

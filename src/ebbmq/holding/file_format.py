@@ -18,113 +18,174 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import crc32c
+import numpy as np
 
 from ebbmq import limits
-from ebbmq.holding.contract import Copy, Key
+from ebbmq.checksum import crc32c
+from ebbmq.holding.columns import Batch, Columns, columns_of, joined
+from ebbmq.holding.contract import Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from ebbmq.holding.contract import Copy
+
+    Numbers = npt.NDArray[np.int64]
+    Owner = tuple[bytes, int]
+    Where = slice | npt.NDArray[np.intp]
 
 PUT: Final = 1
 DELETE: Final = 2
 MARK: Final = 3
 
 _HEAD: Final = Struct("<II")
-_ENTRY: Final = Struct("<16sQIIII")
-ENTRY_BYTES: Final = _ENTRY.size
-_RUN: Final = Struct("<16sQII")
-_RUNS_MAX: Final = limits.RECORD_BYTES_MAX // _RUN.size
+_ENTRY: Final = np.dtype(
+    [
+        ("store", "V16"),
+        ("seq", "<u8"),
+        ("pid", "<u4"),
+        ("length", "<u4"),
+        ("crc", "<u4"),
+        ("zero", "<u4"),
+    ]
+)
+ENTRY_BYTES: Final = _ENTRY.itemsize
+_RUN: Final = np.dtype([("store", "V16"), ("seq", "<u8"), ("pid", "<u4"), ("count", "<u4")])
+_RUNS_MAX: Final = limits.RECORD_BYTES_MAX // _RUN.itemsize
+_ALL: Final = slice(None)
+
+
+class Put(NamedTuple):
+    """Copies of one store for one record."""
+
+    store: bytes
+    pids: Numbers
+    seqs: Numbers
+    lengths: Numbers
+    crcs: Numbers
+    payloads: Sequence[bytes]
+
+    def nbytes(self) -> int:
+        """The payload size of the PUT."""
+        return payloads_at(len(self.seqs)) + int(self.lengths.sum())
+
+    def names(self) -> list[Key]:
+        """The keys of the copies."""
+        return list(map(Key, [self.store] * len(self.seqs), self.pids.tolist(), self.seqs.tolist()))
+
+    def parts(self) -> list[bytes]:
+        """The payload of the PUT."""
+        entries = np.zeros(len(self.seqs), dtype=_ENTRY)
+        entries["store"] = np.void(self.store)
+        entries["seq"], entries["pid"] = self.seqs, self.pids
+        entries["length"], entries["crc"] = self.lengths, self.crcs
+        packed = entries.tobytes()
+        return [_HEAD.pack(crc32c(packed), 0), packed, *self.payloads]
+
+    def starts(self) -> Numbers:
+        """Where payloads start, counted from the first of them."""
+        return self.lengths.cumsum() - self.lengths
 
 
 class Placed(NamedTuple):
-    """One entry of a PUT and where its payload starts, counted from the record's payload."""
+    """Copies of one partition in a PUT; offsets are counted from the record's payload."""
 
-    key: Key
-    at: int
-    payload_bytes: int
-    crc: int
-
-
-def put_bytes(copies: Sequence[Copy]) -> int:
-    """The payload size of a PUT."""
-    payloads = sum([len(copy.payload) for copy in copies])
-    return _HEAD.size + len(copies) * _ENTRY.size + payloads
-
-
-def put_parts(copies: Sequence[Copy]) -> list[bytes]:
-    """The payload of a PUT."""
-    pack = _ENTRY.pack
-    entries = b"".join(
-        [
-            pack(store, seq, pid, len(payload), crc, 0)
-            for (store, pid, seq), payload, crc, _ in copies
-        ]
-    )
-    head = _HEAD.pack(crc32c.crc32c(entries), 0)
-    return [head, entries, *[copy.payload for copy in copies]]
+    owner: Owner
+    seqs: Numbers
+    offsets: Numbers
+    lengths: Numbers
+    crcs: Numbers
 
 
 def payloads_at(count: int) -> int:
     """Where the first payload of a PUT starts; the others follow, in the order of the entries."""
-    return _HEAD.size + count * _ENTRY.size
+    return _HEAD.size + count * ENTRY_BYTES
 
 
-def read_put(payload: memoryview, count: int) -> list[Placed]:
-    """The entries of a PUT, nothing if they do not verify; the payloads are not looked at."""
-    at = _HEAD.size + count * _ENTRY.size
-    if len(payload) < at:
-        return []
-    entries = payload[_HEAD.size : at]
-    if crc32c.crc32c(entries) != _HEAD.unpack_from(payload)[0]:
-        return []
-    found = []
-    for store, seq, pid, payload_bytes, crc, _ in _ENTRY.iter_unpack(entries):
-        found.append(Placed(Key(store, pid, seq), at, payload_bytes, crc))
-        at += payload_bytes
-    return found
+def puts_of(copies: Sequence[Copy]) -> list[Put]:
+    """The records of copies, of one key the latest: a bad sector costs one record's worth."""
+    return [put for store, columns in _by_store(copies) for put in _cut(store, columns)]
 
 
-def records(copies: Sequence[Copy]) -> list[Sequence[Copy]]:
-    """Cut a batch so that one bad sector never costs more than a record's worth."""
-    if (
-        len(copies) <= limits.RECORD_ROWS_MAX
-        and put_bytes(copies) - _HEAD.size <= limits.RECORD_BYTES_MAX
-    ):
-        return [copies] if copies else []
-    batches: list[Sequence[Copy]] = []
-    batch: list[Copy] = []
-    nbytes = 0
+def _by_store(copies: Sequence[Copy]) -> list[tuple[bytes, Columns]]:
+    if isinstance(copies, Batch):
+        parts = [part for part in copies.parts if len(part.seqs)]
+        return [(copies.store, joined(parts).in_order())] if parts else []
+    stores: dict[bytes, list[Copy]] = {}
     for copy in copies:
-        cost = _ENTRY.size + len(copy.payload)
-        if batch and (
-            nbytes + cost > limits.RECORD_BYTES_MAX or len(batch) == limits.RECORD_ROWS_MAX
-        ):
-            batches.append(batch)
-            batch, nbytes = [], 0
-        batch.append(copy)
-        nbytes += cost
-    batches.append(batch)
-    return batches
+        stores.setdefault(copy.key.store, []).append(copy._replace(properties=None))
+    return [(store, columns_of(some).in_order()) for store, some in stores.items()]
+
+
+def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
+    payloads = columns.payloads
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    ends, first = (lengths + ENTRY_BYTES).cumsum(), 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        room = int(ends.searchsorted(before + limits.RECORD_BYTES_MAX, "right"))
+        end = max(first + 1, min(room, first + limits.RECORD_ROWS_MAX))
+        some = slice(first, end)
+        pids, seqs, crcs = (
+            each[some].astype(np.int64) for each in (columns.pids, columns.seqs, columns.crcs)
+        )
+        yield Put(store, pids, seqs, lengths[some], crcs, payloads[some])
+        first = end
+
+
+def read_put(payload: memoryview, count: int) -> Iterator[Placed]:
+    """The entries of a PUT, nothing if they do not verify; the payloads are not looked at."""
+    at = payloads_at(count)
+    packed = payload[_HEAD.size : at]
+    if len(payload) < at or crc32c(packed) != _HEAD.unpack_from(payload)[0]:
+        return
+    entries = np.frombuffer(packed, dtype=_ENTRY)
+    seqs, lengths, crcs = (entries[name].astype(np.int64) for name in ("seq", "length", "crc"))
+    offsets = at + lengths.cumsum() - lengths
+    owners = zip(entries["store"].tolist(), entries["pid"].tolist(), strict=True)
+    for owner, where in _where(list(owners)):
+        yield Placed(owner, seqs[where], offsets[where], lengths[where], crcs[where])
+
+
+def by_owner(keys: Sequence[Key]) -> Iterator[tuple[Owner, Where, Numbers]]:
+    """Keys by store and partition: where they stand, and their numbers."""
+    seqs = np.array([key[2] for key in keys], dtype=np.int64)
+    for owner, where in _where([key[:2] for key in keys]):
+        yield owner, where, seqs[where]
+
+
+def _where(owners: list[Owner]) -> Iterator[tuple[Owner, Where]]:
+    if owners and owners.count(owners[0]) == len(owners):
+        yield owners[0], _ALL
+        return
+    places: dict[Owner, list[int]] = {}
+    for at, owner in enumerate(owners):
+        places.setdefault(owner, []).append(at)
+    for owner, some in places.items():
+        yield owner, np.array(some, dtype=np.intp)
 
 
 def delete_payloads(keys: Sequence[Key]) -> Iterator[bytes]:
     """The payloads of as many DELETEs as it takes."""
-    runs: list[list[int | bytes]] = []
-    for store, pid, seq in sorted(set(keys)):
-        if runs and runs[-1][0] == store and runs[-1][2] == pid:
-            _, first, _, count = runs[-1]
-            if seq == int(first) + int(count):
-                runs[-1][3] = int(count) + 1
-                continue
-        runs.append([store, seq, pid, 1])
-    packed = b"".join(_RUN.pack(*run) for run in runs)
-    for start in range(0, len(packed), _RUNS_MAX * _RUN.size):
-        yield packed[start : start + _RUNS_MAX * _RUN.size]
+    runs = [_runs(owner, np.unique(seqs)) for owner, _, seqs in by_owner(keys)]
+    packed = b"".join(runs)
+    for start in range(0, len(packed), _RUNS_MAX * _RUN.itemsize):
+        yield packed[start : start + _RUNS_MAX * _RUN.itemsize]
 
 
-def read_delete(payload: memoryview) -> Iterator[Key]:
-    """The keys of a DELETE."""
-    for store, first, pid, count in _RUN.iter_unpack(payload):
-        for seq in range(first, first + count):
-            yield Key(store, pid, seq)
+def _runs(owner: Owner, seqs: Numbers) -> bytes:
+    cuts = np.flatnonzero(np.diff(seqs) != 1) + 1
+    starts = np.concatenate(([0], cuts))
+    out = np.zeros(len(starts), dtype=_RUN)
+    out["store"], out["pid"] = np.void(owner[0]), owner[1]
+    out["seq"] = seqs[starts]
+    out["count"] = np.diff(np.append(starts, len(seqs)))
+    return out.tobytes()
+
+
+def read_delete(payload: memoryview) -> Iterator[tuple[Owner, Numbers]]:
+    """The copies of a DELETE, by store and partition."""
+    for store, first, pid, count in np.frombuffer(payload, dtype=_RUN).tolist():
+        yield (store, pid), np.arange(first, first + count)

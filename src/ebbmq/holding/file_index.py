@@ -1,17 +1,39 @@
-"""Which copies a file device has and where: in RAM, rebuilt from the log when the device opens."""
+"""Which copies a file device has and where: in RAM, rebuilt from the log when the device opens.
+
+Copies come, are read and go in long runs of one partition, so places are kept in pages of 1,024
+numbers, 16 bytes a place, and looked up many at once. A page with few copies keeps only these.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from ebbmq.holding.contract import Key, Stored
+from ebbmq.holding.file_format import by_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ebbmq.holding.contract import Copy
+    import numpy.typing as npt
 
-_WORD: Final = 0xFFFF_FFFF
+    from ebbmq.holding.file_format import Numbers, Owner, Put, Where
+
+    #: One row a copy: segment, offset, payload bytes, crc; a segment of 0 stands for no copy.
+    Places = npt.NDArray[np.uint32]
+
+_BITS: Final = 10
+_ROWS: Final = 1 << _BITS
+_SLOT: Final = _ROWS - 1
+#: Above so many copies a page takes less as a whole.
+_FEW_MAX: Final = 64
+_FEW_AGAIN: Final = 32
+_SEGMENT: Final = 0
+_OFFSET: Final = 1
+_LENGTH: Final = 2
+_CRC: Final = 3
+_ALL: Final = slice(None)
 
 
 class Place(NamedTuple):
@@ -23,86 +45,185 @@ class Place(NamedTuple):
     crc: int
 
 
+class _Page:
+    """The places of up to 1,024 copies, by the low bits of their number."""
+
+    __slots__ = ("few", "live", "rows")
+
+    def __init__(self) -> None:
+        self.few: dict[int, bytes] = {}
+        self.rows: Places | None = None
+        self.live = 0
+
+    def get(self, slots: Numbers) -> Places:
+        if self.rows is not None:
+            return self.rows[slots]
+        return np.frombuffer(
+            b"".join([self.few.get(slot, _NOWHERE) for slot in slots.tolist()]), np.uint32
+        ).reshape(-1, 4)
+
+    def put(self, slots: Numbers, places: Places) -> Places:
+        """Set places of different copies, or none; returns those they had."""
+        before = self.get(slots)
+        gained = np.count_nonzero(places[:, _SEGMENT]) - np.count_nonzero(before[:, _SEGMENT])
+        self.live += int(gained)
+        if self.rows is None and self.live > _FEW_MAX:
+            self._widen()
+        if self.rows is not None:
+            self.rows[slots] = places
+            if self.live <= _FEW_AGAIN:
+                self._narrow()
+            return before
+        for slot, place in zip(slots.tolist(), places, strict=True):
+            if place[_SEGMENT]:
+                self.few[slot] = place.tobytes()
+            else:
+                self.few.pop(slot, None)
+        return before
+
+    def _widen(self) -> None:
+        rows = np.zeros((_ROWS, 4), dtype=np.uint32)
+        for slot, place in self.few.items():
+            rows[slot] = np.frombuffer(place, np.uint32)
+        self.rows, self.few = rows, {}
+
+    def _narrow(self) -> None:
+        assert self.rows is not None
+        slots = np.flatnonzero(self.rows[:, _SEGMENT]).tolist()
+        self.few, self.rows = {slot: self.rows[slot].tobytes() for slot in slots}, None
+
+    def items(self) -> tuple[list[int], Places]:
+        """Slots and places of the copies that are there."""
+        if self.rows is None:
+            slots = sorted(self.few)
+            return slots, self.get(np.array(slots, dtype=np.int64))
+        there = np.flatnonzero(self.rows[:, _SEGMENT])
+        return there.tolist(), self.rows[there]
+
+
+_NOWHERE: Final = bytes(16)
+
+
 class FileIndex:
-    """Key -> place; counts what is live in each segment. One int of 128 bits holds a place."""
+    """Key -> place; counts what is live in each segment."""
 
     def __init__(self, overhead_bytes: int) -> None:
         """Start empty; each copy counts `overhead_bytes` beside its payload."""
         self._overhead_bytes = overhead_bytes
-        self._partitions: dict[tuple[bytes, int], dict[int, int]] = {}
+        self._pages: dict[Owner, dict[int, _Page]] = {}
         self.live: dict[int, int] = {}
         self.live_bytes = 0
         self.count = 0
 
     def __contains__(self, key: Key) -> bool:
-        return key.seq in self._partitions.get((key.store, key.pid), ())
+        return bool(self.find([key])[0, _SEGMENT])
 
-    def get(self, key: Key) -> Place | None:
-        """Where a copy is."""
-        packed = self._partitions.get((key.store, key.pid), {}).get(key.seq)
-        return None if packed is None else _unpack(packed)
+    def find(self, keys: Sequence[Key]) -> Places:
+        """Where copies are, in the order of the keys."""
+        out = np.zeros((len(keys), 4), dtype=np.uint32)
+        for owner, where, seqs in by_owner(keys):
+            pages = self._pages.get(owner, {})
+            found = np.zeros((len(seqs), 4), dtype=np.uint32)
+            for number, some in _by_page(seqs):
+                page = pages.get(number)
+                if page is not None:
+                    found[some] = page.get(seqs[some] & _SLOT)
+            out[where] = found
+        return out
 
-    def add(self, key: Key, place: Place) -> None:
-        """A copy is here, and no more where it was before."""
-        self.remove(key)
-        segment, offset, payload_bytes, crc = place
-        packed = ((segment << 32 | offset) << 32 | payload_bytes) << 32 | crc
-        self._partitions.setdefault((key.store, key.pid), {})[key.seq] = packed
-        self.live[segment] = self.live.get(segment, 0) + 1
-        self.live_bytes += payload_bytes + self._overhead_bytes
-        self.count += 1
+    def add(self, owner: Owner, seqs: Numbers, places: Places) -> None:
+        """Different copies of one store and partition are here, and no more where they were."""
+        pages = self._pages.setdefault(owner, {})
+        for number, some in _by_page(seqs):
+            page = pages.get(number)
+            if page is None:
+                page = pages[number] = _Page()
+            self._count(page.put(seqs[some] & _SLOT, places[some]), -1)
+        self._count(places, 1)
 
-    def add_many(self, copies: Sequence[Copy], segment: int, offset: int) -> None:
-        """`add` for copies whose payloads follow one another from an offset on."""
-        start = offset
-        partition: dict[int, int] = {}
-        of: tuple[bytes, int] | None = None
-        base = segment << 96
-        for (store, pid, seq), payload, crc, _ in copies:
-            if of != (store, pid):
-                of = store, pid
-                partition = self._partitions.setdefault(of, {})
-            if seq in partition:
-                self.remove(Key(store, pid, seq))
-                partition = self._partitions.setdefault(of, {})
-            size = len(payload)
-            partition[seq] = base | (offset << 64) | (size << 32) | crc
-            offset += size
-        self.live[segment] = self.live.get(segment, 0) + len(copies)
-        self.live_bytes += offset - start + len(copies) * self._overhead_bytes
-        self.count += len(copies)
+    def put(self, put: Put, segment: int, offset: int) -> None:
+        """The copies of a record are in a segment, the first of them at an offset."""
+        places = places_of(segment, offset + put.starts(), put.lengths, put.crcs)
+        for pid in np.unique(put.pids).tolist():
+            mine = put.pids == pid
+            self.add((put.store, pid), put.seqs[mine], places[mine])
 
-    def remove(self, key: Key) -> None:
-        """A copy is gone; absent is fine."""
-        partition = self._partitions.get((key.store, key.pid))
-        packed = None if partition is None else partition.pop(key.seq, None)
-        if partition is None or packed is None:
-            return
-        if not partition:
-            del self._partitions[key.store, key.pid]
-        place = _unpack(packed)
-        self.live[place.segment] -= 1
-        if not self.live[place.segment]:
-            del self.live[place.segment]
-        self.live_bytes -= place.payload_bytes + self._overhead_bytes
-        self.count -= 1
+    def present(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of which there is a copy."""
+        there = self.find(keys)[:, _SEGMENT] != 0
+        if there.all():
+            return list(keys)
+        return [key for key, is_there in zip(keys, there.tolist(), strict=True) if is_there]
+
+    def remove(self, keys: Sequence[Key]) -> None:
+        """Copies are gone; absent ones are fine."""
+        for owner, _, seqs in by_owner(keys):
+            self.remove_numbers(owner, np.unique(seqs))
+
+    def remove_numbers(self, owner: Owner, seqs: Numbers) -> None:
+        """Different copies of one store and partition are gone; absent ones are fine."""
+        pages = self._pages.get(owner, {})
+        for number, some in _by_page(seqs):
+            page = pages.get(number)
+            if page is None:
+                continue
+            slots = seqs[some] & _SLOT
+            self._count(page.put(slots, np.zeros((len(slots), 4), dtype=np.uint32)), -1)
+            if not page.live:
+                del pages[number]
+        if owner in self._pages and not pages:
+            del self._pages[owner]
+
+    def _count(self, places: Places, sign: int) -> None:
+        segments, counts = np.unique(places[:, _SEGMENT], return_counts=True)
+        for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
+            if segment:
+                left = self.live.get(segment, 0) + sign * count
+                self.live[segment] = left
+                if not left:
+                    del self.live[segment]
+                self.count += sign * count
+                self.live_bytes += sign * count * self._overhead_bytes
+        # Where no copy is, its length is 0 too.
+        self.live_bytes += sign * int(places[:, _LENGTH].sum(dtype=np.int64))
 
     def of_store(self, store: bytes) -> list[Stored]:
         """Every copy of a store."""
         return [
-            Stored(Key(store, pid, seq), packed >> 32 & _WORD, packed & _WORD)
-            for (owner, pid), partition in self._partitions.items()
-            if owner == store
-            for seq, packed in partition.items()
+            Stored(key, place.payload_bytes, place.crc)
+            for key, place in self._items()
+            if key.store == store
         ]
 
-    def in_segment(self, segment: int) -> Iterator[tuple[Key, Place]]:
+    def in_segment(self, segment: int) -> list[tuple[Key, Place]]:
         """Every copy in a segment; looks at all copies there are."""
-        for (store, pid), partition in self._partitions.items():
-            for seq, packed in partition.items():
-                if packed >> 96 == segment:
-                    yield Key(store, pid, seq), _unpack(packed)
+        return list(self._items(segment))
+
+    def _items(self, segment: int | None = None) -> Iterator[tuple[Key, Place]]:
+        for (store, pid), pages in self._pages.items():
+            for number, page in pages.items():
+                slots, places = page.items()
+                if segment is not None:
+                    mine = np.flatnonzero(places[:, _SEGMENT] == segment)
+                    slots, places = [slots[at] for at in mine.tolist()], places[mine]
+                base = number << _BITS
+                for slot, place in zip(slots, places.tolist(), strict=True):
+                    yield Key(store, pid, base | slot), Place(*place)
 
 
-def _unpack(packed: int) -> Place:
-    return Place(packed >> 96, packed >> 64 & _WORD, packed >> 32 & _WORD, packed & _WORD)
+def places_of(segment: int, offsets: Numbers, lengths: Numbers, crcs: Numbers) -> Places:
+    """Places in one segment."""
+    out = np.empty((len(offsets), 4), dtype=np.uint32)
+    out[:, _SEGMENT], out[:, _LENGTH] = segment, lengths
+    out[:, _OFFSET], out[:, _CRC] = offsets, crcs
+    return out
+
+
+def _by_page(seqs: Numbers) -> Iterator[tuple[int, Where]]:
+    """Numbers by their page: its number, and where they stand."""
+    numbers = seqs >> _BITS
+    if len(seqs) and (numbers == numbers[0]).all():
+        yield int(numbers[0]), _ALL
+        return
+    for number in np.unique(numbers).tolist():
+        yield number, np.flatnonzero(numbers == number)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: The node's own log, as a device among others.
 LOG: Final = "log"
@@ -24,6 +27,21 @@ def name_of(pid: int, seq: int) -> Name:
 def parts_of(name: Name) -> tuple[int, int]:
     """(pid, seq) of a name."""
     return name >> _SEQ_BITS, name & _SEQ
+
+
+def seqs_of(names: Sequence[Name]) -> dict[int, list[int]]:
+    """The numbers of messages, by partition."""
+    if not names:
+        return {}
+    pid = parts_of(min(names))[0]
+    if parts_of(max(names))[0] == pid:
+        base = name_of(pid, 0)
+        return {pid: [name - base for name in names]}
+    found: dict[int, list[int]] = {}
+    for name in names:
+        pid, seq = parts_of(name)
+        found.setdefault(pid, []).append(seq)
+    return found
 
 
 class Holding(NamedTuple):

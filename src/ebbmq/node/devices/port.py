@@ -344,7 +344,7 @@ class Port:
             return
         if under.verb == "get":
             nbytes = sum(
-                len(body) for bodies in answers for body in bodies if isinstance(body, bytes)
+                [len(body) for bodies in answers for body in bodies if isinstance(body, bytes)]
             )
         if under.verb != "scan":
             health.worked(took_ms, nbytes, probe=under.verb == "probe")

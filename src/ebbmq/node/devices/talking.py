@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
+from ebbmq.holding.columns import together
 from ebbmq.holding.contract import Adopting, DeviceFull, MissingPackage
 
 if TYPE_CHECKING:
@@ -90,14 +91,12 @@ class Talking:
                 store = calls[0].given[0]
                 return [device.adopt(store) if isinstance(device, Adopting) else None]
             case "get":
-                bodies = iter(device.get_many([key for call in calls for key in call.given]))
-                return [[next(bodies) for _ in call.given] for call in calls]
+                bodies = device.get_many([key for call in calls for key in call.given])
+                return _shared_out(bodies, calls)
 
     def _put(self, device: Device, calls: list[Call]) -> list[Any]:
         try:
-            # A batch stays one, for devices that take it as a whole.
-            alone = calls[0].given if len(calls) == 1 else None
-            device.put_many(alone or [copy for call in calls for copy in call.given])
+            device.put_many(together([call.given for call in calls]))
         except DeviceFull as full:
             if len(calls) == 1:
                 return [full]
@@ -131,3 +130,11 @@ class Talking:
             with contextlib.suppress(EbbError):
                 device.close()
         self._place.release()
+
+
+def _shared_out(bodies: list[Any], calls: list[Call]) -> list[Any]:
+    """To each call as many as it asked for."""
+    if len(calls) == 1:
+        return [bodies]
+    left = iter(bodies)
+    return [[next(left) for _ in call.given] for call in calls]

@@ -33,6 +33,7 @@ from ebbmq.core.copies import (
     Step,
     name_of,
     parts_of,
+    seqs_of,
 )
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import DamagedRecord, Overloaded
@@ -332,14 +333,10 @@ class Keeper:
             forget = isinstance(effect, ForgetCopy)
             mover.delete_many([effect.name], effect.device, position, forget=forget)
 
-    def _leave_log(self, names: Iterable[Name]) -> None:
+    def _leave_log(self, names: Sequence[Name]) -> None:
         """The log does not have these bodies any more, as soon as their segments go."""
-        shards, left = self._engine.catalog.shards, dict[int, list[int]]()
-        for name in names:
-            pid, seq = parts_of(name)
-            left.setdefault(pid, []).append(seq)
-        for pid, seqs in left.items():
-            shard = shards.get(pid)
+        for pid, seqs in seqs_of(names).items():
+            shard = self._engine.catalog.shards.get(pid)
             if shard is not None:
                 shard.partition.leave_log(seqs)
                 self._engine.settle(shard)

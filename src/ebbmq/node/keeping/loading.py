@@ -26,7 +26,7 @@ from ebbmq.core.block import (
     STATE,
     Block,
 )
-from ebbmq.core.copies import name_of, parts_of
+from ebbmq.core.copies import name_of, seqs_of
 from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
 from ebbmq.holding.columns import Batch, Columns, Told
 from ebbmq.holding.contract import Copy, Key
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _BYTES_MAX: Final = 2 * limits.MIB
+#: Kinds of devices that are given columns, not an object a message.
+_TAKE_COLUMNS: Final = ("file", "object")
 _ARCHIVE_BYTES_MAX: Final = 18 * limits.MIB
 #: So many rows are looked at before others get the lock.
 _LOOKED_AT_ONCE: Final = 1_024
@@ -61,6 +63,18 @@ class Load(NamedTuple):
             return self.copies.nbytes
         return sum([len(copy.payload) for copy in self.copies])
 
+    def keys(self) -> list[Key]:
+        """Their names on every device."""
+        if isinstance(self.copies, Batch):
+            return self.copies.keys()
+        return [copy.key for copy in self.copies]
+
+    def payloads(self) -> list[bytes]:
+        """Their bodies."""
+        if isinstance(self.copies, Batch):
+            return self.copies.payloads()
+        return [copy.payload for copy in self.copies]
+
 
 class _Part(NamedTuple):
     """Messages of one partition that are to be copied, with their bodies as far as in RAM."""
@@ -71,13 +85,12 @@ class _Part(NamedTuple):
     payloads: list[bytes | None]
 
 
-def load(
-    engine: Engine, names: Sequence[Name], device: str, *, archive: bool = False
-) -> tuple[Load, list[Name]]:
+def load(engine: Engine, names: Sequence[Name], device: str, kind: str) -> tuple[Load, list[Name]]:
     """Bodies of messages still to be copied, and names for which there was no room (lock is free).
 
     For an archive they are more, and say what their messages are like. What cannot be read failed.
     """
+    archive, packed = kind == "object", kind in _TAKE_COLUMNS
     room = _ARCHIVE_BYTES_MAX if archive else _BYTES_MAX
     parts: list[_Part] = []
     rest: list[Name] = []
@@ -96,8 +109,8 @@ def load(
         base = name_of(part.shard.partition.pid, 0)
         good = [i for i, payload in enumerate(part.payloads) if payload is not None]
         names_read.extend([base | part.seqs[i] for i in good])
-        if archive:
-            columns.append(_columns(part, good))
+        if packed:
+            columns.append(_columns(part, good, told=archive))
         else:
             copies.extend(_copies(engine, part, good))
         if len(good) < len(part.seqs):
@@ -110,7 +123,7 @@ def load(
         with engine.lock:
             if engine.closed is None:
                 engine.keeping.copies_failed(device, unread)
-    if archive:
+    if packed:
         return Load(names_read, Batch(engine.directory.identity.uuid, columns)), rest
     return Load(names_read, copies), rest
 
@@ -145,21 +158,6 @@ def _wanted(
             room -= part.block.total(SIZE, LOW32)
             parts.append(part)
     return parts, rest
-
-
-def seqs_of(names: Sequence[Name]) -> dict[int, list[int]]:
-    """The numbers of messages, by partition."""
-    if not names:
-        return {}
-    pid = parts_of(min(names))[0]
-    if parts_of(max(names))[0] == pid:
-        base = name_of(pid, 0)
-        return {pid: [name - base for name in names]}
-    found: dict[int, list[int]] = {}
-    for name in names:
-        pid, seq = parts_of(name)
-        found.setdefault(pid, []).append(seq)
-    return found
 
 
 def _fitting(shard: Shard, seqs: list[int], room: int) -> tuple[_Part | None, list[int]]:
@@ -208,22 +206,25 @@ def _copies(engine: Engine, part: _Part, good: list[int]) -> list[Copy]:
     return list(map(_COPY, zip(keys, *others, strict=True)))
 
 
-def _columns(part: _Part, good: list[int]) -> Columns:
-    block, seqs = part.block, np.array(part.seqs, dtype=np.uint64)
+def _columns(part: _Part, good: list[int], *, told: bool) -> Columns:
+    block, seqs = part.block, np.array(part.seqs, dtype=np.int64)
     if len(good) < len(part.seqs):
         block, seqs = Block(block.words[good]), seqs[good]
-    rates = block.column(KIND, LOW32 << RATE_BIT, RATE_BIT)
     return Columns(
         np.full(len(seqs), part.shard.partition.pid),
         seqs,
         block.column(SIZE, LOW32 << 32, 32),
         [payload for payload in part.payloads if payload is not None],
-        Told(
-            part.shard.queue.spec.name,
-            block.column(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
-            block.column(ENQUEUED, LOW48),
-            block.column(DEAD, LOW48),
-            rates / RATE_UNIT,
-            block.column(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
-        ),
+        _told(part.shard.queue.spec.name, block) if told else None,
+    )
+
+
+def _told(queue: str, block: Block) -> Told:
+    return Told(
+        queue,
+        block.column(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
+        block.column(ENQUEUED, LOW48),
+        block.column(DEAD, LOW48),
+        block.column(KIND, LOW32 << RATE_BIT, RATE_BIT) / RATE_UNIT,
+        block.column(DUE, ~LOW48 & ((1 << 64) - 1), HIGH),
     )

@@ -19,7 +19,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq.core.copies import LOG, parts_of
+from ebbmq.core.copies import LOG, seqs_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Key
@@ -186,7 +186,7 @@ class Mover:
             names = _take([work.urgent, work.calm], _COUNT_MAX)
         if not names:
             return False
-        loaded, rest = load(engine, names, LOG)
+        loaded, rest = load(engine, names, LOG, LOG)
         by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
         with engine.lock:
             work.urgent.extendleft(reversed(rest))
@@ -228,7 +228,7 @@ class Mover:
             with self._engine.lock:
                 work.calm.extendleft(reversed(names))
             return False
-        loaded, rest = load(self._engine, names, port.name, archive=is_archive)
+        loaded, rest = load(self._engine, names, port.name, port.kind)
         if rest:
             with self._engine.lock:
                 (work.calm if calm else work.urgent).extendleft(reversed(rest))
@@ -264,7 +264,7 @@ class Mover:
                 # A copy that was taken for a stray may have been asked for since.
                 names = self._engine.holdings.unheld(port.name, delete.names)
                 some.append(delete._replace(names=names))
-                keys += map(self._key, names)
+                keys += self._keys(names)
         if not keys:
             return bool(some)
         work.under_way += 1
@@ -272,8 +272,9 @@ class Mover:
         future.add_done_callback(partial(self._delete_done, port, work, some))
         return True
 
-    def _key(self, name: Name) -> Key:
-        return Key(self._engine.directory.identity.uuid, *parts_of(name))
+    def _keys(self, names: Sequence[Name]) -> list[Key]:
+        uuid = self._engine.directory.identity.uuid
+        return [Key(uuid, pid, seq) for pid, seqs in seqs_of(names).items() for seq in seqs]
 
     # Results
 
@@ -291,7 +292,7 @@ class Mover:
             self._done(work)
             return
         check = load_of(loaded, moved)
-        asked = port.get([copy.key for copy in check.copies])
+        asked = port.get(check.keys())
         asked.add_done_callback(partial(self._checked, port, work, check))
 
     def _checked(
@@ -302,13 +303,14 @@ class Mover:
             self._failed(port, work, loaded, error)
             return
         bodies = future.result()
-        if bodies == [copy.payload for copy in loaded.copies]:
+        payloads = loaded.payloads()
+        if bodies == payloads:
             self._copied(port, work, loaded.names)
             return
         good: list[Name] = []
         bad: list[Name] = []
-        for name, copy, body in zip(loaded.names, loaded.copies, bodies, strict=True):
-            (good if body == copy.payload else bad).append(name)
+        for name, payload, body in zip(loaded.names, payloads, bodies, strict=True):
+            (good if body == payload else bad).append(name)
         log.error("copy_not_verified", device=port.name, count=len(bad))
         with self._engine.lock:
             if self._engine.closed is None:
@@ -380,6 +382,6 @@ class Mover:
 def _take(queues: Sequence[deque[Name]], count: int) -> list[Name]:
     out: list[Name] = []
     for queue in queues:
-        while queue and len(out) < count:
-            out.append(queue.popleft())
+        take = queue.popleft
+        out += [take() for _ in range(min(count - len(out), len(queue)))]
     return out

@@ -44,7 +44,7 @@ class Checkpointer:
     def run(self, *, closing: bool = False) -> None:
         """Write a checkpoint."""
         engine = self._engine
-        with engine.lock:
+        with engine.in_turn:
             start = engine.journal.position, engine.journal.old_position
             counted = engine.facts_since_checkpoint
             wanted = [
@@ -60,7 +60,7 @@ class Checkpointer:
             self._put_copies(start[0])
             self._finish(start, closing=closing)
         except BaseException:
-            with engine.lock:
+            with engine.in_turn:
                 for page in written:
                     page.dirty = True
                 engine.facts_since_checkpoint += counted
@@ -70,7 +70,7 @@ class Checkpointer:
     def _put_pages(self, wanted: list[tuple[int, Page]], written: list[Page]) -> None:
         for at in range(0, len(wanted), _PAGES_AT_ONCE):
             images: list[tuple[int, int, int, bytes]] = []
-            with self._engine.lock:
+            with self._engine.in_turn:
                 position = self._engine.journal.position
                 for pid, page in wanted[at : at + _PAGES_AT_ONCE]:
                     if not page.live:
@@ -89,11 +89,11 @@ class Checkpointer:
         name: Name | None = 0
         numbers = count(1)
         while name is not None:
-            with engine.lock:
+            with engine.in_turn:
                 told, name = engine.holdings.told_from(name, _BODIES_AT_ONCE)
             self._put_told(told, numbers, position)
             engine.let_others_in()
-        with engine.lock:
+        with engine.in_turn:
             removals = engine.holdings.removals()
         told = Changed({})
         for gone, tombstone in removals:
@@ -112,7 +112,7 @@ class Checkpointer:
         engine = self._engine
         start_position, old_position = start
         extras: list[tuple[int, int, bytes]] = []
-        with engine.lock:
+        with engine.in_turn:
             position = engine.journal.position
             for pid, shard in engine.catalog.shards.items():
                 partition = shard.partition
@@ -133,7 +133,7 @@ class Checkpointer:
         engine.journal.wait("synced", position)
         engine.journal.sync_old()
         # Removals before the checkpoint are not read from the journal again.
-        with engine.lock:
+        with engine.in_turn:
             flush = engine.removals.begin_sync(engine.journal.synced_position)
         flush()
         for kind, pid, payload in extras:
@@ -152,5 +152,5 @@ class Checkpointer:
             advised=advised,
         )
         self._store.commit(declared.pack_status(status), start_position)
-        with engine.lock:
+        with engine.in_turn:
             engine.checkpoint_position = start_position

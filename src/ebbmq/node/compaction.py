@@ -98,7 +98,7 @@ class Compactor:
     def waits_for_checkpoint(self) -> bool:
         """Whether a dead segment stays only because producers' ids in it are nowhere else."""
         engine = self._engine
-        with engine.lock:
+        with engine.in_turn:
             covered = self._covered()
             live = self.live_bytes()
             return any(
@@ -132,7 +132,7 @@ class Compactor:
     def _survey(self) -> tuple[list[int], list[int]]:
         """Segments to delete, and segments to relocate, thinnest first."""
         engine = self._engine
-        with engine.lock:
+        with engine.in_turn:
             live = self.live_bytes()
             synced = engine.journal.synced_position
             covered = self._covered()
@@ -174,7 +174,7 @@ class Compactor:
 
     def _relocate_page(self, shard: Shard, page_number: int, segment: int) -> None:
         while True:
-            with self._engine.lock:
+            with self._engine.in_turn:
                 page = shard.partition.index.pages.get(page_number)
                 seqs = [] if page is None else _rows_in(page, segment)
                 if not seqs or self._engine.closed is not None:
@@ -217,7 +217,7 @@ class Compactor:
         if not number & OLD:
             obituaries = self._facts_that_matter(number)
             self._tell_of_copies(obituaries)
-            with engine.lock:
+            with engine.in_turn:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:
                     return
                 engine.append(self._still_true(obituaries, number))
@@ -228,15 +228,15 @@ class Compactor:
                     rule_changes.note_rules(engine)
                 position = engine.journal.position
             engine.journal.wait("synced", position)
-            with engine.lock:
+            with engine.in_turn:
                 flush = engine.removals.begin_sync(engine.journal.synced_position)
             flush()
         else:
-            with engine.lock:
+            with engine.in_turn:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:
                     return
         engine.journal.delete_segment(number)
-        with engine.lock:
+        with engine.in_turn:
             engine.ranges.pop(number, None)
             engine.shared_bytes.pop(number, None)
 
@@ -295,7 +295,7 @@ class Compactor:
         for pid, told in found.items():
             seqs = sorted(told.held | told.pinned)
             for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
-                with engine.lock:
+                with engine.in_turn:
                     shard = engine.catalog.shards.get(pid)
                     if shard is None or engine.closed is not None:
                         break

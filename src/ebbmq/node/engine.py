@@ -36,6 +36,7 @@ from ebbmq.node.keeping.keeper import Keeper
 from ebbmq.node.levels import MEMORY
 from ebbmq.node.log import log
 from ebbmq.node.ruling import Rules
+from ebbmq.node.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,6 +80,8 @@ class Engine:
         self.directory = directory
         self.removals = removals
         self.lock = threading.Lock()
+        #: The lock, for work in the background.
+        self.in_turn = Turns(self)
         self.catalog = Catalog()
         self.rules = Rules(config)
         self.residency = Residency(config.cache_bytes)
@@ -87,8 +90,7 @@ class Engine:
         self.gathering = Gathering(self)
         self.keeping = Keeper(self)
         self.journal: Log
-        self.live = 0
-        self.facts_since_checkpoint = 0
+        self.live = self.facts_since_checkpoint = 0
         #: Everything before it is in the last checkpoint.
         self.checkpoint_position = 0
         self.written = self.synced = 0

@@ -95,7 +95,7 @@ def load(engine: Engine, names: Sequence[Name], device: str, kind: str) -> tuple
     parts: list[_Part] = []
     rest: list[Name] = []
     for at in range(0, len(names), _LOOKED_AT_ONCE):
-        with engine.lock:
+        with engine.in_turn:
             found, left = _wanted(engine, names[at : at + _LOOKED_AT_ONCE], device, room)
         parts += found
         rest += left
@@ -120,7 +120,7 @@ def load(engine: Engine, names: Sequence[Name], device: str, kind: str) -> tuple
                 if payload is None
             ]
     if unread:
-        with engine.lock:
+        with engine.in_turn:
             if engine.closed is None:
                 engine.keeping.copies_failed(device, unread)
     if packed:

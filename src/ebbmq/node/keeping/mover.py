@@ -24,6 +24,7 @@ from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Key
 from ebbmq.node.keeping.loading import load, load_of
+from ebbmq.node.keeping.pacing import HandOver, Pace
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.loading import Load
 
-_COUNT_MAX: Final = 512
+#: What takes about a millisecond of each thread that has to do with it.
+_COUNT_MAX: Final = 256
+_DELETE_COUNT_MAX: Final = 512
 #: Publishers wait for these, and a device flushes once for all of them.
 _URGENT_COUNT_MAX: Final = 2_048
 #: A put to an object store is one object, and small ones are written again to make large ones.
@@ -47,8 +50,6 @@ _OBJECT_COUNT_MAX: Final = 18_432
 _OBJECT_PAUSE_S: Final = 0.5
 _CALLS_MAX: Final = 2
 _PAUSE_S: Final = 0.05
-#: So much of a second's allowance may be used at once.
-_BURST_S: Final = 0.1
 _AFTER_ERROR_S: Final = 1.0
 
 
@@ -79,9 +80,8 @@ class Mover:
         self._work: dict[str, _Work] = {}
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._bytes_per_s = bytes_per_s
-        self._allowance = bytes_per_s * _BURST_S
-        self._refilled_at_s = time.monotonic()
+        self._pace = Pace(bytes_per_s)
+        self._hand_over = HandOver()
         self._thread = threading.Thread(target=self._run, name="ebbmq-mover", daemon=True)
 
     def start(self) -> None:
@@ -108,8 +108,8 @@ class Mover:
     ) -> None:
         """Have copies deleted once the journal is on the device up to a position."""
         self._of(device).deletes.extend(
-            _Delete(position, names[at : at + _COUNT_MAX], forget)
-            for at in range(0, len(names), _COUNT_MAX)
+            _Delete(position, names[at : at + _DELETE_COUNT_MAX], forget)
+            for at in range(0, len(names), _DELETE_COUNT_MAX)
         )
 
     def wake(self) -> None:
@@ -141,7 +141,7 @@ class Mover:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._wake.wait(_PAUSE_S)
+            self._wake.wait(self._pause_s())
             self._wake.clear()
             try:
                 while not self._stop.is_set() and self._round():
@@ -151,9 +151,17 @@ class Mover:
                 self._stop.wait(_AFTER_ERROR_S)
                 self._take_up_again()
 
+        self._hand_over.be_quick(is_quick=False)
+
+    def _pause_s(self) -> float:
+        """How long to wait for more work, or until what waits may be moved."""
+        calm = any(work.calm for work in list(self._work.values()))
+        self._hand_over.be_quick(is_quick=calm)
+        return min(_PAUSE_S, self._pace.wait_s() or _PAUSE_S) if calm else _PAUSE_S
+
     def _take_up_again(self) -> None:
         """Ask anew for every copy that was asked for: who was at work is not known any more."""
-        with self._engine.lock:
+        with self._engine.in_turn:
             for work in self._work.values():
                 work.urgent.clear()
                 work.calm.clear()
@@ -182,13 +190,13 @@ class Mover:
     def _bring_home(self, work: _Work) -> bool:
         """Write bodies that other devices have into the log."""
         engine = self._engine
-        with engine.lock:
+        with engine.in_turn:
             names = _take([work.urgent, work.calm], _COUNT_MAX)
         if not names:
             return False
         loaded, rest = load(engine, names, LOG, LOG)
         by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
-        with engine.lock:
+        with engine.in_turn:
             work.urgent.extendleft(reversed(rest))
             for name, copy in zip(loaded.names, loaded.copies, strict=True):
                 known = engine.keeping.row_of(name)
@@ -198,14 +206,14 @@ class Mover:
                 seqs, bodies = [seq for seq, _ in some], [body for _, body in some]
                 relocate(engine, shard, seqs, bodies, home=True)
         engine.journal.sync_old()
-        with engine.lock:
+        with engine.in_turn:
             work.copied += len(loaded.names)
             engine.keeping.copies_made(LOG, loaded.names)
         return True
 
     def _give_up(self, device: str, work: _Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""
-        with self._engine.lock:
+        with self._engine.in_turn:
             names = _take([work.urgent, work.calm], _COUNT_MAX)
             if names:
                 work.failed += len(names)
@@ -214,7 +222,7 @@ class Mover:
 
     def _put_some(self, port: Port, work: _Work) -> bool:
         is_archive = port.kind == "object"
-        with self._engine.lock:
+        with self._engine.in_turn:
             calm = not work.urgent
             count_max = _COUNT_MAX if calm else _URGENT_COUNT_MAX
             if is_archive:
@@ -224,18 +232,18 @@ class Mover:
             names = _take([work.calm if calm else work.urgent], count_max)
         if not names:
             return False
-        if calm and not self._may_move():
-            with self._engine.lock:
+        if calm and self._pace.wait_s():
+            with self._engine.in_turn:
                 work.calm.extendleft(reversed(names))
             return False
         loaded, rest = load(self._engine, names, port.name, port.kind)
         if rest:
-            with self._engine.lock:
+            with self._engine.in_turn:
                 (work.calm if calm else work.urgent).extendleft(reversed(rest))
         if not loaded.names:
             return bool(rest)
         if calm:
-            self._allowance -= loaded.nbytes
+            self._pace.took(loaded.nbytes)
         work.under_way += 1
         future = port.put(loaded.copies)
         future.add_done_callback(partial(self._put_done, port, work, loaded))
@@ -246,20 +254,16 @@ class Mover:
         waited_s = time.monotonic() - work.calm_since_s
         return len(work.calm) >= _OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
 
-    def _may_move(self) -> bool:
-        # Devices are as fast as they are, whatever a manual clock says.
-        now_s = time.monotonic()
-        gained = (now_s - self._refilled_at_s) * self._bytes_per_s
-        self._refilled_at_s = now_s
-        self._allowance = min(self._allowance + gained, self._bytes_per_s * _BURST_S)
-        return self._allowance > 0
-
     def _delete_some(self, port: Port, work: _Work) -> bool:
         synced = self._engine.journal.synced_position
         some: list[_Delete] = []
         keys: list[Key] = []
-        with self._engine.lock:
-            while work.deletes and work.deletes[0].position <= synced and len(keys) < _COUNT_MAX:
+        with self._engine.in_turn:
+            while (
+                work.deletes
+                and work.deletes[0].position <= synced
+                and len(keys) < _DELETE_COUNT_MAX
+            ):
                 delete = work.deletes.popleft()
                 # A copy that was taken for a stray may have been asked for since.
                 names = self._engine.holdings.unheld(port.name, delete.names)
@@ -312,7 +316,7 @@ class Mover:
         for name, payload, body in zip(loaded.names, payloads, bodies, strict=True):
             (good if body == payload else bad).append(name)
         log.error("copy_not_verified", device=port.name, count=len(bad))
-        with self._engine.lock:
+        with self._engine.in_turn:
             if self._engine.closed is None:
                 self._engine.keeping.copies_failed(port.name, bad)
         self._copied(port, work, good)
@@ -331,7 +335,7 @@ class Mover:
         moved: list[Name] = []
         for at in range(0, len(names), _URGENT_COUNT_MAX):
             some = names[at : at + _URGENT_COUNT_MAX]
-            with self._engine.lock:
+            with self._engine.in_turn:
                 if self._engine.closed is not None:
                     continue
                 leaving = self._engine.holdings.that_move(some) if unseen else []
@@ -345,14 +349,14 @@ class Mover:
         return moved
 
     def _done(self, work: _Work) -> None:
-        with self._engine.lock:
+        with self._engine.in_turn:
             work.under_way -= 1
         self._wake.set()
 
     def _failed(self, port: Port, work: _Work, loaded: Load, error: BaseException) -> None:
         code = error.code if isinstance(error, EbbError) else type(error).__name__
         log.warning("copy_failed", device=port.name, code=code, count=len(loaded.names))
-        with self._engine.lock:
+        with self._engine.in_turn:
             work.under_way -= 1
             work.failed += len(loaded.names)
             if self._engine.closed is None:
@@ -364,7 +368,7 @@ class Mover:
         self, port: Port, work: _Work, some: list[_Delete], future: Future[None]
     ) -> None:
         error = future.exception()
-        with self._engine.lock:
+        with self._engine.in_turn:
             work.under_way -= 1
             if error is not None:
                 work.deletes.extendleft(reversed(some))

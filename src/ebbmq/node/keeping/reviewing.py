@@ -48,17 +48,17 @@ class Reviewer:
     def run(self) -> None:
         """Look at everything that is due, the lock free between slices."""
         engine = self._engine
-        with engine.lock:
+        with engine.in_turn:
             self._go_back()
         for pid in list(engine.catalog.shards):
             while engine.closed is None:
-                with engine.lock:
+                with engine.in_turn:
                     shard = engine.catalog.shards.get(pid)
                     seqs = self._due(shard) if shard is not None else []
                 if shard is None or not seqs:
                     break
                 fetched = engine.keeping.fetch_headers(shard, seqs)
-                with engine.lock:
+                with engine.in_turn:
                     self._review(shard, seqs, fetched)
                 engine.let_others_in()
 

@@ -40,7 +40,9 @@ ACK_BYTES_PER_MESSAGE: Final = 56
 HOUSEKEEPING_BYTES: Final = 16 * KIB
 UNSYNCED_FLUSH_MS: Final = 100
 UNSYNCED_FLUSH_MESSAGES: Final = 1_000
-PENDING_BYTES_MAX: Final = 64 * MIB
+#: What may wait in memory while a flush lasts; then whoever appends hands it to the kernel, which
+#: takes less than a millisecond.
+PENDING_BYTES_MAX: Final = MIB
 
 #: Messages that can have been told their number and be lost in a power cut: what fits in
 #: PENDING_BYTES_MAX, and more.

@@ -41,6 +41,7 @@ class Resident:
         "bytes_max",
         "evicted",
         "hits",
+        "low_bytes",
         "misses",
         "page_to_disk",
         "window_bytes",
@@ -54,6 +55,8 @@ class Resident:
         self.page_to_disk = page_to_disk
         #: How far to read ahead, unless the node pages out.
         self.window_bytes = min(bytes_max // 2, WINDOW_BYTES_MAX)
+        #: With less than this more is to be read: what is left must last until it has been.
+        self.low_bytes = self.window_bytes * 3 // 4
         self.hits = 0
         self.misses = 0
         self.evicted = 0
@@ -233,7 +236,7 @@ class Resident:
         """How deep from the head of the order to look for bodies to read now; 0 = enough is here.
 
         The window is half of the cache or 32 MiB, less while the node pages out. It is looked
-        through when less than half of it is resident, its near end when a lease has missed.
+        through when less than 3/4 of it is resident, its near end when a lease has missed.
         One read-ahead at a time: ask again when what was `missing` has been admitted.
         """
         entries = self.entries
@@ -247,7 +250,7 @@ class Resident:
             depth = min(ready_count, self._window_bytes() // self._cost_mean)
         else:
             depth = min(ready_count, DEPTH_OF_UNKNOWN) if self.bytes_max else 0
-        if 2 * entries >= depth:
+        if 4 * entries >= 3 * depth:
             depth = min(depth, DEPTH_AFTER_MISS) if self._missed else 0
         self._missed = False
         return depth

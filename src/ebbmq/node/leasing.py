@@ -230,7 +230,7 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
         taken.append(resident.take_many(grants.seqs, grants.column("importance")))
         ready = shard.partition.depth[READY]
         if ready and not shard.reading_ahead and not shard.reads_at_once:
-            low = resident.bytes * 2 < resident.window_bytes
+            low = resident.bytes < resident.low_bytes
             if None in taken[-1] or (low and ready > resident.entries):
                 engine.ask_ahead(shard)
     return taken

@@ -49,7 +49,7 @@ def lease(engine: Engine, name: str) -> list[Lease] | None:
             engine.open_written()
         payload = resident.take(seq, row[2])
         if payload is not None:
-            if not resident.hits & _AHEAD_MASK and resident.bytes * 2 < resident.window_bytes:
+            if not resident.hits & _AHEAD_MASK and resident.bytes < resident.low_bytes:
                 engine.ask_ahead_if_short(shard)
             return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
         engine.ask_ahead(shard)

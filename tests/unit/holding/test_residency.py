@@ -272,17 +272,17 @@ def test_a_partition_within_its_share_is_paging_while_the_node_is():
     assert two.state(31) == "normal"
 
 
-def test_nothing_is_read_ahead_while_half_of_the_window_is_resident():
+def test_nothing_is_read_ahead_while_three_quarters_of_the_window_are_resident():
     resident = fifo(100)
     publish(resident, list(range(1, 101)))
     publish(resident, list(range(101, 200)))
-    for seq in range(1, 76):
+    for seq in range(1, 63):
         resident.take(seq, 5)
-    assert resident.wanted(124) == 0
-    resident.take(76, 5)
-    assert resident.wanted(123) == 50
-    assert resident.missing([(seq, 5) for seq in range(77, 127)]) == [
-        (seq, 5) for seq in range(101, 127)
+    assert resident.wanted(137) == 0
+    resident.take(63, 5)
+    assert resident.wanted(136) == 50
+    assert resident.missing([(seq, 5) for seq in range(64, 114)]) == [
+        (seq, 5) for seq in range(101, 114)
     ]
 
 
@@ -291,8 +291,8 @@ def test_what_is_ready_bounds_what_is_read_ahead():
     publish(resident, [1])
     resident.take(1, 5)
     assert resident.wanted(0) == 0
-    publish(resident, [2, 3])
-    assert resident.wanted(3) == 0
+    publish(resident, [2, 3, 4])
+    assert resident.wanted(4) == 0
     assert resident.wanted(5) == 5
 
 

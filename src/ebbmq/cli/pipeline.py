@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebbmq.cli.pipeline_apply import apply
 from ebbmq.cli.pipeline_report import history, report
 from ebbmq.cli.pipeline_run import plan, run
 from ebbmq.cli.pipeline_upkeep import upkeep
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from click import Command
 
-COMMANDS: Sequence[Command] = (run, plan, report, history, upkeep)
+COMMANDS: Sequence[Command] = (run, plan, apply, report, history, upkeep)
 
 
 @click.group(short_help="Plans, rates and reports of a lake, on Spark.")

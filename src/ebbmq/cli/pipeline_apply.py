@@ -1,0 +1,220 @@
+"""`ebbmq pipeline apply`: hand plans and rates of a lake to a broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ebbmq import limits
+from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
+from ebbmq.cli.values import show_count
+from ebbmq.errors import ClientError, InvalidSpec, UnknownQueue, UnknownRun
+from ebbmq.feed.advice import REFUSALS, Applied
+from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.plans import PLANS, PlanRow
+from ebbmq.feed.rates import RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ebbmq.cli.session import Verbs
+    from ebbmq.feed.table import Table
+    from ebbmq.node.advising.reading import Found
+    from ebbmq.node.feeding.lake import Lake
+
+    Progress = Callable[[int, int], None]
+
+
+@click.command("apply", short_help="Hand plans and rates of a lake to a broker.")
+@click.option(
+    "--lake",
+    metavar="DIR",
+    help="The lake that the pipeline wrote to; without it the broker looks into its own.",
+)
+@click.option("--run", "name", metavar="ID", help="Only this run; else all that are new.")
+@anywhere_options
+@pass_session
+def apply(session: Session, /, *, lake: str | None, name: str | None) -> None:
+    """Have a broker do what the pipeline planned, and use the decay factors it recommends.
+
+    The broker checks each action against the present: what is outdated is refused and counted.
+    Twice is as once. A broker whose configuration names the lake does this by itself.
+
+    \b
+    Examples:
+      ebbmq pipeline apply --lake /var/lib/ebbmq-lake --url http://127.0.0.1:8080
+      ebbmq pipeline apply --lake lake --data ebbmq-data --config ebbmq.toml --run 20261116T0300Z
+    """
+    with session.open() as broker, session.progress() as progress:
+        task = progress.add_task("applying", total=None)
+
+        def tell(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        if lake is None:
+            done = broker.apply_plans(name, progress=lambda now: tell(now.rows, now.rows))
+        else:
+            done = _Handing(session, broker, lake).hand_over(name, tell)
+    if session.as_json:
+        session.show_json([msgspec.to_builtins(each) for each in done])
+    else:
+        _show(session, done)
+    if any(each.state == "failed" for each in done):
+        raise ClientError(
+            next(each.detail for each in done if each.state == "failed"),
+            "run the pipeline again; what was applied stays applied",
+            code="unknown_feed",
+        )
+
+
+class _Handing:
+    """Reads a lake here and hands what is in it to a broker that may be elsewhere."""
+
+    def __init__(self, session: Session, broker: Verbs, lake: str) -> None:
+        try:
+            # Who has no lake does not load what it needs.
+            from ebbmq.node.advising import reading  # noqa: PLC0415
+            from ebbmq.node.feeding.lake import open_lake  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ClientError(
+                f"a lake is read with pyarrow, and {error.name} is not installed",
+                "pip install 'ebbmq[feed]', or leave --lake out: the broker reads its own",
+                code="missing_package",
+            ) from error
+        self._session, self._broker = session, broker
+        self._reading = reading
+        self._lake: Lake = open_lake(lake, {}, Path.cwd())
+
+    def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:
+        """All of a run, or of those that are new to the broker."""
+        known = self._broker.plans()
+        seen = {(each.table, each.run) for each in known.runs if each.state == "applied"}
+        since_ms = wall_ms() - limits.ADVICE_AGE_MS_MAX
+        found = [(each, table) for table in (RATES, PLANS) for each in self._found(table)]
+        chosen = [
+            (each, table)
+            for each, table in found
+            if each.run == name
+            or (
+                name is None
+                and each.written_at_ms >= since_ms
+                and (table.name, each.run) not in seen
+            )
+        ]
+        if name is not None and not chosen:
+            names = ", ".join(sorted({each.run for each, _ in found})[-5:]) or "none"
+            raise UnknownRun(
+                f"there is no run {name!r} in {self._lake.where}", f"the last ones are: {names}"
+            )
+        total, before = sum(each.rows for each, _ in chosen), 0
+        out: list[Applied] = []
+        for each, table in chosen:
+            hand = self._plan if table is PLANS else self._rates
+            steps = self._counted(each, table, hand(each, known.node))
+            told = next(steps)
+            for told in steps:
+                tell(before + told.rows, total)
+            out.append(told)
+            before += each.rows
+            tell(before, total)
+        return out
+
+    def _found(self, table: Table) -> list[Found]:
+        found, refused = self._reading.find(self._lake, table)
+        for error in refused:
+            self._session.note(f"attention: {error.detail} ({error.action})")
+        return found
+
+    def _counted(self, found: Found, table: Table, parts: Iterable[Applied]) -> Iterator[Applied]:
+        """What became of a run so far, after each part of it, and at its end."""
+        began = wall_ms()
+        told = Applied(
+            run=found.run,
+            table="plans" if table is PLANS else "rates",
+            began_at_ms=began,
+            rows_in_all=found.rows,
+        )
+        try:
+            for part in parts:
+                told = told.plus(msgspec.structs.replace(part, rows_in_all=found.rows))
+                yield told
+        except UnknownFeed as error:
+            told = msgspec.structs.replace(told, state="failed", detail=error.detail)
+        yield msgspec.structs.replace(told, began_at_ms=began, ended_at_ms=wall_ms())
+
+    def _plan(self, found: Found, node: str) -> Iterable[Applied]:
+        names = tuple(name for name in PlanRow.__struct_fields__ if name != "partition")
+        for batch in self._reading.batches(self._lake, PLANS, found, names, node):
+            read = [_row(names, values) for values in zip(*batch.values(), strict=True)]
+            rows = [each for each in read if each is not None]
+            if len(rows) < len(read):
+                none = len(read) - len(rows)
+                yield Applied(run=found.run, rows=none, refused={"invalid": none})
+            for first in range(0, len(rows), limits.PLAN_ROWS_MAX):
+                some = rows[first : first + limits.PLAN_ROWS_MAX]
+                yield self._broker.apply_plan_rows(found.run, some)
+
+    def _rates(self, found: Found, _node: str) -> Iterable[Applied]:
+        columns = ("queue", "factor", "decided_at_ms", "until_ms")
+        for batch in self._reading.batches(self._lake, RATES, found, columns, None):
+            counts = Counter(
+                self._rate(found.run, *values) for values in zip(*batch.values(), strict=True)
+            )
+            applied = counts.pop("applied", 0)
+            yield Applied(
+                run=found.run,
+                table="rates",
+                rows=applied + counts.total(),
+                applied=applied,
+                refused=dict(counts),
+            )
+
+    def _rate(self, run: str, queue: str, factor: float, decided_ms: int, until_ms: int) -> str:
+        """Have one factor used, as a person would; what became of it."""
+        if decided_ms < wall_ms() - limits.ADVICE_AGE_MS_MAX:
+            return "too_old"
+        try:
+            self._broker.set_decay_factor(queue, factor, until_ms, run=run)
+        except UnknownQueue:
+            return "unknown_queue"
+        except InvalidSpec:
+            return "run_out" if until_ms <= wall_ms() else "invalid"
+        return "applied"
+
+
+def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:
+    """A row as a broker takes it; None if it is none."""
+    told = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    try:
+        return msgspec.convert(told, PlanRow)
+    except msgspec.ValidationError:
+        return None
+
+
+def _show(session: Session, done: list[Applied]) -> None:
+    if not done:
+        session.say("Nothing new: every run of the last hour was applied.")
+        return
+    session.show_table(
+        ("RUN", "OF", ">ROWS", ">APPLIED", ">IN FORCE", ">REFUSED"),
+        (
+            (each.run, each.table, each.rows, each.applied, each.in_force, each.refusals)
+            for each in done
+        ),
+    )
+    refused: Counter[str] = Counter()
+    for each in done:
+        refused.update(each.refused)
+    if refused:
+        session.say("")
+        session.show_table(
+            ("REFUSED BECAUSE", ">ROWS", "WHICH MEANS"),
+            ((why, count, REFUSALS.get(why, "")) for why, count in refused.most_common()),
+        )
+    moving = sum(each.applied for each in done if each.table == PLANS.name)
+    if moving:
+        session.say(f"\n{show_count(moving, 'message')} move in the background.")

@@ -218,6 +218,10 @@ class Holdings:
         )
         return self._change(name, after)._replace(effects=(DropCopy(name, device),))
 
+    def stay(self, name: Name) -> Step:
+        """What was to leave for a copy that is not coming stays, if the others are not enough."""
+        return self._change(name, self._keep_what_is_left(self.of(name)))
+
     def may_drop(self, name: Name, device: str) -> bool:
         """Whether a copy is there, and enough others, one of them durable for a durable body."""
         holding = self.of(name)

@@ -371,6 +371,7 @@ class Keeper:
         self.decisions.note(self._engine.now_ms(), names, "refused", device, "")
         self.apply([self._holdings.copy_failed(name, device) for name in names])
         self.mend(names)
+        self.apply([self._holdings.stay(name) for name in names])
         if any(lacks(self._holdings.of(name), self.lost) for name in names):
             self.is_short = True
         if device != LOG:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -110,7 +111,6 @@ def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     """Rows as one batch."""
     arrays = []
     for field in schema:
-        make = _MADE.get(field.name)
-        values = [getattr(row, field.name) for row in rows] if make is None else map(make, rows)
-        arrays.append(pa.array(values, field.type, size=len(rows)))
+        make = _MADE.get(field.name) or attrgetter(field.name)
+        arrays.append(pa.array(list(map(make, rows)), field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

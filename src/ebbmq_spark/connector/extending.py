@@ -51,10 +51,14 @@ class Extending:
     def _run(self) -> None:
         # Twice within a timeout may fail before a lease is lost.
         while not self._stop.wait(self._timeout_ms / 3_000):
-            with self._lock:
-                held = list(self._held.items())
-            for number, tokens in held:
-                self._extend(number, tokens)
+            self.extend_now()
+
+    def extend_now(self) -> None:
+        """Extend everything that is held."""
+        with self._lock:
+            held = list(self._held.items())
+        for number, tokens in held:
+            self._extend(number, tokens)
 
     def _extend(self, number: int, tokens: Sequence[str]) -> None:
         for at in range(0, len(tokens), PART):

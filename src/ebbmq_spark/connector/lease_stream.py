@@ -133,9 +133,9 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         found = tokens.unpack(end["leases"])
         self._extends().hold(end["batch"], found)
-        size = self._options.rows_per_partition
-        parts = -(-len(found) // size)
-        return [Held(tokens.pack(found[part::parts])) for part in range(parts)]
+        parts = -(-len(found) // self._options.rows_per_partition)
+        size = -(-len(found) // parts)
+        return [Held(tokens.pack(found[at : at + size])) for at in range(0, len(found), size)]
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

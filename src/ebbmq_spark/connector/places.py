@@ -5,12 +5,14 @@ Only what is asked for is read: of a Parquet file in a store its footer and the 
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+from typing_extensions import override
 
 from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.feed.manifests import UnknownFeed
@@ -94,6 +96,33 @@ class Directory:
         return place
 
 
+class _Ranges(io.RawIOBase):
+    """An object as Python's files are, for Arrow; its parts are fetched as they are read."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return int(self._opened.tell())
+
+    @override
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._opened.seek(offset, whence))
+
+    @override
+    def read(self, size: int | None = -1) -> bytes:
+        return bytes(self._opened.read(None if size is None or size < 0 else size))
+
+
 class Store:
     """Objects under one URL."""
 
@@ -142,7 +171,7 @@ class Store:
     def open(self, path: str) -> pa.NativeFile:
         """See Files."""
         try:
-            return pa.PythonFile(self._obstore.open_reader(self._store, path), mode="r")
+            return pa.PythonFile(_Ranges(self._obstore.open_reader(self._store, path)), mode="r")
         except self._failures as error:
             raise self._failed(f"opening {path}", error) from None
 

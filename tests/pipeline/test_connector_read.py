@@ -1,0 +1,242 @@
+"""`spark.read.format("ebbmq")`: a queue, the tables of a lake and the archive, row by row."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import S3Store
+from pyspark.sql import functions as F
+
+from ebbmq import Client, Message, QueueSpec
+from ebbmq.core import envelope
+from ebbmq.errors import DamagedRecord
+from ebbmq.feed import layout, manifests
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import Manifest, Part
+from ebbmq.holding.bucket import Bucket
+from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
+from ebbmq.holding.objects import ObjectDevice
+from ebbmq_spark.connector import register
+from ebbmq_spark.connector.lake import Piece, batches, spread
+from ebbmq_spark.connector.places import Directory
+from tests.servers import Weed
+from tests.serving import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+STORE = b"s" * 16
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Running]:
+    register(spark)
+    with Running(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+def queue(spark: SparkSession, server: Running, **options: str) -> DataFrame:
+    return spark.read.format("ebbmq").options(url=server.url, **options).load()
+
+
+def test_every_message_of_a_queue_is_read_once_as_it_is(
+    server: Running, spark: SparkSession
+) -> None:
+    with Client(server.url) as client:
+        client.declare(QueueSpec("orders", partitions=3))
+        # One partition has nearly all of it.
+        client.publish(
+            "orders", [Message(b"%d" % n, importance=1 + n % 10, key="k") for n in range(900)]
+        )
+        client.publish("orders", [Message(b"other %d" % n) for n in range(30)])
+        text = Message("zwölf".encode(), type="TEXT", headers={"a": "1"}, ttl_ms=3_600_000)
+        client.publish("orders", [text, Message(b"later", delay_ms=3_600_000)])
+        client.lease("orders", count=5, lease_timeout_ms=3_600_000)
+        frame = queue(spark, server, queue="orders", rowsPerPartition="100").persist()
+        rows = frame.collect()
+        assert len(rows) == len({row["id"] for row in rows}) == 926
+        left = {message.id: message for message in client.peek("orders", 2_000)}
+        assert {row["id"]: bytes(row["body"]) for row in rows} == {
+            each.id: each.body for each in left.values()
+        }
+        (told,) = frame.where(F.size("headers") > 0).collect()
+        assert (bytes(told["body"]).decode(), told["type"]) == ("zwölf", "TEXT")
+        assert (told["headers"], told["ttl_ms"]) == ({"a": "1"}, 3_600_000)
+        assert {row["state"] for row in rows} == {"ready"}
+        leased = queue(spark, server, queue="orders", state="leased", columns="id,deadline_ms")
+        assert leased.columns == ["id", "deadline_ms"]
+        assert leased.where("deadline_ms > 0").count() == 5
+        assert client.stats("orders")["depth"]["leased"] == 5
+        frame.unpersist()
+
+
+def test_an_empty_queue_has_no_rows_and_an_unknown_one_is_named(
+    server: Running, spark: SparkSession
+) -> None:
+    with Client(server.url) as client:
+        client.declare(QueueSpec("empty"))
+    assert queue(spark, server, queue="empty").collect() == []
+    with pytest.raises(Exception, match=r"unknown_queue.*empyt"):
+        queue(spark, server, queue="empyt").collect()
+
+
+def make_lake(root: Path, rows: int, files: int) -> pa.Table:
+    """A lake of events, its files named by manifests, and one file that nothing names."""
+    numbers = list(range(rows))
+    columns: dict[str, list[Any]] = {
+        "node": ["n1" if n % 3 else "n2" for n in numbers],
+        "boot": [1] * rows,
+        "seq": numbers,
+        "at_ms": [1_700_000_000_000 + n for n in numbers],
+        "queue": [f"q{n % 5}" for n in numbers],
+        "partition": [0] * rows,
+        "message_id": [f"1-{n:x}" for n in numbers],
+        "generation": [1] * rows,
+        "event": ["acked" if n % 2 else "leased" for n in numbers],
+        "latency_ms": [n if n % 2 else None for n in numbers],
+    }
+    schema = schema_of(EVENTS)
+    lacking = {field.name: [None] * rows for field in schema if field.name not in columns}
+    table = pa.table({**columns, **lacking}, schema=schema)
+    size = -(-rows // files)
+    for number in range(files):
+        path = f"events/date=2023-11-14/hour=22/node=n1/{number:08d}.parquet"
+        part = table.slice(number * size, size)
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        # A file of an older version lacks columns that may be absent.
+        pq.write_table(part.drop_columns(["decay_score"]) if number else part, root / path,
+                       row_group_size=max(1, size // 4))  # fmt: skip
+        stored = Manifest(table="events", version=1, node="n1", boot=1, number=number,
+                          written_at_ms=1, parts=(Part(path, part.num_rows,
+                                                       (root / path).stat().st_size),))  # fmt: skip
+        manifest = root / "events" / layout.MANIFESTS / f"{number:08d}.json"
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_bytes(manifests.encode(stored))
+    pq.write_table(table, root / "events/date=2023-11-14/hour=22/node=n1/unnamed.parquet")
+    return table
+
+
+def test_a_table_of_a_lake_is_what_its_manifests_name(
+    tmp_path: Path, server: Running, spark: SparkSession
+) -> None:
+    made = make_lake(tmp_path, 1_000, 3)
+    frame = spark.read.format("ebbmq").option("table", "events").load(str(tmp_path))
+    rows = frame.orderBy("seq").collect()
+    assert [row.asDict() for row in rows] == made.to_pylist()
+    pushed = frame.where("event = 'acked' and seq >= 990 and latency_ms is not null and seq < 999")
+    assert " Filter (" not in plan_of(pushed).replace("+-", " ")
+    assert sorted(row["seq"] for row in pushed.collect()) == [991, 993, 995, 997]
+    some = spark.read.format("ebbmq").options(table="events", columns="queue,seq")
+    counted = some.load(str(tmp_path)).where("queue in ('q1', 'q2')").groupBy("queue").count()
+    assert {row["queue"]: row["count"] for row in counted.collect()} == {"q1": 200, "q2": 200}
+    assert frame.where("decay_score > 1").count() == 0
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001  # no other
+
+
+def test_a_file_that_is_not_as_its_manifest_says_is_named(
+    tmp_path: Path, server: Running, spark: SparkSession
+) -> None:
+    make_lake(tmp_path, 100, 2)
+    frame = spark.read.format("ebbmq").option("table", "events").load(str(tmp_path))
+    damaged = tmp_path / "events/date=2023-11-14/hour=22/node=n1/00000001.parquet"
+    kept = damaged.read_bytes()
+    damaged.write_bytes(kept[:-10])
+    with pytest.raises(Exception, match=r"unknown_feed.*00000001\.parquet"):
+        frame.count()
+    damaged.write_bytes(b"x" * len(kept))
+    with pytest.raises(DamagedRecord, match=r"00000001\.parquet"):
+        list(batches(Directory(tmp_path), Piece(str(damaged)), schema_of(EVENTS)))
+
+
+def test_large_files_are_read_by_several_tasks_and_small_ones_together() -> None:
+    tasks = spread([("a", 10), ("b", 10), ("c", 95), ("d", 350), ("e", 10)], task_bytes=100)
+    assert [task.pieces for task in tasks] == [  # type: ignore[attr-defined]
+        [("a", 0, 1), ("b", 0, 1)],
+        *([("d", part, 4)] for part in range(4)),
+        [("c", 0, 1)],
+        [("e", 0, 1)],
+    ]
+
+
+def test_a_lake_in_an_object_store_is_the_same_table(
+    tmp_path: Path, server: Running, spark: SparkSession
+) -> None:
+    made = make_lake(tmp_path, 300, 2)
+    weed = Weed()
+    try:
+        weed.start()
+        client: Any = {"allow_http": True}
+        known = {"endpoint": weed.endpoint, "region": "us-east-1", "access_key_id": weed.access_key}
+        bucket = S3Store(
+            weed.bucket, secret_access_key=weed.secret_key, client_options=client, **known
+        )
+        for path in tmp_path.rglob("*.*"):
+            obstore.put(bucket, f"lake/{path.relative_to(tmp_path)}", path.read_bytes())
+        frame = (
+            spark.read.format("ebbmq")
+            .options(**{f"store.{name}": value for name, value in known.items()})
+            .option("store.secret_access_key", weed.secret_key)
+            .option("table", "events")
+            .load(f"s3://{weed.bucket}/lake")
+        )
+        assert weed.secret_key not in plan_of(frame)
+        assert [row.asDict() for row in frame.orderBy("seq").collect()] == made.to_pylist()
+        some = frame.where("seq < 10").select("seq")
+        assert sorted(row["seq"] for row in some.collect()) == list(range(10))
+    finally:
+        weed.close()
+
+
+def copy(seq: int, body: bytes, queue: str, **properties: Any) -> Copy:
+    block = envelope.pack(Message(body, **properties)) if properties else b""
+    known = Properties(queue, 7, 1_700_000_000_000 + seq, None, 0.25, len(block))
+    return Copy(Key(STORE, 1, seq), block + body, crc32c.crc32c(block + body), known)
+
+
+def test_the_archive_is_read_without_what_was_deleted(
+    tmp_path: Path, server: Running, spark: SparkSession
+) -> None:
+    device = ObjectDevice(
+        DeviceSpec(
+            name="archive", tier="s3", durable=True, failure_domain="s3", capacity_bytes=1 << 20
+        ),
+        Bucket(tmp_path.as_uri()),
+        time.perf_counter,
+    )
+    device.put_many(
+        [
+            copy(1, b"first", "orders", headers={"region": "eu"}, type="TEXT", id="p-1", key="k"),
+            *[copy(n, b"body %d" % n, "orders") for n in range(2, 40)],
+            *[copy(n, b"pay %d" % n, "pay/ments") for n in range(40, 60)],
+        ]
+    )
+    device.delete_many([Key(STORE, 1, seq) for seq in (2, 3, 59)])
+    device.close()
+    frame = spark.read.format("ebbmq").option("table", "archive").load(tmp_path.as_uri())
+    rows = {int(row["id"].partition("-")[2], 16): row for row in frame.collect()}
+    assert sorted(rows) == [1, *range(4, 59)]
+    first = rows[1]
+    assert (bytes(first["body"]), first["headers"], first["key"]) == (
+        b"first",
+        {"region": "eu"},
+        "k",
+    )
+    assert (first["queue"], first["producer_id"], first["importance"]) == ("orders", "p-1", 7)
+    assert first["store"] == STORE.hex()
+    assert bytes(rows[41]["body"]) == b"pay 41"
+    counted = spark.read.format("ebbmq").options(table="archive", columns="queue")
+    by_queue = counted.load(str(tmp_path)).groupBy("queue").count().collect()
+    assert {row["queue"]: row["count"] for row in by_queue} == {"orders": 37, "pay/ments": 19}

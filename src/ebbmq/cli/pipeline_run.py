@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +35,11 @@ def _run_options(command: Any) -> Any:
             default=HOLD_DEFAULT,
             show_default=True,
             help="How long the advice holds.",
+        ),
+        click.option(
+            "--attended",
+            is_flag=True,
+            help="End when standard input does: for who starts this as a child.",
         ),
         spark_options,
         lake_option,
@@ -90,6 +98,8 @@ def plan(session: Session, /, **options: Any) -> None:
 
 
 def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
+    if options["attended"]:
+        _end_with_parent()
     require_spark("the pipeline")
     from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
@@ -114,6 +124,19 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
     for refused, why in record.refused.items():
         session.note(f"attention: {refused} was not read: {why}")
     return record
+
+
+def _end_with_parent() -> None:
+    """End at once when whoever holds the other end of standard input is gone; Java follows."""
+
+    def wait() -> None:
+        while os.read(0, 4_096):
+            pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True, name="attended").start()
 
 
 def _show_plan(session: Session, record: Record) -> None:

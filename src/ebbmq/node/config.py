@@ -1,8 +1,8 @@
 """Settings of a broker and its server: defaults that are safe, a TOML file that is read strictly.
 
 What stands at the top of the file, its devices, `[placement]` and `[[rules]]` are about the store
-and count wherever it is opened; `[http]` and `[log]` are about the server. Every default is
-durable, bounded, authenticated and on this machine only.
+and count wherever it is opened; `[http]`, `[log]` and `[pipeline]` are about the server. Every
+default is durable, bounded, authenticated and on this machine only.
 """
 
 from __future__ import annotations
@@ -133,6 +133,20 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidSpec("feed.lake is empty", "give a directory or a URL, or leave it out")
 
 
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[pipeline]`: how often the server has Spark look at its lake; never without `every_ms`."""
+
+    every_ms: int = 0
+    #: Where Spark runs, and how much memory it may take on this machine.
+    master: str = "local[*]"
+    memory: str = "1g"
+    #: A run that takes longer is ended.
+    timeout_ms: int = 3_600_000
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, "pipeline.", _PIPELINE_RANGES)
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; unknown keys are refused."""
 
@@ -149,6 +163,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     devices: dict[str, DeviceConfig] = {}
     placement: PlacementConfig = msgspec.field(default_factory=PlacementConfig)
     feed: FeedConfig = msgspec.field(default_factory=FeedConfig)
+    pipeline: PipelineConfig = msgspec.field(default_factory=PipelineConfig)
     rules: tuple[RuleSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -174,6 +189,10 @@ _FEED_RANGES: Final = {
     "bytes_max": (64 * limits.KIB, 1 << 50),
     "snapshot_every_ms": (0, 365 * limits.DAY_MS),
     "plans_every_ms": (0, limits.DAY_MS),
+}
+_PIPELINE_RANGES: Final = {
+    "every_ms": (0, 365 * limits.DAY_MS),
+    "timeout_ms": (1_000, 365 * limits.DAY_MS),
 }
 _RANGES: Final = {
     "segment_bytes": (64 * limits.KIB, limits.GIB),

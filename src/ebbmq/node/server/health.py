@@ -26,8 +26,14 @@ async def readiness(context: Context) -> managing.HealthForm:
         problems.append(managing.ProblemForm("users", context.access.problem))
     if context.draining:
         problems.append(managing.ProblemForm("draining", "the server was told to stop"))
+    scheduled = context.scheduled
     return managing.HealthForm(
-        not problems, problems, store["damage"], store["devices"], store["feed"]
+        not problems,
+        problems,
+        store["damage"],
+        store["devices"],
+        store["feed"],
+        scheduled.troubles() if scheduled is not None else [],
     )
 
 
@@ -57,7 +63,7 @@ class Health:
         except Unauthenticated:
             tells = False
         if not tells:
-            found.damage = found.devices = found.feed = []
+            found.damage = found.devices = found.feed = found.pipeline = []
             for problem in found.problems:
                 problem.detail = "a token for the whole server is told more"
         return answer(found, 200 if found.ready else _UNAVAILABLE)

@@ -57,7 +57,7 @@ class StartPage:
         seen = [view["stats"] for view in await views(self._context, caller)]
         health = await readiness(self._context)
         told = [problem.detail for problem in health.problems]
-        told += health.damage + health.devices + health.feed
+        told += health.damage + health.devices + health.feed + health.pipeline
         sees_all = self._context.access.may_see(caller, None)
         if not sees_all:
             told = ["ask its operator"] if told else []

@@ -9,6 +9,7 @@ settings again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -26,11 +27,12 @@ from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
 from ebbmq.node.server.listening import Listening, Server
 from ebbmq.node.server.receiving import Connection
+from ebbmq.node.server.scheduling import Scheduled, directory_of
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -127,7 +129,8 @@ class Serving:
                 if is_new and self._with_example:
                     await example.load(broker)
                 self._context = Context(broker, config, access, time.time_ns() // 1_000_000)
-                await self._serve(self._context, sockets)
+                async with _scheduled(self._context):
+                    await self._serve(self._context, sockets)
                 if self._reloading is not None:
                     await self._reloading
         finally:
@@ -176,6 +179,30 @@ class Serving:
             await before
         if self._context is not None and not self._stop.is_set():
             await reloading.reload(self._context, self._read, self._tls)
+
+
+@contextlib.asynccontextmanager
+async def _scheduled(context: Context) -> AsyncIterator[None]:
+    """Have the pipeline run now and then, if it is configured; it ends with the server."""
+    config = context.config
+    lake = directory_of(config.feed.lake, context.broker.engine.directory.path)
+    if not config.pipeline.every_ms:
+        yield
+        return
+    if lake is None:
+        log.warning(
+            "pipeline_not_scheduled",
+            detail="pipeline.every_ms is set, and feed.lake names no directory",
+        )
+        yield
+        return
+    context.scheduled = Scheduled(config.pipeline, lake)
+    running = asyncio.create_task(context.scheduled.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 def run(

@@ -294,8 +294,8 @@ class ProblemForm(msgspec.Struct):
 class HealthForm(msgspec.Struct):
     """GET /health/ready: whether to send work here, and why not.
 
-    A device that cannot be used, or a feed that cannot be written, is told, and does not keep the
-    server from taking work.
+    A device that cannot be used, a feed that cannot be written, or a pipeline that does not run, is
+    told, and does not keep the server from taking work.
     """
 
     ready: bool
@@ -303,6 +303,7 @@ class HealthForm(msgspec.Struct):
     damage: list[str]
     devices: list[str] = []
     feed: list[str] = []
+    pipeline: list[str] = []
 
 
 class LiveForm(msgspec.Struct):

@@ -1,0 +1,127 @@
+"""The pipeline as a child of the server: started now and then, watched, killed with it.
+
+Spark runs in a process of its own, with Java in another; what becomes of them is nobody's trouble
+here. A run that fails is told and tried again at the next time; one that hangs is killed. A child
+whose parent is gone ends by itself: its standard input is a pipe that only the server holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ebbmq.node.log import log
+
+if TYPE_CHECKING:
+    from ebbmq.node.config import PipelineConfig
+
+#: Of what a child says, so much is kept: the last lines tell why it failed.
+_SAID_BYTES: Final = 64 * 1024
+_LINES: Final = 2
+
+
+class Scheduled:
+    """The runs of the pipeline that a server starts."""
+
+    def __init__(self, config: PipelineConfig, lake: Path) -> None:
+        self._config = config
+        self._lake = lake
+        self._child: asyncio.subprocess.Process | None = None
+        self.runs = 0
+        self.failures = 0
+        #: Why the last run failed; None while all is well.
+        self.problem: str | None = None
+
+    async def run(self) -> None:
+        """Start a run every so often, one at a time, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._config.every_ms / 1_000)
+                self._ended(await self._once())
+        finally:
+            self._kill()
+
+    def troubles(self) -> list[str]:
+        """What is wrong with the runs, for people."""
+        if self.problem is None:
+            return []
+        return [f"the pipeline did not run: {self.problem}; messages are not touched by that"]
+
+    def _ended(self, problem: str | None) -> None:
+        self.runs += 1
+        if problem is None:
+            if self.problem is not None:
+                log.info("pipeline_well_again", lake=str(self._lake))
+        else:
+            self.failures += 1
+            if problem != self.problem:  # the same is not said again
+                log.warning("pipeline_failed", lake=str(self._lake), detail=problem)
+        self.problem = problem
+
+    async def _once(self) -> str | None:
+        """One run; what went wrong with it."""
+        try:
+            child = self._child = await asyncio.create_subprocess_exec(
+                *self._command(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                # Java and the workers of Spark are of one group with it, and end with it.
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"it could not be started: {error.strerror}"
+        try:
+            async with asyncio.timeout(self._config.timeout_ms / 1_000):
+                said = await _last_of(child.stderr)
+                code = await child.wait()
+        except TimeoutError:
+            return f"it took longer than {self._config.timeout_ms} ms and was ended"
+        finally:
+            self._kill()
+        if code == 0:
+            return None
+        lines = [line for line in said.splitlines() if line.strip()]
+        return " ".join(lines[-_LINES:]) or f"it ended with {code}"
+
+    def _command(self) -> list[str]:
+        # Who is served comes first.
+        nice = shutil.which("nice")
+        config = self._config
+        return [
+            *([nice, "-n", "10"] if nice else []),
+            *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended"),
+            *("--lake", str(self._lake), "--master", config.master, "--memory", config.memory),
+        ]
+
+    def _kill(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            # Its group outlives it where Java does.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def directory_of(lake: str | None, data: Path) -> Path | None:
+    """The directory of a lake; None where it has none."""
+    if lake is None:
+        return None
+    scheme, found, _ = lake.partition("://")
+    if not found:
+        return data / lake
+    return Path(lake.removeprefix("file://")) if scheme == "file" else None
+
+
+async def _last_of(stream: asyncio.StreamReader | None) -> str:
+    """All that is said is read, and the end of it kept."""
+    assert stream is not None
+    said = b""
+    while some := await stream.read(_SAID_BYTES):
+        said = (said + some)[-_SAID_BYTES:]
+    return said.decode(errors="replace")

@@ -1,0 +1,85 @@
+"""The server runs the pipeline as a child; whatever becomes of it, messages are served."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.serving import Running, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "ebbmq.toml"
+    path.write_text(
+        '[feed]\nlake = "lake"\nevery_ms = 50\n\n[pipeline]\nevery_ms = 50\ntimeout_ms = 20000\n'
+    )
+    return path
+
+
+def java(tmp_path: Path, script: str) -> dict[str, str]:
+    """A Java that is none."""
+    path = tmp_path / "jdk" / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return {"JAVA_HOME": str(tmp_path / "jdk")}
+
+
+def health(server: Running) -> dict[str, object]:
+    with server.caller() as caller:
+        found: dict[str, object] = caller.call("GET", "/health/ready").json
+        return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_without_java_the_server_says_so_and_goes_on(tmp_path, config) -> None:
+    nowhere = {"JAVA_HOME": str(tmp_path / "nowhere")}
+    with Running(tmp_path / "data", "--config", str(config), environment=nowhere) as server:
+        wait_until(lambda: bool(health(server)["pipeline"]), "it says that there is no Java")
+        found = health(server)
+        assert found["ready"] is True
+        assert "Spark needs Java 17 or newer" in str(found["pipeline"])
+        with server.caller() as caller:
+            assert caller.call("PUT", "/v1/queues/q", {}).status in (200, 201)
+        assert server.stop() == 0
+    assert server.log().count("pipeline_failed") == 1
+
+
+@pytest.mark.parametrize("ends", ["stop", "kill"])
+def test_a_child_that_hangs_ends_with_the_server(tmp_path, config, ends) -> None:
+    seen = tmp_path / "pid"
+    hangs = java(tmp_path, f"echo $$ > {seen}.part; mv {seen}.part {seen}; exec sleep 3600")
+    with Running(tmp_path / "data", "--config", str(config), environment=hangs) as server:
+        wait_until(seen.exists, "the child is at work")
+        pid = int(seen.read_text())
+        assert health(server)["ready"] is True
+        getattr(server, ends)()
+    wait_until(lambda: not is_running(pid), "the child is gone")
+
+
+def test_a_child_that_hangs_is_ended_in_time_and_told(tmp_path, config) -> None:
+    config.write_text(config.read_text().replace("20000", "5000"))
+    hangs = java(tmp_path, "exec sleep 3600")
+    with Running(tmp_path / "data", "--config", str(config), environment=hangs) as server:
+        wait_until(lambda: bool(health(server)["pipeline"]), "it is told")
+        assert "took longer than 5000 ms" in str(health(server)["pipeline"])
+
+
+def test_a_pipeline_without_a_lake_is_told_in_the_log(tmp_path, config) -> None:
+    config.write_text("[pipeline]\nevery_ms = 1000\n")
+    with Running(tmp_path / "data", "--config", str(config)) as server:
+        assert server.stop() == 0
+    assert "feed.lake names no directory" in server.log()

@@ -6,12 +6,13 @@ numbers, 16 bytes a place, and looked up many at once. A page with few copies ke
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from ebbmq.holding.contract import Key, Stored
-from ebbmq.holding.file_format import by_owner
+from ebbmq.holding.file_format import by_owner, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,8 +66,7 @@ class _Page:
     def put(self, slots: Numbers, places: Places) -> Places:
         """Set places of different copies, or none; returns those they had."""
         before = self.get(slots)
-        gained = np.count_nonzero(places[:, _SEGMENT]) - np.count_nonzero(before[:, _SEGMENT])
-        self.live += int(gained)
+        self.live += _there(places) - _there(before)
         if self.rows is None and self.live > _FEW_MAX:
             self._widen()
         if self.rows is not None:
@@ -102,6 +102,10 @@ class _Page:
 
 
 _NOWHERE: Final = bytes(16)
+
+
+def _there(places: Places) -> int:
+    return int(np.count_nonzero(places[:, _SEGMENT]))
 
 
 class FileIndex:
@@ -144,6 +148,10 @@ class FileIndex:
     def put(self, put: Put, segment: int, offset: int) -> None:
         """The copies of a record are in a segment, the first of them at an offset."""
         places = places_of(segment, offset + put.starts(), put.lengths, put.crcs)
+        first = int(put.pids[0])
+        if (put.pids == first).all():
+            self.add((put.store, first), put.seqs, places)
+            return
         for pid in np.unique(put.pids).tolist():
             mine = put.pids == pid
             self.add((put.store, pid), put.seqs[mine], places[mine])
@@ -158,7 +166,7 @@ class FileIndex:
     def remove(self, keys: Sequence[Key]) -> None:
         """Copies are gone; absent ones are fine."""
         for owner, _, seqs in by_owner(keys):
-            self.remove_numbers(owner, np.unique(seqs))
+            self.remove_numbers(owner, unique(seqs))
 
     def remove_numbers(self, owner: Owner, seqs: Numbers) -> None:
         """Different copies of one store and partition are gone; absent ones are fine."""
@@ -175,17 +183,21 @@ class FileIndex:
             del self._pages[owner]
 
     def _count(self, places: Places, sign: int) -> None:
-        segments, counts = np.unique(places[:, _SEGMENT], return_counts=True)
-        for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
-            if segment:
-                left = self.live.get(segment, 0) + sign * count
-                self.live[segment] = left
-                if not left:
-                    del self.live[segment]
-                self.count += sign * count
-                self.live_bytes += sign * count * self._overhead_bytes
-        # Where no copy is, its length is 0 too.
-        self.live_bytes += sign * int(places[:, _LENGTH].sum(dtype=np.int64))
+        segments = places[:, _SEGMENT]
+        first = int(segments[0])
+        is_one = bool((segments == first).all())
+        counts = {first: len(segments)} if is_one else Counter(segments.tolist())
+        counts.pop(0, None)
+        for segment, count in counts.items():
+            left = self.live.get(segment, 0) + sign * count
+            self.live[segment] = left
+            if not left:
+                del self.live[segment]
+            self.count += sign * count
+            self.live_bytes += sign * count * self._overhead_bytes
+        if counts:
+            # Where no copy is, its length is 0 too.
+            self.live_bytes += sign * int(places[:, _LENGTH].sum(dtype=np.int64))
 
     def of_store(self, store: bytes) -> list[Stored]:
         """Every copy of a store."""

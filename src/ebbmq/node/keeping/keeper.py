@@ -164,6 +164,10 @@ class Keeper:
             called: a publish call waits for their copies.
         """
         answers = self.placing.answers(shard, batch, self.view(), topic=topic)
+        if all(
+            answer.holding == NORMAL for answer in {id(each): each for each in answers}.values()
+        ):
+            return False
         mover, base = self.mover, name_of(shard.partition.pid, first)
         assert mover is not None
         now_ms = self._engine.now_ms()

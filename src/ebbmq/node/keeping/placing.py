@@ -19,13 +19,14 @@ from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Batch, Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.rules.alike import Alike
     from ebbmq.policy.rules.choose import Choice, View
 
 _ANSWERS_MAX: Final = 4_096
@@ -53,6 +54,50 @@ class Answer(NamedTuple):
     reason: str
 
 
+class _Known(NamedTuple):
+    """Answers for messages that share a queue and a client."""
+
+    #: By what the rules see of a message.
+    by_key: dict[object, Answer]
+    #: By all that a message says of itself, which is quicker to compare than to understand.
+    by_look: dict[object, Answer]
+
+
+class _Asking:
+    """Messages of one batch, as the rules are asked about them."""
+
+    def __init__(self, spec: QueueSpec, batch: Batch, client: str, destination: str) -> None:
+        self.spec, self.batch = spec, batch
+        self.sizes = list(map(sub, map(len, batch.payloads), batch.header_sizes))
+        self._client, self._destination = client, destination
+
+    def properties(self, number: int) -> Properties:
+        """What one of them says of itself."""
+        message, spec = self.batch.messages[number], self.spec
+        importance = spec.default_importance if message.importance is None else message.importance
+        return Properties(
+            size=self.sizes[number] / limits.KIB,
+            type=message.type,
+            headers=message.headers or {},
+            destination=self._destination,
+            client_id=self._client,
+            importance=float(importance),
+            queue=spec.name,
+            routing_key=message.key,
+            qos=self.batch.qos,
+            store=message.store,
+        )
+
+
+def _looks(batch: Batch, sizes: Sequence[int], alike: Alike) -> list[object]:
+    """All that messages say of themselves: their headers block, and what is not in it."""
+    blocks = [
+        payload[:size] for payload, size in zip(batch.payloads, batch.header_sizes, strict=True)
+    ]
+    told = [(message.importance, message.durable) for message in batch.messages]
+    return list(zip(blocks, told, alike.sizes(sizes), strict=True))
+
+
 class Placing:
     """Asks the rules for messages of one node."""
 
@@ -68,8 +113,8 @@ class Placing:
         self._view: View | None = None
         #: What is asked of the devices in it.
         self._seen: object = None
-        #: By what the messages of a batch share, then by what the rules see of a message.
-        self._answers: dict[object, dict[object, Answer]] = {}
+        #: By what the messages of a batch share.
+        self._answers: dict[object, _Known] = {}
         self._known = 0
         #: By what is the same in the choices of one device.
         self._sole: dict[object, Answer] = {}
@@ -97,32 +142,38 @@ class Placing:
             alike.text("client_id", client),
             alike.text("qos", batch.qos),
         )
-        answers = self._answers.setdefault(shared, {})
-        sizes = list(map(sub, map(len, batch.payloads), batch.header_sizes))
-        keys = list(alike.keys(batch.messages, sizes))
-        if keys[0] in answers and keys.count(keys[0]) == len(keys):
-            return [answers[keys[0]]] * len(keys)
-        for number, key in enumerate(keys):
-            if key in answers:
-                continue
-            message = batch.messages[number]
-            importance = (
-                spec.default_importance if message.importance is None else message.importance
-            )
-            asked = Properties(
-                size=sizes[number] / limits.KIB,
-                type=message.type,
-                headers=message.headers or {},
-                destination=destination,
-                client_id=client,
-                importance=float(importance),
-                queue=spec.name,
-                routing_key=message.key,
-                qos=batch.qos,
-                store=message.store,
-            )
-            answers[key] = self._ask(spec, message, asked, view)
-            self._known += 1
+        known = self._answers.get(shared)
+        if known is None:
+            known = self._answers[shared] = _Known({}, {})
+        asking = _Asking(spec, batch, client, destination)
+        if batch.has_ids:
+            # A producer's id is among the headers: no two blocks are the same.
+            return self._by_key(asking, range(len(batch.messages)), known, view)
+        looks = _looks(batch, asking.sizes, alike)
+        found = list(map(known.by_look.get, looks))
+        missing = [number for number, answer in enumerate(found) if answer is None]
+        if missing:
+            if len(known.by_look) > _ANSWERS_MAX:
+                known.by_look.clear()
+            for number, answer in zip(
+                missing, self._by_key(asking, missing, known, view), strict=True
+            ):
+                found[number] = known.by_look[looks[number]] = answer
+        return found  # type: ignore[return-value]  # what was missing was asked for
+
+    def _by_key(
+        self, asking: _Asking, numbers: Sequence[int], known: _Known, view: View
+    ) -> list[Answer]:
+        """Answers for some messages of a batch, by what the rules see of them."""
+        messages = [asking.batch.messages[number] for number in numbers]
+        sizes = [asking.sizes[number] for number in numbers]
+        keys = list(view.chooser.alike.keys(messages, sizes))
+        answers = known.by_key
+        for number, key in zip(numbers, keys, strict=True):
+            if key not in answers:
+                message = asking.batch.messages[number]
+                answers[key] = self._ask(asking.spec, message, asking.properties(number), view)
+                self._known += 1
         return [answers[key] for key in keys]
 
     def _forget_if_outdated(self, view: View) -> None:

@@ -117,6 +117,17 @@ class Alike:
         edges = self._numbers[attribute]
         return value if edges is None else bisect_right(edges, value)
 
+    def sizes(self, sizes: Sequence[int]) -> list[int]:
+        """What they see of bodies of so many bytes."""
+        if "size" not in self._numbers:
+            return [_NOTHING] * len(sizes)
+        edges = self._sizes
+        if edges is None:
+            return list(sizes)
+        if sizes.count(sizes[0]) == len(sizes):
+            return [bisect_right(edges, float(sizes[0]))] * len(sizes)
+        return [bisect_right(edges, float(size)) for size in sizes]
+
     def keys(self, messages: Sequence[Message], sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         """What they see of each of some messages of these bytes: what it says of itself.
 
@@ -128,12 +139,7 @@ class Alike:
             [m.durable for m in messages],
         ]
         if "size" in self._numbers:
-            edges = self._sizes
-            columns.append(
-                list(sizes)
-                if edges is None
-                else [bisect_right(edges, float(size)) for size in sizes]
-            )
+            columns.append(self.sizes(sizes))
         if "importance" in self._numbers:
             columns.append([m.importance for m in messages])
         texts = self._texts

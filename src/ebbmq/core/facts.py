@@ -146,22 +146,33 @@ def ack_run(pid: int, first: int, count: int) -> Fact:
     return Fact(ACK, pid, count, first, [ACK_RUN.pack(first, count, 0)])
 
 
-def ack_array(pid: int, seqs: npt.NDArray[np.uint64]) -> Fact:
-    """`ack` for sorted numbers."""
-    return Fact(ACK, pid, len(seqs), int(seqs[0]), [packed_runs(seqs, 0).tobytes()])
+def ack_array(pid: int, seqs: npt.NDArray[np.int64], first: int) -> Fact:
+    """`ack` for different numbers, the least of which is `first`."""
+    return Fact(ACK, pid, len(seqs), first, [packed_runs(seqs, 0)])
 
 
-def packed_runs(seqs: npt.NDArray[np.uint64], generation: int) -> npt.NDArray[np.void]:
-    """Runs of sorted numbers that share a generation."""
-    ends = np.flatnonzero(seqs[1:] - seqs[:-1] != 1)
-    starts = np.zeros(len(ends) + 2, dtype=np.int64)
-    np.add(ends, 1, out=starts[1:-1])
-    starts[-1] = len(seqs)
-    runs = np.empty(len(ends) + 1, dtype=GRANT_RUN_DTYPE)
-    runs["first"] = seqs[starts[:-1]]
-    runs["rows"] = starts[1:] - starts[:-1]
-    runs["generation"] = generation
-    return runs
+def packed_runs(seqs: npt.NDArray[np.int64], generation: int) -> bytes:
+    """Runs of different numbers that share a generation; sorted ones cost less."""
+    gaps = seqs[1:] - seqs[:-1]
+    least = gaps.min(initial=2)
+    if least < 1:
+        seqs = np.sort(seqs)
+        gaps = seqs[1:] - seqs[:-1]
+        least = gaps.min()
+    count = len(seqs)
+    if least > 1:
+        # [u64 first][u32 rows, u32 generation]
+        runs = np.empty((count, 2), dtype="<i8")
+        runs[:, 0] = seqs
+        runs[:, 1] = 1 | generation << 32
+        return runs.tobytes()
+    starts = np.append(np.flatnonzero(gaps != 1) + 1, count)
+    runs = np.empty((len(starts), 2), dtype="<i8")
+    runs[0, 0], runs[0, 1] = seqs[0], starts[0]
+    runs[1:, 0] = seqs[starts[:-1]]
+    runs[1:, 1] = starts[1:] - starts[:-1]
+    runs[:, 1] |= generation << 32
+    return runs.tobytes()
 
 
 def acked(payload: bytes | memoryview) -> list[tuple[int, int]]:

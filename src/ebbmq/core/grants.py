@@ -48,6 +48,7 @@ _pack_grant: Final = fact.GRANT_ONE.pack
 #: Below this many rows of a page, one by one is faster.
 MANY: Final = 16
 _NO_ROW: Final = bytes(ROW.size)
+_SLOTS: Final = np.uint64(SLOT_MASK)
 #: Names of leases that are over and not yet forgotten, at least.
 _NAMES_SPARED: Final = 64
 #: Where the fields that are asked for stand: in the row, and in which bits of which word.
@@ -67,7 +68,7 @@ class Grants:
     A batch is kept as one `block` of rows, and taken apart only for who asks for `rows`.
     """
 
-    __slots__ = ("_rows", "block", "deadline_ms", "epoch", "is_run", "nonce", "seqs")
+    __slots__ = ("_rows", "at_ms", "block", "deadline_ms", "epoch", "is_run", "nonce", "seqs")
 
     def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
         self.seqs = seqs
@@ -78,6 +79,8 @@ class Grants:
         self.nonce = nonce
         #: The boot they were granted in; None: this one.
         self.epoch: int | None = None
+        #: When these were next to be delivered, those of the highest band first; 0: not known.
+        self.at_ms = 0
         self._rows = rows
 
     @property
@@ -119,6 +122,7 @@ def lease(
     """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
     seqs: list[int] = []
     grants = Grants(seqs, [], now_ms + timeout_ms, nonce)
+    grants.at_ms = 0 if partition.spec.fair_share else now_ms
     while not partition.paused and len(seqs) < count:
         wanted = count - len(seqs)
         if partition.spec.fair_share:
@@ -218,14 +222,30 @@ def _grant(partition: Partition, seq: int, deadline_ms: int, nonce: int, now_ms:
 
 
 def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
-    """`_grant_one` for many, page by page; the order of the candidates is kept."""
-    if is_run(candidates):
-        found = partition.index.stretch(candidates[0], len(candidates))
-        block = None if found is None else _grant_rows(partition, *found, grants, now_ms)
-        if block is not None:
-            grants.add_many(candidates, block, are_run=True)
-            return
+    """`_grant_one` for many; the order of the candidates is kept."""
+    are_run = is_run(candidates)
     array = np.array(candidates, dtype=np.uint64)
+    page = partition.index.whole_page(min(candidates), max(candidates))
+    if page is not None:
+        first = candidates[0] & SLOT_MASK
+        slots: Where = slice(first, first + len(candidates))
+        if not are_run:
+            slots = (array & _SLOTS).astype(np.int64)
+        block = _grant_rows(partition, page, slots, grants, now_ms)
+        if block is not None:
+            grants.add_many(candidates, block, are_run=are_run)
+            return
+    _grant_pages(partition, array, candidates, grants, now_ms)
+
+
+def _grant_pages(
+    partition: Partition,
+    array: npt.NDArray[np.uint64],
+    candidates: list[int],
+    grants: Grants,
+    now_ms: int,
+) -> None:
+    """`_grant_many`, page by page; `array` has the same candidates."""
     groups = list(partition.index.whole_pages(array))
     if len(groups) * MANY > len(candidates):
         for seq in candidates:
@@ -236,9 +256,6 @@ def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now
     for where, page, slots in groups:
         block = None if page is None else _grant_rows(partition, page, slots, grants, now_ms)
         if block is not None:
-            if len(groups) == 1:
-                grants.add_many(candidates, block)
-                return
             words[where] = block.words
             continue
         packed = [_granted_row(partition, seq, grants, now_ms) for seq in array[where].tolist()]
@@ -256,11 +273,6 @@ def is_run(seqs: list[int]) -> bool:
     """Whether row numbers are consecutive."""
     first, count = seqs[0], len(seqs)
     return seqs[-1] - first == count - 1 and seqs == list(range(first, first + count))
-
-
-def is_sorted(seqs: npt.NDArray[np.uint64]) -> bool:
-    """Whether row numbers rise, and so are all different."""
-    return bool((seqs[1:] > seqs[:-1]).all())
 
 
 def _granted_row(partition: Partition, seq: int, grants: Grants, now_ms: int) -> bytes:
@@ -368,22 +380,20 @@ def _forget_names(partition: Partition) -> None:
 
 def _runs(grants: Grants) -> bytes:
     """(first, count, generation) runs of leased rows, packed."""
-    seqs, generations = grants.seqs, grants.column("generation")
-    first, count = seqs[0], len(seqs)
-    if (grants.is_run or is_run(seqs)) and generations.count(generations[0]) == count:
-        return fact.GRANT_RUN.pack(first, count, generations[0] + 1)
-    numbers = np.array(seqs, dtype=np.uint64)
-    if generations.count(generations[0]) == count:
-        if not is_sorted(numbers):
-            numbers.sort()
-        return fact.packed_runs(numbers, generations[0] + 1).tobytes()
-    order = np.argsort(numbers)
-    numbers = numbers[order]
-    raised = np.array(generations, dtype=np.uint32)[order] + np.uint32(1)
-    breaks = np.flatnonzero((np.diff(numbers) != 1) | (raised[1:] != raised[:-1])) + 1
-    starts = np.concatenate(([0], breaks))
-    runs = np.empty(len(starts), dtype=fact.GRANT_RUN_DTYPE)
-    runs["first"] = numbers[starts]
-    runs["rows"] = np.diff(np.append(starts, count))
-    runs["generation"] = raised[starts]
-    return runs.tobytes()
+    seqs, block = grants.seqs, grants.block
+    if block is not None and block.is_same(LEASE, LOW32):
+        generation = (block.some[LEASE] & LOW32) + 1
+        if grants.is_run:
+            return fact.GRANT_RUN.pack(seqs[0], len(seqs), generation)
+        return fact.packed_runs(np.array(seqs, dtype=np.int64), generation)
+    pairs = sorted(zip(seqs, grants.column("generation"), strict=True))
+    runs: list[tuple[int, int, int]] = []
+    first = last = generation = -1
+    for seq, before in pairs:
+        if seq != last + 1 or before != generation:
+            if first >= 0:
+                runs.append((first, last - first + 1, generation + 1))
+            first, generation = seq, before
+        last = seq
+    runs.append((first, last - first + 1, generation + 1))
+    return b"".join([fact.GRANT_RUN.pack(*run) for run in runs])

@@ -264,6 +264,12 @@ class Index:
             return None
         return page, slice(slot, slot + count)
 
+    def whole_page(self, first: int, last: int) -> Page | None:
+        """The page of all rows from one number to another; None if it is not one whole page."""
+        number = first >> PAGE_BITS
+        page = self.pages.get(number) if number == last >> PAGE_BITS else None
+        return None if page is None or page.thin is not None else page
+
     def whole_pages(
         self, seqs: npt.NDArray[np.uint64]
     ) -> Iterator[tuple[slice | npt.NDArray[np.int64], Page | None, npt.NDArray[np.int64]]]:

@@ -28,7 +28,7 @@ from ebbmq.core.block import (
     WHERE,
     Block,
 )
-from ebbmq.core.grants import MANY, is_sorted
+from ebbmq.core.grants import MANY
 from ebbmq.core.happened import ACKED, RELEASED, Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
 from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
@@ -36,6 +36,8 @@ from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
 
     from ebbmq.core.block import Words
     from ebbmq.core.index import Page, Where
@@ -60,7 +62,6 @@ _GENERATION: Final = 3
 _EPOCH: Final = 4
 _NONCE: Final = 5
 _TOKEN_WORDS: Final = 6
-_HALF: Final = np.uint64(32)
 _NO_STATE: Final = np.uint64(ALL ^ STATE)
 
 
@@ -151,18 +152,20 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
 
 def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     """Ack a batch whose tokens all hold and whose rows are plain; else change nothing."""
-    tokens = np.frombuffer(packed, dtype=">u4").reshape(-1, _TOKEN_WORDS).astype(np.uint64)
-    seqs = tokens[:, _SEQ_HIGH] << _HALF | tokens[:, _SEQ_LOW]
-    first, count = int(seqs[0]), len(seqs)
-    rising = False
-    is_run = seqs.tobytes() == (np.arange(count, dtype=np.uint64) + seqs[0]).tobytes()
-    whole = partition.index.stretch(first, count) if is_run else None
-    if whole is not None:
-        groups: list[_Group] = [(slice(None), *whole)]
-    elif not is_run and not (rising := is_sorted(seqs)) and len(distinct_values(seqs)) != count:
+    tokens = np.frombuffer(packed, dtype=">u4").reshape(-1, _TOKEN_WORDS).astype(np.int64)
+    seqs = tokens[:, _SEQ_HIGH] << 32 | tokens[:, _SEQ_LOW]
+    count, first, last = len(seqs), int(seqs[0]), int(seqs[-1])
+    rises = bool((seqs[1:] > seqs[:-1]).all())
+    is_run = rises and last - first == count - 1
+    if not rises and len(distinct_values(seqs)) != count:
         return False
+    page = partition.index.whole_page(first, last) if rises else None
+    if page is None:
+        groups: list[_Group] = list(partition.index.whole_pages(seqs.view(np.uint64)))
     else:
-        groups = list(partition.index.whole_pages(seqs))
+        slot = first & SLOT_MASK
+        slots: Where = slice(slot, slot + count) if is_run else seqs & SLOT_MASK
+        groups = [(slice(None), page, slots)]
     held: list[tuple[Page, Where, Block]] = []
     for where, page, slots in groups:
         if page is None:
@@ -172,7 +175,7 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
             return False
         held.append((page, slots, block))
     if partition.tell is not None:
-        _tell_acked(partition, seqs, groups, held, now_ms)
+        _tell_acked(partition, seqs.view(np.uint64), groups, held, now_ms)
     for page, slots, block in held:
         _free_rows(partition, page, slots, block)
     partition.depth[LEASED] -= count
@@ -180,7 +183,7 @@ def _ack_many(partition: Partition, packed: bytes, now_ms: int) -> bool:
     partition.facts.append(
         fact.ack_run(partition.pid, first, count)
         if is_run
-        else fact.ack_array(partition.pid, seqs if rising else np.sort(seqs))
+        else fact.ack_array(partition.pid, seqs, first if rises else int(seqs.min()))
     )
     return True
 
@@ -203,7 +206,9 @@ def _tell_acked(
         )
 
 
-def _held_rows(page: Page, slots: Where, tokens: Words, now_ms: int) -> Block | None:
+def _held_rows(
+    page: Page, slots: Where, tokens: npt.NDArray[np.int64], now_ms: int
+) -> Block | None:
     """Rows of a page, if these tokens hold their leases and nothing is kept beside them."""
     block = Block(page.copy_rows(slots))
     some = block.some
@@ -217,7 +222,7 @@ def _held_rows(page: Page, slots: Where, tokens: Words, now_ms: int) -> Block | 
         deadline_ms = some[DUE] & LOW48
     else:
         deadline_ms = int(block.column(DUE, LOW48).min())
-    leases = tokens[:, _NONCE] << _HALF | tokens[:, _GENERATION]
+    leases = tokens[:, _NONCE] << 32 | tokens[:, _GENERATION]
     epoch = some[PLACE] >> HIGH
     if (
         deadline_ms <= now_ms

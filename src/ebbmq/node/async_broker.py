@@ -315,7 +315,10 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
 
     def _without_bodies(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
         now_ms = self._engine.now_ms()
-        return [Delivery(shard.partition, grants, (), now_ms) for shard, grants in granted]
+        return [
+            Delivery(shard.partition, grants, (), grants.at_ms or now_ms)
+            for shard, grants in granted
+        ]
 
     async def _wait(
         self, queue: Queue, arrived: asyncio.Future[None], wake: Callable[[], None], seconds: float

@@ -254,7 +254,8 @@ def fetch(
             grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
         if grants.seqs:
             kept = _kept(engine, shard, grants) if engine.devices is not None else None
-            out.append(Delivery(shard.partition, grants, payloads, now_ms, kept))  # type: ignore[arg-type]
+            at_ms = grants.at_ms or now_ms
+            out.append(Delivery(shard.partition, grants, payloads, at_ms, kept))  # type: ignore[arg-type]
     return out
 
 

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ebbmq.core.block import Block
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import Kept, Timing
+
+    #: Of all rows the same, or of each its own.
+    Instants = int | npt.NDArray[np.int64]
 
 #: No more digits than the fields have bits.
 _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
@@ -138,24 +140,19 @@ def leases(
     partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
 ) -> list[Lease]:
     """What a lease call returns."""
-    if not grants.seqs:
+    seqs = grants.seqs
+    if not seqs:
         return []
-    tokens = tokens_of(partition, grants)
     found = alike(partition, grants, now_ms)
     if found is None:
+        tokens = tokens_of(partition, grants)
         return [
             _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
-            for seq, row, payload, token in zip(
-                grants.seqs, grants.rows, payloads, tokens, strict=True
-            )
+            for seq, row, payload, token in zip(seqs, grants.rows, payloads, tokens, strict=True)
         ]
-    prefix = f"{partition.pid:x}-"
-    own: dict[str, Sequence[Any]] = {
-        **found.own,
-        "id": [f"{prefix}{seq:x}" for seq in grants.seqs],
-        "token": tokens,
-        "body": payloads,
-    }
+    own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
+    for name, spelling in found.spelled.items():
+        own[name] = [spelling % seq for seq in seqs]
     columns = [own.get(name) or repeat(found.shared[name]) for name in Lease.__struct_fields__]
     return list(map(Lease, *columns))
 
@@ -183,64 +180,99 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
     else:
         own["attempt"] = (block.column(LEASE, LOW32) + _ONE).tolist()
         own["token"] = tokens_of(partition, grants)
+    # None of the words has its highest bit set, so they are the same numbers with a sign.
+    words = block.words.view(np.int64)
+    enqueued: Instants = block.some[ENQUEUED]
     if block.is_same(ENQUEUED):
-        shared["enqueued_at_ms"] = block.some[ENQUEUED]
+        shared["enqueued_at_ms"] = enqueued
     else:
-        own["enqueued_at_ms"] = block.words[:, ENQUEUED].tolist()
+        enqueued = words[:, ENQUEUED]
+        own["enqueued_at_ms"] = enqueued.tolist()
     found = Alike(shared, own, spelled)
-    _worth(partition, grants, _spans(block, found), now_ms, found)
+    spans: Instants | None = None
+    if block.some[DEAD] & LOW48:
+        spans = (words[:, DEAD] & LOW48) - enqueued
+        own["ttl_ms"] = spans.tolist()
+        if spans.min() <= 0:
+            own["ttl_ms"] = [span if span > 0 else None for span in own["ttl_ms"]]
+            spans = np.where(spans > 0, spans, partition.spec.decay_unit_ms)
+    else:
+        shared["ttl_ms"] = None
+    _worth(partition, grants, (now_ms - enqueued, spans), now_ms, found)
     return found
-
-
-def _spans(block: Block, into: Alike) -> npt.NDArray[np.int64] | None:
-    """Fill in the TTLs; returns them, below 0 where there is none, or None if there are none."""
-    if not block.some[DEAD] & LOW48:
-        into.shared["ttl_ms"] = None
-        return None
-    enqueued = block.words[:, ENQUEUED].astype(np.int64)
-    spans: npt.NDArray[np.int64] = block.column(DEAD, LOW48).astype(np.int64) - enqueued
-    into.own["ttl_ms"] = [span if span > 0 else None for span in spans.tolist()]
-    return spans
 
 
 def _worth(
     partition: Partition,
     grants: Grants,
-    spans_ms: npt.NDArray[np.int64] | None,
+    times: tuple[Instants, Instants | None],
     now_ms: int,
     into: Alike,
 ) -> None:
-    """Fill in importance, rate, current importance and band of rows that never failed."""
+    """Fill in importance, rate, current importance and band of rows that never failed.
+
+    Their ages and spans are given; None where no row has a TTL.
+    """
     block, spec = grants.block, partition.spec
     assert block is not None
     shared, own, _ = into
-    importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+    importance: Any = block.some[KIND] >> IMPORTANCE_BIT & BYTE
+    if block.is_same(KIND, BYTE << IMPORTANCE_BIT):
+        shared["importance"] = importance
+    else:
+        importance = block.column(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
+        own["importance"] = importance.tolist()
+        importance = importance.astype(np.float64)
     fading = block.some[KIND] >> RATE_BIT
-    if not fading:
-        shared["decay_rate"] = 0.0
-        if spec.band_width == 1.0 and block.is_same(KIND, BYTE << IMPORTANCE_BIT):
-            shared["importance"] = shared["band"] = importances[0]
-            shared["current_importance"] = float(importances[0])
-            return
-    own["importance"] = importances
-    if not fading and spec.band_width == 1.0:
-        own["current_importance"] = list(map(float, importances))
-        own["band"] = importances
-        return
-    rates = block.column(KIND, LOW32 << RATE_BIT, RATE_BIT)
-    shares = rates / rows.RATE_UNIT
-    own["decay_rate"] = shares.tolist()
-    ages = now_ms - block.words[:, ENQUEUED].astype(np.int64)
-    spans: npt.NDArray[np.int64] | int = spec.decay_unit_ms
-    if spans_ms is not None:
-        spans = np.where(spans_ms > 0, spans_ms, spans)
-    left = policy.decayed(np.array(importances, dtype=np.float64), shares, ages, spans)
-    own["current_importance"] = np.maximum(left, 0.0).tolist()
-    if not spec.band_width or not rates.all():
+    share: Any = fading / _RATE_UNIT
+    if block.is_same(KIND, LOW32 << RATE_BIT):
+        shared["decay_rate"] = share
+    else:
+        share = block.column(KIND, LOW32 << RATE_BIT, RATE_BIT) / _RATE_UNIT
+        own["decay_rate"] = share.tolist()
+    ages, spans = times
+    if fading:
+        spans = spec.decay_unit_ms if spans is None else spans
+        left = policy.decayed(importance, share, ages, spans)
+        _fill(into, "current_importance", np.maximum(left, 0.0))
+    else:
+        _fill(into, "current_importance", importance * 1.0)
+    band = _band(partition, grants, now_ms) if fading else None
+    if band is not None:
+        shared["band"] = band
+    elif not fading and spec.band_width == 1.0:
+        values = own if "importance" in own else shared
+        values["band"] = values["importance"]
+    elif not spec.band_width or not np.all(share):
         own["band"] = [partition.band(row, now_ms) for row in grants.rows]
-        return
-    classes = block.column(DEAD, ALL, HIGH).astype(np.int64)
-    own["band"] = partition.classes.bands_at(classes, ages).tolist()
+    else:
+        classes = block.column(DEAD, ALL, HIGH).astype(np.int64)
+        all_ages = np.broadcast_to(np.asarray(ages), classes.shape)
+        own["band"] = partition.classes.bands_at(classes, all_ages).tolist()
+
+
+def _fill(into: Alike, name: str, value: Any) -> None:
+    """Fill in what is one number, or one of each row."""
+    if isinstance(value, np.ndarray):
+        into.own[name] = value.tolist()
+    else:
+        into.shared[name] = value.item() if isinstance(value, np.generic) else value
+
+
+def _band(partition: Partition, grants: Grants, now_ms: int) -> int | None:
+    """The band of all of these; None if that is not sure.
+
+    They were delivered highest band first: what is between two rows of a band is of it, too.
+    """
+    if grants.at_ms != now_ms or not partition.spec.band_width:
+        return None
+    assert grants.block is not None
+    words, classes = grants.block.words, partition.classes.all
+    first, last = (
+        classes[int(row[DEAD]) >> HIGH].band_at(now_ms - int(row[ENQUEUED]))
+        for row in (words[0], words[-1])
+    )
+    return first if first == last else None
 
 
 def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its lease

@@ -7,6 +7,10 @@ makes it fast; consumers begin and end at their own instants, not at those of sl
 capacity is lost to rounding. A resolution of 1 ms is exact, for the partition's own clock is in
 milliseconds; a coarser one may serve a message before another that came up to a slice earlier.
 
+What ends by its age is never leased, whenever it is taken out. So that is done for many slices at
+once, unless somebody counts what waits, in the order of their ends, which are all known before; and
+each such message then leaves at the instant of its end, not at that of a slice.
+
 Consumers are `consumers` hands that each work on one message at a time, for as long as the trace
 says, and take the next one at once. They extend their leases while they work, as `consume` does, so
 leases do not expire; a message that fails by the trace is retried when the work on it ends.
@@ -23,6 +27,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import grants, leases, lifecycle
+from ebbmq.core.classes import NEVER
 from ebbmq.core.partition import Batch, Partition
 from ebbmq.core.row import DYING, READY
 from ebbmq.model import Message, Reason
@@ -45,6 +50,9 @@ _EPOCH: Final = 1
 _NONCE: Final = 1
 _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
+#: Ends by age are looked for once in so many slices.
+_ENDS_EVERY: Final = 16
+_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION), DEAD_LETTERED)
 
 
 class Fates(NamedTuple):
@@ -78,7 +86,8 @@ class _Replay:
         #: Messages of the traffic in the order they come in, and which of them each row is.
         self.incoming = self._incoming()
         self.number: list[int] = []
-        self.messages = _messages(traffic, self.incoming)
+        self.kinds, self.kind_of = _kinds(traffic)
+        self.messages = _messages(self.kinds, self.kind_of[self.incoming])
         self.bodies = _bodies(traffic, self.incoming) if spec.max_bytes else [b""] * len(traffic)
         self.ready_from = (traffic.at_ms + np.maximum(traffic.delay_ms, 0)).tolist()
         self.service_ms = traffic.service_ms.tolist()
@@ -92,6 +101,11 @@ class _Replay:
         self.free = [start_ms] * traffic.consumers
         self.running: list[_Run] = []
         self.published = 0
+        bounded = spec.max_messages or spec.max_bytes
+        self.ends: _Ends | None = None
+        if resolution_ms > 1 and not bounded and spec.adapt is None:
+            self.ends = _Ends(self)
+        self.slices = 0
 
     def run(self) -> Fates:
         """Go from slice to slice until nothing is left to happen."""
@@ -102,6 +116,8 @@ class _Replay:
             if later_ms is None:
                 break
             now_ms = max(later_ms, now_ms + self.resolution_ms)
+        if self.ends is not None:
+            self.ends.date()
         return Fates(self.outcome, self.started_ms, self.left_ms)
 
     def _incoming(self) -> list[int]:
@@ -129,10 +145,12 @@ class _Replay:
         if self.running:
             instants.append(min(self.running)[0])
         if partition.live() > len(self.running):
-            for wheel in (partition.due_wheel, partition.end_wheel):
-                due_ms = wheel.next_deadline_ms()
-                if due_ms is not None:
-                    instants.append(float(due_ms))
+            wheels = [partition.due_wheel]
+            if self.ends is None:
+                wheels.append(partition.end_wheel)
+            elif not instants:
+                instants.append(self.ends.next_ms())
+            instants += [float(at) for wheel in wheels if (at := wheel.next_deadline_ms())]
         if not instants:
             return None
         # Rounded up: what ends within a slice has ended at the begin of the next one.
@@ -183,9 +201,16 @@ class _Replay:
         partition = self.partition
         partition.refresh_factor(now_ms)
         # Crossings alone need no tick: a lease looks at what it is about to take.
-        wheels = (partition.due_wheel, partition.end_wheel)
+        wheels = [partition.due_wheel]
+        if self.ends is None:
+            wheels.append(partition.end_wheel)
+        partition.removes_by_age = self.ends is None
         while any((at := wheel.next_deadline_ms()) and at <= now_ms for wheel in wheels):
             lifecycle.tick(partition, now_ms)
+        partition.removes_by_age = True
+        self.slices += 1
+        if self.ends is not None and (self.slices % _ENDS_EVERY == 0 or not self.running):
+            self.ends.take_out(now_ms)
 
     def _move(self, now_ms: int) -> None:
         """Let go of what the dead queue takes."""
@@ -288,29 +313,78 @@ class _Replay:
         partition.let_go.clear()
 
 
-def _messages(traffic: Traffic, order: list[int]) -> list[Message]:
-    """A message for each row, in this order; rows that say the same share one."""
-    known: dict[tuple[int, int, float, int], Message] = {}
-    out: list[Message] = []
-    for key in zip(
-        traffic.importance[order].tolist(),
-        traffic.ttl_ms[order].tolist(),
-        traffic.decay_rate[order].tolist(),
-        traffic.delay_ms[order].tolist(),
-        strict=True,
-    ):
-        message = known.get(key)
-        if message is None:
-            importance, ttl_ms, decay_rate, delay_ms = key
-            message = known[key] = Message(
-                b"",
-                importance=None if importance == NONE else importance,
-                ttl_ms=None if ttl_ms == NONE else ttl_ms,
-                decay_rate=None if decay_rate == NONE else decay_rate,
-                delay_ms=max(0, delay_ms),
-            )
-        out.append(message)
-    return out
+class _Ends:
+    """When messages end by their age, in that order, and how far that was followed."""
+
+    def __init__(self, replay: _Replay) -> None:
+        self.replay = replay
+        partition, traffic = replay.partition, replay.traffic
+        ages = [partition.profile(_key(kind)).end_age_ms for kind in replay.kinds]
+        came_ms = traffic.at_ms // replay.resolution_ms * replay.resolution_ms
+        self.ends_ms = came_ms + np.array(ages, dtype=np.int64)[replay.kind_of]
+        order = np.argsort(self.ends_ms, kind="stable")
+        self.numbers = order[self.ends_ms[order] < NEVER]
+        self.instants = self.ends_ms[self.numbers]
+        #: Which row each message is: they come in in the order of `incoming`.
+        self.row_of = np.empty(len(traffic), dtype=np.uint64)
+        self.row_of[replay.incoming] = np.arange(len(traffic), dtype=np.uint64)
+        self.done = 0
+
+    def next_ms(self) -> float:
+        """When the next message ends that still waits; the last one, if none does."""
+        waiting = self.replay.outcome[self.numbers[self.done :]] == WAITING
+        if not waiting.any():
+            return float(self.instants[-1]) if len(self.instants) else 0.0
+        return float(self.instants[self.done + int(np.argmax(waiting))])
+
+    def take_out(self, now_ms: int) -> None:
+        """Take out what has ended and still waits."""
+        stop = int(np.searchsorted(self.instants, now_ms, side="right"))
+        numbers = self.numbers[self.done : stop]
+        self.done = max(self.done, stop)
+        waiting = numbers[self.replay.outcome[numbers] == WAITING]
+        if len(waiting):
+            seqs = np.sort(self.row_of[waiting]) + np.uint64(self.replay.first)
+            lifecycle.end_waiting(self.replay.partition, seqs, now_ms)
+
+    def date(self) -> None:
+        """Let messages that nobody began with leave when they ended, not when that was noticed."""
+        replay = self.replay
+        ended = np.isin(replay.outcome, _BY_AGE) & np.isnan(replay.started_ms)
+        replay.left_ms[ended] = np.minimum(replay.left_ms, self.ends_ms)[ended]
+
+
+def _kinds(traffic: Traffic) -> tuple[list[Message], npt.NDArray[np.intp]]:
+    """The messages that differ in what a publisher says, and which of them each row is."""
+    columns = (traffic.importance, traffic.ttl_ms, traffic.decay_rate, traffic.delay_ms)
+    which = np.zeros(len(traffic), dtype=np.intp)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            _, which = np.unique(which * len(values) + place.reshape(-1), return_inverse=True)
+            which = which.reshape(-1)
+    _, first = np.unique(which, return_index=True)
+    rows = zip(*(column[first].tolist() for column in columns), strict=True)
+    return [_message(*row) for row in rows], which
+
+
+def _message(importance: int, ttl_ms: int, decay_rate: float, delay_ms: int) -> Message:
+    return Message(
+        b"",
+        importance=None if importance == NONE else importance,
+        ttl_ms=None if ttl_ms == NONE else ttl_ms,
+        decay_rate=None if decay_rate == NONE else decay_rate,
+        delay_ms=max(0, delay_ms),
+    )
+
+
+def _key(message: Message) -> tuple[int | None, int | None, float | None]:
+    return message.importance, message.ttl_ms, message.decay_rate
+
+
+def _messages(kinds: list[Message], which: npt.NDArray[np.intp]) -> list[Message]:
+    """A message for each row; rows that say the same share one."""
+    return [kinds[kind] for kind in which.tolist()]
 
 
 def _bodies(traffic: Traffic, order: list[int]) -> list[bytes]:

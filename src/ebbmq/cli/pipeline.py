@@ -9,6 +9,7 @@ import click
 from ebbmq.cli.pipeline_apply import apply
 from ebbmq.cli.pipeline_report import history, report
 from ebbmq.cli.pipeline_run import plan, run
+from ebbmq.cli.pipeline_stream import stream
 from ebbmq.cli.pipeline_upkeep import upkeep
 from ebbmq.cli.session import common_options
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from click import Command
 
-COMMANDS: Sequence[Command] = (run, plan, apply, report, history, upkeep)
+COMMANDS: Sequence[Command] = (run, stream, plan, apply, report, history, upkeep)
 
 
 @click.group(short_help="Plans, rates and reports of a lake, on Spark.")

@@ -63,18 +63,20 @@ class Output:
             other.unlink()
         return tuple(found)
 
-    def publish(self, table: Table, parts: tuple[Part, ...], number: int = 1) -> None:
+    def publish(
+        self, table: Table, parts: tuple[Part, ...], number: int = 1, boot: int = 0
+    ) -> None:
         """Make what was written visible, as a whole."""
         manifest = Manifest(
             table=table.name,
             version=table.version,
             node=self._writer,
-            boot=0,
+            boot=boot,
             number=number,
             written_at_ms=self.at_ms,
             parts=parts,
         )
-        path = layout.manifest_file(table.name, self.at_ms, self._writer, 0, number)
+        path = layout.manifest_file(table.name, self.at_ms, self._writer, boot, number)
         appear(self.root / path, manifests.encode(manifest))
 
     def end(self, record: Record) -> None:
@@ -117,8 +119,10 @@ def sweep(root: Path, table: Table, keep: int, writer: str = layout.PIPELINE) ->
         (root / name).unlink(missing_ok=True)
     others = [each for each in found.manifests if each.node != writer]
     named = {_directory(part.path) for each in (*own[-keep:], *others) for part in each.parts}
-    # A manifest that cannot be read may name any of them.
-    places = [] if found.refused else sorted((root / table.name).glob("run=*"))
+    # Names of runs are instants, others begin with who writes them; and a manifest that cannot be
+    # read may name any of them.
+    pattern = "run=[0-9]*" if writer == layout.PIPELINE else f"run={writer}-*"
+    places = [] if found.refused else sorted((root / table.name).glob(pattern))
     left = [place for place in places if str(place.relative_to(root)) not in named]
     for place in left:
         shutil.rmtree(place, ignore_errors=True)

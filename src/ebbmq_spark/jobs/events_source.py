@@ -1,0 +1,170 @@
+"""The events of a lake as a stream: what manifests name, each file once, in Arrow batches.
+
+An offset says how far each node was read, by the boot and number of its last manifest, and which
+manifests before that could not be read: they are read once they can be. What is between two offsets
+is always the same, so that a batch that is done again is the same batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from typing_extensions import override
+
+from ebbmq.feed import layout
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.events import EVENTS
+from ebbmq_spark import schemas
+from ebbmq_spark.lake import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ebbmq.feed.manifests import Manifest
+
+Offset = dict[str, Any]
+FORMAT: Final = "ebbmq_events"
+#: Files of one batch unless the caller says otherwise.
+FILES_PER_BATCH: Final = 500
+
+
+@dataclass
+class File(InputPartition):
+    """One file of events."""
+
+    path: str
+
+
+class EventsSource(DataSource):
+    """`spark.readStream.format("ebbmq_events").option("lake", DIR)`."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        """By which it is asked for."""
+        return FORMAT
+
+    @override
+    def schema(self) -> T.StructType:
+        """Of the table EVENTS; a row that lacks what it must have is judged later."""
+        fields = schemas.schema_of(EVENTS).fields
+        return T.StructType([T.StructField(each.name, each.dataType) for each in fields])
+
+    @override
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
+        """A reader for one query."""
+        files = int(self.options.get("filesPerBatch", str(FILES_PER_BATCH)))
+        return EventsReader(Path(self.options["lake"]), files)
+
+
+class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Looks for new manifests on the driver and reads their files on executors."""
+
+    def __init__(self, root: Path, files_per_batch: int) -> None:
+        self._root = root
+        self._files_per_batch = files_per_batch
+        #: With availableNow: what there was when the query began.
+        self._names: frozenset[str] | None = None
+
+    @override
+    def initialOffset(self) -> Offset:
+        """Before everything that is there."""
+        return {"read": {}, "refused": []}
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """A bounded number of files, so that a long feed is many batches."""
+        return ReadMaxFiles(self._files_per_batch)
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is written from now on is left for later."""
+        self._names = frozenset(name_of(each) for each in visible(self._root, EVENTS).manifests)
+
+    @override
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next batch reads."""
+        found = visible(self._root, EVENTS)
+        most = self._files_per_batch
+        if isinstance(limit, ReadAllAvailable):
+            most = len(found.files)
+        elif isinstance(limit, ReadMaxFiles):
+            most = limit.max_files
+        read = {node: list(at) for node, at in start["read"].items()}
+        refused = set(start["refused"])
+        files = 0
+        for each in sorted(found.manifests, key=lambda each: each.written_at_ms):
+            name = name_of(each)
+            if not _is_new(each, start) or (self._names is not None and name not in self._names):
+                continue
+            if files and files + len(each.parts) > most:
+                break
+            files += len(each.parts)
+            refused.discard(name)
+            if _is_after(each, read.get(each.node)):
+                read[each.node] = [each.boot, each.number]
+        if files:
+            refused.update(found.refused_names)
+        return {"read": read, "refused": sorted(refused)}
+
+    @override
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The files between two offsets."""
+        later = set(end["refused"])
+        return [
+            File(str(self._root / part.path))
+            for each in visible(self._root, EVENTS).manifests
+            if _is_new(each, start)
+            and not _is_after(each, end["read"].get(each.node))
+            and name_of(each) not in later
+            for part in each.parts
+        ]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a file; a column that it lacks is empty."""
+        assert isinstance(partition, File)
+        for batch in pq.ParquetFile(partition.path).iter_batches():
+            yield conformed(batch)
+
+
+def conformed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with exactly the columns of EVENTS."""
+    names = set(batch.schema.names)
+    fields = [pa.field(each.name, each.type) for each in schema_of(EVENTS)]
+    columns = [
+        batch.column(each.name).cast(each.type)
+        if each.name in names
+        else pa.nulls(len(batch), each.type)
+        for each in fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def name_of(manifest: Manifest) -> str:
+    """The file of a manifest."""
+    return layout.manifest_file(
+        manifest.table, manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
+    )
+
+
+def _is_new(manifest: Manifest, start: Offset) -> bool:
+    return _is_after(manifest, start["read"].get(manifest.node)) or (
+        name_of(manifest) in start["refused"]
+    )
+
+
+def _is_after(manifest: Manifest, at: Sequence[int] | None) -> bool:
+    return at is None or (manifest.boot, manifest.number) > (at[0], at[1])

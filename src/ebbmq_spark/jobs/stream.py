@@ -1,0 +1,231 @@
+"""`pipeline stream`: the profiles of a lake kept up to date while brokers write it.
+
+Exactly once: Spark's checkpoint says which files a batch reads and holds the sums (in RocksDB);
+what a batch writes is named by its number. A batch that is done again after a kill finds its
+manifest and writes nothing, or writes the same anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.runs import Record
+from ebbmq_spark.jobs import history, writing
+from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
+from ebbmq_spark.jobs.running import failed
+from ebbmq_spark.jobs.writing import Output
+from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.transforms.profiles import KEY, keyed, ranked, totals
+from ebbmq_spark.transforms.quality import with_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ebbmq.feed.manifests import Manifest
+
+WRITER: Final = "stream"
+#: Hours that are kept, in the sums and in what is written.
+KEEP: Final = "30 days"
+_KEEP_MS: Final = 30 * 86_400_000
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STORE: Final = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_LOOK_S: Final = 1
+
+
+class Arguments(NamedTuple):
+    """What to stream, and how."""
+
+    lake: Path
+    #: End when everything that is there was read; else go on until stopped.
+    once: bool = False
+    every_ms: int = 10_000
+    files_per_batch: int = FILES_PER_BATCH
+    #: Tasks, and stores, over which queues are spread; of a checkpoint it stays as it was.
+    partitions: int = 4
+
+
+class _Stream(msgspec.Struct):
+    """Which stream a checkpoint is of: batches are numbered anew in another one."""
+
+    id: int
+
+
+def stream(
+    spark: SparkSession,
+    arguments: Arguments,
+    told: Callable[[int, int], None] = lambda batch, rows: None,
+) -> Record:
+    """Follow the events of a lake.
+
+    Args:
+        spark: where to run.
+        arguments: what to do.
+        told: is told of each batch: its number, and how many events were read so far.
+
+    Raises:
+        UnknownFeed: there is no lake.
+        PipelineBusy: another stream is at work on it.
+        JobFailed: Spark did not go on; the next one goes on from the last batch.
+    """
+    root = arguments.lake
+    with history.only_one(root, WRITER):
+        at_ms = _now_ms()
+        checkpoint = root / "_state" / WRITER
+        batches = _Batches(root.resolve(), _identity(checkpoint))
+        try:
+            query = _started(spark, arguments, checkpoint / "checkpoint", batches)
+            rows = _watched(query, told)
+        except PySparkException as error:
+            raise failed(error) from error
+        record = Record(
+            run=f"{history.run_name(at_ms)}",
+            kind="stream",
+            started_at_ms=at_ms,
+            ended_at_ms=_now_ms(),
+            events=rows,
+        )
+        Output(root, record.run, at_ms, WRITER).end(record)
+        return record
+
+
+def _started(
+    spark: SparkSession, arguments: Arguments, checkpoint: Path, batches: _Batches
+) -> StreamingQuery:
+    spark.dataSource.register(EventsSource)
+    told = (
+        spark.readStream.format(FORMAT)
+        .option("lake", str(arguments.lake.resolve()))
+        .option("filesPerBatch", str(arguments.files_per_batch))
+        .load()
+    )
+    writer = (
+        summed(told)
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(checkpoint.resolve()))
+        .foreachBatch(batches.write)
+    )
+    if arguments.once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{arguments.every_ms} milliseconds")
+    # A query keeps the settings it was started with.
+    with _set(spark, {_STORE: _ROCKSDB, _PARTITIONS: str(arguments.partitions)}):
+        return writer.start()
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
+
+
+def summed(told: DataFrame) -> DataFrame:
+    """What happened so far by queue, node and hour; a row that is none is counted as rejected."""
+    judged = with_faults(told)
+    bad = F.col("fault").isNotNull()
+    counted = judged.select(
+        *(F.coalesce(name, F.lit("")).alias(name) for name in ("queue", "node")),
+        F.coalesce("at_ms", F.lit(0)).alias("at_ms"),
+        F.when(bad, F.lit("rejected")).otherwise(F.col("event")).alias("event"),
+        F.when(bad, F.col("fault")).otherwise(F.col("reason")).alias("reason"),
+        F.when(~bad, F.col("bytes")).alias("bytes"),
+        F.when(~bad, F.col("latency_ms")).alias("latency_ms"),
+    )
+    return (
+        keyed(counted)
+        .withColumn("hour", F.timestamp_millis("hour_ms"))
+        .withWatermark("hour", KEEP)
+        .groupBy("hour", *KEY)
+        .agg(*totals())
+    )
+
+
+class _Batches:
+    """Writes what batches come to."""
+
+    def __init__(self, root: Path, stream: int) -> None:
+        self._root = root
+        self._stream = stream
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """Write the profiles as they are after a batch, unless that was done already."""
+        own = [each for each in self._written() if each.number <= number + 1]
+        if any(each.number == number + 1 for each in own):
+            # Its sums must be there for the next one all the same.
+            batch.write.format("noop").mode("overwrite").save()
+            return
+        spark = batch.sparkSession
+        last = max(own, key=lambda each: each.number, default=None)
+        files = [str(self._root / part.path) for part in last.parts] if last else []
+        at_ms = _now_ms()
+        output = Output(self._root, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
+        changed = ranked(batch).persist()
+        try:
+            known = read_table(spark, PROFILES, files).where(F.col("hour_ms") >= at_ms - _KEEP_MS)
+            keys = changed.select(*KEY)
+            whole = known.join(keys, on=list(KEY), how="left_anti").unionByName(changed)
+            parts = output.write(PROFILES, whole.coalesce(1))
+        finally:
+            changed.unpersist()
+        output.publish(PROFILES, parts, number + 1, self._stream)
+        writing.sweep(self._root, PROFILES, writing.WHOLE_KEPT, WRITER)
+
+    def _written(self) -> list[Manifest]:
+        return [
+            each
+            for each in visible(self._root, PROFILES).manifests
+            if each.node == WRITER and each.boot == self._stream
+        ]
+
+
+def _identity(place: Path) -> int:
+    """The number of the stream of a checkpoint; one that is new, or was taken away, gets a new."""
+    path = place / "stream.json"
+    if path.exists() and (place / "checkpoint").is_dir():
+        return msgspec.json.decode(path.read_bytes(), type=_Stream).id
+    made = _Stream(_now_ms() // 1_000)
+    (place / "checkpoint").mkdir(parents=True, exist_ok=True)
+    writing.replace(path, msgspec.json.encode(made))
+    return made.id
+
+
+def _watched(query: StreamingQuery, told: Callable[[int, int], None]) -> int:
+    """Wait for the end, and tell of batches meanwhile; returns how many events were read."""
+    seen: dict[int, int] = {}
+    try:
+        while True:
+            ended = query.awaitTermination(_LOOK_S)
+            for progress in query.recentProgress:
+                seen[progress["batchId"]] = progress["numInputRows"]
+            if seen:
+                told(max(seen), sum(seen.values()))
+            if ended:
+                return sum(seen.values())
+    except KeyboardInterrupt:
+        query.stop()
+        return sum(seen.values())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -465,3 +466,37 @@ def _rule(device: str) -> Any:
     from ebbmq.policy.rules.spec import RuleSpec  # noqa: PLC0415
 
     return RuleSpec("W-1", 90, device, "ALWAYS")
+
+
+def test_pins_and_runs_outlive_the_segments_they_were_written_to(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.config["segment_bytes"] = 64 << 10
+    scene.reopen()
+    try:
+        kept, unpinned = scene.publish(2)
+        scene.apply(scene.row(kept), scene.row(unpinned, until_ms=START_MS + 1_000))
+        for each in (kept, unpinned):
+            scene.until_on(each, "cold")
+        scene.clock.advance(1_000)
+        assert scene.pinned() == 1
+        first = {segment.number for segment in scene.broker.engine.journal.segments()}
+        scene.broker.declare(QueueSpec("other"))
+
+        def fill() -> bool:
+            receipts = scene.broker.publish("other", [Message(bytes(4_000))] * 10)
+            leases = scene.broker.lease("other", len(receipts))
+            scene.broker.ack("other", [lease.token for lease in leases])
+            scene.clock.advance(1)
+            now = {segment.number for segment in scene.broker.engine.journal.segments()}
+            return not first & now
+
+        scene.until(fill)
+        scene.broker.close()
+        shutil.rmtree(tmp_path / "data" / "checkpoints")
+        scene.broker = scene.open()
+        assert scene.broker.why(kept)["pinned"]["run"] == "r1"
+        assert "pinned" not in scene.broker.why(unpinned)
+        assert [(each.run, each.applied) for each in scene.broker.plans().runs] == [("r1", 2)]
+        assert scene.broker.apply_plans() == []
+    finally:
+        scene.broker.close()

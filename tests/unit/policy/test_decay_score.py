@@ -6,7 +6,14 @@ import pytest
 
 from ebbmq.limits import DAY_MS
 from ebbmq.model import QueueSpec
-from ebbmq.policy.decay import Access, Phase, Score, decay_score, next_crossing_ms
+from ebbmq.policy.decay import (
+    Access,
+    Phase,
+    Score,
+    decay_score,
+    has_crossed,
+    next_crossing_ms,
+)
 
 SCORE = Score(base=0, per_day=10, access_bonus=5, medium=20, high=70)
 
@@ -72,3 +79,26 @@ def test_a_queue_that_sets_nothing_never_crosses() -> None:
     score = Score.of(QueueSpec("q"))
     assert next_crossing_ms(score, 0, Access(), 0) is None
     assert score.phase(score.at(10_000 * DAY_MS, 0)) is Phase.FRESH
+
+
+@pytest.mark.parametrize(
+    ("since_days", "now_days", "access", "crossed"),
+    [
+        (1.0, 1.9, Access(), False),
+        (1.9, 2.1, Access(), True),
+        (2.1, 4.9, Access(), False),
+        (1.0, 6.0, Access(), True),
+        # Read before: what that does to the score is known at both instants.
+        (1.9, 2.1, Access(1.0, round(1.5 * DAY_MS)), False),
+        # Read since: what the score was before is not known any more.
+        (1.0, 1.5, Access(1.0, round(1.2 * DAY_MS)), True),
+        # Decided before it was published, by a clock that is behind.
+        (-1.0, 0.5, Access(), False),
+    ],
+)
+def test_whether_a_threshold_was_crossed_since_an_instant(
+    since_days: float, now_days: float, access: Access, crossed: bool
+) -> None:
+    score = Score(per_day=10.0, access_bonus=10.0, medium=20.0, high=50.0)
+    since_ms, now_ms = round(since_days * DAY_MS), round(now_days * DAY_MS)
+    assert has_crossed(score, 0, access, since_ms, now_ms) is crossed

@@ -6,7 +6,6 @@ lake is touched by that.
 
 from __future__ import annotations
 
-from errno import ENOENT
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -117,10 +116,9 @@ def batches(
     Raises:
         UnknownFeed: a file is missing, damaged, or of no known form.
     """
-    for part in found.parts:
-        whose = layout.told_in(part.path, "node")
-        if node is not None and whose is not None and whose != node:
-            continue
+    about = [part for part in found.parts if _may_be_about(part, node)]
+    _check_sizes(lake, table, found.run, about)
+    for part in about:
         try:
             with lake.open(part.path, part.bytes) as file:
                 parquet = pq.ParquetFile(file)
@@ -129,12 +127,30 @@ def batches(
                 yield from _batches(parquet, table, columns, wanted)
         except (pa.ArrowException, OSError) as error:
             # A disk or a store that fails has a number for it; it is tried again.
-            if getattr(error, "errno", None) not in (None, ENOENT):
+            if getattr(error, "errno", None) is not None:
                 raise
             raise UnknownFeed(
                 f"{part.path} cannot be read: {error}",
                 "run the pipeline again; rows that were applied before it stay applied",
             ) from error
+
+
+def _may_be_about(part: Part, node: str | None) -> bool:
+    """Whether a file may have rows about a node, by its name."""
+    whose = layout.told_in(part.path, "node")
+    return node is None or whose is None or whose == node
+
+
+def _check_sizes(lake: Lake, table: Table, run: str, parts: Sequence[Part]) -> None:
+    """See that all files are there before any row is taken."""
+    sizes = dict(lake.list(layout.run_directory(table.name, run))) if parts else {}
+    for part in parts:
+        size = sizes.get(part.path)
+        if size != part.bytes:
+            state = "is missing" if size is None else f"has {size} bytes instead of {part.bytes}"
+            raise UnknownFeed(
+                f"{part.path} {state}", "run the pipeline again, or remove that run's manifest"
+            )
 
 
 def _check(parquet: pq.ParquetFile, table: Table, part: Part) -> None:
@@ -156,11 +172,12 @@ def _batches(
     parquet: pq.ParquetFile, table: Table, columns: Sequence[str], node: str | None
 ) -> Iterator[dict[str, list[Any]]]:
     there = [name for name in columns if name in parquet.schema_arrow.names]
+    read = there if node is None else list(dict.fromkeys(("node", *there)))
     groups = [
         number for number in range(parquet.num_row_groups) if _may_have(parquet, number, node)
     ]
     known = schema_of(table)
-    for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=there):
+    for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=read):
         rows = pa.Table.from_batches([batch])
         if node is not None:
             rows = rows.filter(pc.equal(rows["node"].cast(pa.string()), node))

@@ -1,0 +1,147 @@
+"""Advice in a lake, a directory or an object store: all of a run is read, or an error names why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.rates import RATES
+from ebbmq.holding.bucket import Bucket
+from ebbmq.node.advising import reading
+from ebbmq.node.feeding.lake import DirectoryLake, ObjectLake
+from tests.advice import plan_row, publish, rate_row, write, write_plan, write_rates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebbmq.node.feeding.lake import Lake
+
+AT_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+COLUMNS = ("message_id", "to_tier", "value")
+
+
+@pytest.fixture(params=["directory", "object"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    root = tmp_path / "lake"
+    root.mkdir()
+    if request.param == "directory":
+        return DirectoryLake(root)
+    return ObjectLake(Bucket(f"file://{root}", {}))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def rows(lake: Lake, run: str, node: str | None = "n1") -> list[Any]:
+    found, refused = reading.find(lake, PLANS)
+    assert not refused
+    (chosen,) = [each for each in found if each.run == run]
+    return [
+        value
+        for batch in reading.batches(lake, PLANS, chosen, COLUMNS, node)
+        for value in zip(*batch.values(), strict=True)
+    ]
+
+
+def test_rows_about_a_node_come_from_all_files_of_its_run(lake: Lake, root: Path) -> None:
+    files = [
+        write(
+            root,
+            PLANS,
+            f"plans/run=r1/part-{number:05d}-of-spark.c000.snappy.parquet",
+            [plan_row(f"{number}-{seq}", node=f"n{seq % 2}", value=seq) for seq in range(100)],
+            None,
+        )
+        for number in range(3)
+    ]
+    publish(root, PLANS, files, AT_MS, rows=100)
+    found = rows(lake, "r1")
+    assert len(found) == 150
+    assert found[0] == ("0-1", "archive", 1.0)
+    assert len(rows(lake, "r1", None)) == 300
+    assert rows(lake, "r1", "n10") == []
+
+
+def test_groups_and_files_of_other_nodes_are_passed_over(lake: Lake, root: Path) -> None:
+    told = [plan_row(f"1-{seq:x}", node=f"n{seq // 1_000}") for seq in range(3_000)]
+    path = root / "plans" / "run=r1" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(told, schema_of(PLANS)), path, row_group_size=500)
+    own = root / "plans" / "run=r1" / "node=n1" / "part-0.parquet"
+    other = root / "plans" / "run=r1" / "node=n2" / "part-0.parquet"
+    own.parent.mkdir()
+    table = pa.Table.from_pylist(told[:1], schema_of(PLANS)).drop_columns(["node"])
+    pq.write_table(table, own)
+    other.parent.mkdir()
+    other.write_bytes(b"x" * 100)  # it would be refused if it was opened
+    publish(root, PLANS, [path], AT_MS, rows=3_000)
+    publish(root, PLANS, [own, other], AT_MS, rows=1)
+    assert len(rows(lake, "r1")) == 1_001
+
+
+def test_runs_are_found_by_their_day(lake: Lake, root: Path) -> None:
+    for day in range(3):
+        write_plan(root, f"r{day}", [plan_row("1-1")], AT_MS + day * DAY_MS)
+    write_rates(root, "r9", [rate_row("q", 2.0)], AT_MS)
+    found, _ = reading.find(lake, PLANS, AT_MS + DAY_MS, AT_MS + 3 * DAY_MS)
+    assert [each.run for each in found] == ["r1", "r2"]
+    assert [each.run for each in reading.find(lake, RATES)[0]] == ["r9"]
+    assert reading.find(lake, PLANS, 0, 0) == ([], [])
+
+
+def damage(path: Path, how: str) -> None:
+    table = pq.read_table(path, partitioning=None)
+    if how == "torn":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif how == "text":
+        path.write_bytes(b"PAR1 this is none PAR1")
+    elif how == "a column lacks":
+        pq.write_table(table.drop_columns(["generation"]), path)
+    elif how == "other rows":
+        pq.write_table(pa.concat_tables([table, table]), path)
+    elif how == "other types":
+        at = table.schema.get_field_index("target")
+        pq.write_table(table.set_column(at, "target", pa.array(["many"])), path)
+    elif how == "the future":
+        metadata = {**table.schema.metadata, b"ebbmq.version": b"7"}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["torn", "text", "a column lacks", "other rows", "other types", "the future", "missing"],
+)
+def test_a_file_that_is_not_as_it_should_be_is_named(lake: Lake, root: Path, how: str) -> None:
+    path = write_plan(root, "r1", [plan_row("1-1")], AT_MS)
+    damage(path, how)
+    if path.exists() and how != "torn":
+        # Of the right size, as far as its manifest says.
+        next((root / "plans" / "_manifests").rglob("*.json")).unlink()
+        publish(root, PLANS, [path], AT_MS, rows=1)
+    (found,), _ = reading.find(lake, PLANS)
+    with pytest.raises(UnknownFeed, match=r"run=r1/part-00000\.parquet"):
+        list(reading.batches(lake, PLANS, found, (*COLUMNS, "target"), "n1"))
+
+
+def test_a_manifest_leads_nowhere_else(lake: Lake, root: Path, tmp_path: Path) -> None:
+    path = write_plan(root, "r1", [plan_row("1-1")], AT_MS)
+    (manifest,) = (root / "plans" / "_manifests").rglob("*.json")
+    good = manifest.read_text()
+    name = str(path.relative_to(root))
+    for place in ("plans/run=r1/../../x.parquet", "/etc/passwd", "events/run=r1/x", "plans/x"):
+        manifest.write_text(good.replace(name, place))
+        assert reading.find(lake, PLANS)[0] == []
+        assert len(reading.find(lake, PLANS)[1]) == 1
+    manifest.write_text(good.replace('"plans"', '"rates"'))
+    assert "stands among the plans" in reading.find(lake, PLANS)[1][0].detail

@@ -1,0 +1,47 @@
+"""The record of runs: bounded, added up, and given back by its facts."""
+
+from __future__ import annotations
+
+from ebbmq import limits
+from ebbmq.feed.advice import REFUSALS, Applied
+from ebbmq.node.advising.runs import Runs
+
+
+def told(run: str, **fields: object) -> Applied:
+    return Applied(run=run, **fields)  # type: ignore[arg-type]  # as the test says
+
+
+def test_a_run_that_is_handed_over_in_parts_is_one() -> None:
+    runs = Runs()
+    runs.note(told("r", began_at_ms=1, rows=3, applied=2, refused={"gone": 1}))
+    runs.note(told("r", began_at_ms=5, rows=2, in_force=1, refused={"crossed": 1}, ended_at_ms=9))
+    runs.note(told("r", table="rates", rows=1, applied=1))
+    plan, rates = runs
+    assert (plan.rows, plan.applied, plan.in_force, plan.refusals) == (5, 2, 1, 2)
+    assert (plan.began_at_ms, plan.ended_at_ms) == (1, 9)
+    assert plan.refused == {"crossed": 1, "gone": 1}
+    assert rates.rows == 1
+
+
+def test_what_was_noted_comes_back_from_the_journal_or_a_checkpoint() -> None:
+    runs = Runs()
+    facts = [runs.note(told(f"r{number % 3}", rows=number)) for number in range(7)]
+    for payloads in ([b"".join(each.parts) for each in facts], [runs.whole()]):
+        again = Runs()
+        for payload in payloads * 2:
+            again.restore(payload)
+        assert {each.run: each for each in again} == {each.run: each for each in runs}
+    assert Runs().whole() == b""
+
+
+def test_the_oldest_are_forgotten() -> None:
+    runs = Runs()
+    for number in range(limits.RUNS_KEPT_MAX + 2):
+        runs.note(told(f"r{number}"))
+    assert len(runs) == limits.RUNS_KEPT_MAX
+    assert runs.get("plans", "r1") is None
+    assert runs.get("plans", "r2") is not None
+
+
+def test_every_reason_of_refusal_has_a_meaning() -> None:
+    assert all(REFUSALS.values())

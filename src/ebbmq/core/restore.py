@@ -34,6 +34,8 @@ class Restorer:
         self._index = partition.index
         #: Rows that were relocated, with the position up to which facts are in them.
         self._as_of: dict[int, int] = {}
+        #: The pages they are in; in all others, rows can be taken many at a time.
+        self._moved: set[int] = set()
 
     def settle(self) -> None:
         """Count the rows of every page: while facts are applied nobody needs to know."""
@@ -59,6 +61,7 @@ class Restorer:
             if self._as_of.get(seq, -1) < as_of:
                 self._index.write(seq, bytes(row_block[number * 64 : number * 64 + 64]))
                 self._as_of[seq] = as_of
+                self._moved.add(seq >> PAGE_BITS)
 
     def published(self, first: int, row_block: memoryview, position: int) -> None:
         """Put back published rows, page by page."""
@@ -75,7 +78,7 @@ class Restorer:
         self._index.next_seq = max(self._index.next_seq, first + count)
 
     def _fill(self, page: Page, at: int, block: memoryview, first: int) -> None:
-        if self._as_of:
+        if page.number in self._moved:
             for offset in range(0, len(block), 64):
                 seq = first + (offset >> 6)
                 if seq not in self._as_of:
@@ -108,7 +111,7 @@ class Restorer:
     def _free_run(self, page: Page, first: int, count: int, position: int) -> None:
         page.dirty = True
         slot = first & SLOT_MASK
-        if not self._as_of:
+        if page.number not in self._moved:
             page.view["state"][slot : slot + count] = FREE
             return
         for seq in range(first, first + count):
@@ -143,7 +146,7 @@ class Restorer:
         slot = first & SLOT_MASK
         slots: slice | npt.NDArray[np.intp] = slice(slot, slot + count)
         states = page.view["state"]
-        if self._as_of or not states[slots].all():
+        if page.number in self._moved or not states[slots].all():
             base = page.number << PAGE_BITS
             there = (np.flatnonzero(states[slots]) + slot).tolist()
             kept = [s for s in there if self._as_of.get(base + s, -1) <= position]

@@ -275,6 +275,8 @@ class Recovery:
         if type(item) is Found:
             head = item.header
             self._proven = max(self._proven, head.synced)
+            # What was read now is read again next time, unless a checkpoint comes before.
+            self._engine.facts_since_checkpoint += head.count
             self._fact(head.kind, head.pid, head.count, head.first, item.payload, item.position)
         elif type(item) is Begun:
             self._begun(item)

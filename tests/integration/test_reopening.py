@@ -1,0 +1,62 @@
+"""What a start does with what the last run left behind."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = {"checkpoint_every_facts": 1_000}
+
+
+def test_facts_that_were_read_again_count_towards_the_next_checkpoint(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    clock = ManualClock()
+    with Broker.open(directory, CONFIG, clock) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"x")] * 1_500)
+        # Files copied while nothing happens are what a kill -9 at this moment leaves.
+        shutil.copytree(directory, copy)
+    with Broker.open(copy, CONFIG, clock) as broker:
+        before = broker.engine.checkpoint_position
+        broker.engine.upkeep()
+        assert broker.engine.checkpoint_position > before
+        assert len(broker.lease("q", count=2_000)) == 1_500
+
+
+def test_rows_of_every_kind_are_back_as_they_were(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    clock = ManualClock()
+    messages = [
+        Message(
+            b"%d" % number,
+            importance=1 + number % 10,
+            ttl_ms=1_000_000 + 7_000 * (number % 5) if number % 3 else None,
+            decay_rate=number % 4 / 4,
+            delay_ms=60_000 * (number % 11 == 0),
+        )
+        for number in range(6_000)
+    ]
+    with Broker.open(directory, CONFIG, clock) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=500_000, retry_delay_ms=30_000))
+        broker.publish("q", messages)
+        leases = broker.lease("q", count=900)
+        broker.ack("q", [lease.token for lease in leases[:300]])
+        broker.retry("q", [lease.token for lease in leases[300:600]])
+        broker.retry("q", [lease.token for lease in leases[600:700]], delay_ms=0)
+        before = _told(broker)
+        shutil.copytree(directory, copy)
+    with Broker.open(copy, CONFIG, clock) as broker:
+        assert _told(broker) == before
+        assert len(broker.lease("q", count=10_000)) == before["depth"]["ready"]
+
+
+def _told(broker: Broker) -> dict[str, object]:
+    stats = broker.stats("q")
+    told = {name: stats[name] for name in ("depth", "by_importance", "bytes")}
+    return {**told, "next": [message.id for message in broker.peek("q", 3_000)]}

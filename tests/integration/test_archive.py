@@ -146,12 +146,19 @@ def test_a_pack_that_cannot_be_read_costs_its_own_messages_only(tmp_path, damage
         assert first.exists()
 
 
+def rest(device):
+    """Let so many calls pass that what is not consumed any more is known to rest."""
+    for _ in range(20):
+        device.delete_many([key(999_999)])
+
+
 def test_packs_that_nobody_wants_go_and_thin_ones_are_rewritten(tmp_path):
     device = opened(tmp_path)
     device.put_many([copy(seq, bytes(1_000)) for seq in range(1_000)])
     device.put_many([copy(seq, bytes(1_000)) for seq in range(1_000, 2_000)])
     before = device.probe().used_bytes
     device.delete_many([key(seq) for seq in range(600)])
+    rest(device)
     assert device.probe().used_bytes < before - 500_000
     device.delete_many([key(seq) for seq in range(1_000, 2_000)])
     assert len(packs(tmp_path)) == 1
@@ -160,6 +167,18 @@ def test_packs_that_nobody_wants_go_and_thin_ones_are_rewritten(tmp_path):
     assert packs(tmp_path) == []
     device.put_many([copy(600)])
     assert seqs_in(opened(tmp_path)) == [600]
+
+
+def test_a_pack_that_is_being_consumed_is_not_rewritten_unless_its_space_is_needed(tmp_path):
+    device = opened(tmp_path)
+    device.put_many([copy(seq, bytes(1_000)) for seq in range(1_000)])
+    (first,) = packs(tmp_path)
+    for seq in range(0, 900, 30):
+        device.delete_many([key(each) for each in range(seq, seq + 30)])
+        assert packs(tmp_path) == [first]
+    device.put_many([copy(seq, bytes(66_000)) for seq in range(2_000, 3_010)])
+    assert first not in packs(tmp_path)
+    assert seqs_in(device) == [*range(900, 1_000), *range(2_000, 3_010)]
 
 
 def test_many_small_puts_and_deletes_leave_few_objects(tmp_path):

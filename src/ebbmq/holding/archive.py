@@ -28,7 +28,8 @@ from ebbmq import limits
 from ebbmq.errors import DamagedRecord, StorageFailed
 from ebbmq.holding import dead_marks, pack
 from ebbmq.holding.columns import by_queue
-from ebbmq.holding.contract import Copy, Key, Lack, Stored
+from ebbmq.holding.contract import Copy, Key, Lack
+from ebbmq.holding.listing import Listed, Listing
 from ebbmq.holding.pack_index import Entries, PackIndex, entries_of
 from ebbmq.holding.pack_table import table_of
 
@@ -43,6 +44,9 @@ UPKEEP: Final = "_upkeep"
 PACK_BYTES: Final = 64 * limits.MIB
 #: As many packs of one queue and of similar size become one.
 _SIMILAR_MAX: Final = 8
+#: A thin pack that lost nothing for so many calls is rewritten; one that is being consumed is soon
+#: empty, and goes without.
+_REST_CALLS: Final = 16
 _DEAD_OBJECTS_MAX: Final = 32
 _TAIL_GUESS_BYTES: Final = 256 * limits.KIB
 _SEGMENT_CHARS_MAX: Final = 200
@@ -53,7 +57,7 @@ _NO_QUEUE: Final = "__HIVE_DEFAULT_PARTITION__"
 class _Pack:
     """One object and what of it is no longer wanted."""
 
-    __slots__ = ("dead_bytes", "dead_rows", "path", "readable", "rows", "size")
+    __slots__ = ("dead_bytes", "dead_rows", "path", "readable", "rows", "size", "touched_at")
 
     def __init__(self, path: str, size: int) -> None:
         self.path = path
@@ -62,6 +66,8 @@ class _Pack:
         self.dead_rows = 0
         self.dead_bytes = 0
         self.readable = True
+        #: The call by which it last lost something.
+        self.touched_at = 0
 
     @property
     def is_empty(self) -> bool:
@@ -90,6 +96,7 @@ class Archive:
         self._unsaved: list[Entries] = []
         self._doubtful: list[str] = []
         self._number = 0
+        self._calls = 0
         self._load()
 
     @property
@@ -114,6 +121,7 @@ class Archive:
     def put(self, made: Sequence[tuple[str, bytes, pack.Rows]]) -> None:
         """Store packs; each counts once it was read back."""
         self._clear_doubts()
+        self._calls += 1
         for directory, data, rows in made:
             self._put_pack(directory, data, rows)
 
@@ -132,29 +140,30 @@ class Archive:
     def delete(self, keys: Sequence[Key]) -> None:
         """Forget keys: one mark for all of them, then packs that nobody wants go."""
         self._clear_doubts()
+        self._calls += 1
         self._retire(self._index.remove(keys))
         # Also what a call before this one retired and failed to save.
         if self._unsaved:
             self._save_dead()
             self.drop_empty()
 
-    def stored(self) -> list[Stored]:
+    def stored(self) -> Listing:
         """Every copy."""
-        return [
-            Stored(Key(self._store, pid, seq), envelope_bytes + body_bytes, crc)
-            for pid, seqs, entries in self._index.live()
-            for seq, envelope_bytes, body_bytes, crc in zip(
-                seqs.tolist(),
-                entries["envelope_bytes"].tolist(),
-                entries["body_bytes"].tolist(),
-                entries["crc"].tolist(),
-                strict=True,
-            )
-        ]
+        return Listing(
+            self._store,
+            [
+                Listed(pid, seqs, entries["envelope_bytes"] + entries["body_bytes"], entries["crc"])
+                for pid, seqs, entries in self._index.live()
+            ],
+        )
 
-    def compact(self) -> bool:
-        """Rewrite some thin or small packs as one; False if there are none worth it."""
-        chosen = self._worth_rewriting()
+    def compact(self, *, pressed: bool = False) -> bool:
+        """Rewrite some thin or small packs as one; False if there are none worth it.
+
+        Args:
+            pressed: the space is needed, so those are too that are being consumed.
+        """
+        chosen = self._worth_rewriting(rest_calls=0 if pressed else _REST_CALLS)
         if not chosen:
             return False
         tables = []
@@ -287,6 +296,7 @@ class Archive:
     def _count_dead(self, entries: Entries) -> None:
         for number in np.unique(entries["pack"]).tolist():
             part = entries[entries["pack"] == number]
+            self._packs[number].touched_at = self._calls
             self._packs[number].dead_rows += len(part)
             self._packs[number].dead_bytes += int(
                 part["envelope_bytes"].sum() + part["body_bytes"].sum()
@@ -351,15 +361,16 @@ class Archive:
             self._bucket.delete([self._packs[number].path])
             del self._packs[number]
 
-    def _worth_rewriting(self) -> list[int]:
+    def _worth_rewriting(self, rest_calls: int) -> list[int]:
         similar: dict[tuple[str, int], list[int]] = {}
         for number, found in self._packs.items():
             if not found.readable:
                 continue
             queue = found.path.rpartition("/")[0]
             if found.is_thin:
-                return [number]
-            if found.size < PACK_BYTES // 4:
+                if self._calls - found.touched_at >= rest_calls:
+                    return [number]
+            elif found.size < PACK_BYTES // 4:
                 size_class = found.size.bit_length() // 3
                 similar.setdefault((queue, size_class), []).append(number)
         return next((some for some in similar.values() if len(some) >= _SIMILAR_MAX), [])

@@ -16,7 +16,7 @@ import msgspec
 from ebbmq import errors, model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 Kind = Literal["memory", "file", "sql", "grid", "object"]
@@ -164,7 +164,7 @@ class Device(Protocol):
         """
         ...
 
-    def scan(self, store: bytes) -> Iterator[Stored]:
+    def scan(self, store: bytes) -> Iterable[Stored]:
         """Every copy of that store as of the call, in no particular order, bytes not read."""
         ...
 

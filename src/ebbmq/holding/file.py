@@ -32,7 +32,7 @@ from ebbmq.journal.scan import scan
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ebbmq.holding.file_format import Put
     from ebbmq.journal.disk import Disk
@@ -143,10 +143,10 @@ class FileDevice:
             self._log.admit(0, self._reserve_bytes())
         self._reclaim(2 * self._index.live_bytes)
 
-    def scan(self, store: bytes) -> Iterator[Stored]:
+    def scan(self, store: bytes) -> Iterable[Stored]:
         """Every copy of that store as of the call."""
         self._check()
-        return iter(self._index.of_store(store))
+        return self._index.of_store(store)
 
     def probe(self) -> Probe:
         """Write and sync a sector beside the log, and tell the space."""

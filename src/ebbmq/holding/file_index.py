@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ebbmq.holding.contract import Key, Stored
+from ebbmq.holding.contract import Key
 from ebbmq.holding.file_format import by_owner, unique
+from ebbmq.holding.listing import Listed, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -199,28 +200,33 @@ class FileIndex:
             # Where no copy is, its length is 0 too.
             self.live_bytes += sign * int(places[:, _LENGTH].sum(dtype=np.int64))
 
-    def of_store(self, store: bytes) -> list[Stored]:
+    def of_store(self, store: bytes) -> Listing:
         """Every copy of a store."""
-        return [
-            Stored(key, place.payload_bytes, place.crc)
-            for key, place in self._items()
-            if key.store == store
-        ]
+        owned = [(pid, pages) for (owner, pid), pages in self._pages.items() if owner == store]
+        return Listing(
+            store,
+            [_listed(pid, number, page) for pid, pages in owned for number, page in pages.items()],
+        )
 
     def in_segment(self, segment: int) -> list[tuple[Key, Place]]:
         """Every copy in a segment; looks at all copies there are."""
         return list(self._items(segment))
 
-    def _items(self, segment: int | None = None) -> Iterator[tuple[Key, Place]]:
+    def _items(self, segment: int) -> Iterator[tuple[Key, Place]]:
         for (store, pid), pages in self._pages.items():
             for number, page in pages.items():
                 slots, places = page.items()
-                if segment is not None:
-                    mine = np.flatnonzero(places[:, _SEGMENT] == segment)
-                    slots, places = [slots[at] for at in mine.tolist()], places[mine]
+                mine = np.flatnonzero(places[:, _SEGMENT] == segment)
+                slots, places = [slots[at] for at in mine.tolist()], places[mine]
                 base = number << _BITS
                 for slot, place in zip(slots, places.tolist(), strict=True):
                     yield Key(store, pid, base | slot), Place(*place)
+
+
+def _listed(pid: int, number: int, page: _Page) -> Listed:
+    slots, places = page.items()
+    seqs = np.array(slots, np.int64) | number << _BITS
+    return Listed(pid, seqs, places[:, _LENGTH], places[:, _CRC])
 
 
 def places_of(segment: int, offsets: Numbers, lengths: Numbers, crcs: Numbers) -> Places:

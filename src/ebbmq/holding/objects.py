@@ -17,7 +17,7 @@ from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ebbmq.holding.bucket import Bucket
     from ebbmq.holding.contract import Adopted
@@ -102,10 +102,10 @@ class ObjectDevice:
             archive.delete(part)
             self._tidy(archive)
 
-    def scan(self, store: bytes) -> Iterator[Stored]:
+    def scan(self, store: bytes) -> Iterable[Stored]:
         """Every copy of that store as of the call."""
         self._check()
-        return iter(self._archive(store).stored())
+        return self._archive(store).stored()
 
     def adopt(self, store: bytes) -> Adopted | None:
         """Take the next of the packs that the pipeline offers; None if it offers none."""
@@ -164,7 +164,7 @@ class ObjectDevice:
     def _admit(self, nbytes: int) -> None:
         """Refuse what does not fit, also after rewriting what is worth it."""
         while self._used_bytes() + nbytes > self._spec.capacity_bytes:
-            if not any(archive.compact() for archive in self._archives.values()):
+            if not any(archive.compact(pressed=True) for archive in self._archives.values()):
                 raise DeviceFull(
                     f"device {self._spec.name!r} ({self._bucket.where}) holds "
                     f"{self._used_bytes()} of {self._spec.capacity_bytes} bytes, "

@@ -143,7 +143,8 @@ def read_table(data: bytes) -> pa.Table:
         DamagedRecord: it cannot be read.
     """
     try:
-        return pq.read_table(pa.BufferReader(data), use_threads=False).cast(SCHEMA)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            return file.read(use_threads=False).cast(SCHEMA)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise DamagedRecord(f"a pack cannot be read: {error}") from error
 

@@ -130,7 +130,7 @@ class Port:
         """Forget the copies."""
         return self._submit("delete", keys, len(keys) * _KEY_BYTES)
 
-    def scan(self, store: bytes) -> Future[list[Stored]]:
+    def scan(self, store: bytes) -> Future[Sequence[Stored]]:
         """Every copy of that store."""
         return self._submit("scan", (store,), 0)
 

@@ -10,6 +10,7 @@ from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
 from ebbmq.holding.columns import together
 from ebbmq.holding.contract import Adopting, DeviceFull, MissingPackage
+from ebbmq.holding.listing import Listing
 
 if TYPE_CHECKING:
     from ebbmq.holding.contract import Device, DeviceSpec, Probe
@@ -86,7 +87,8 @@ class Talking:
                 device.delete_many([key for call in calls for key in call.given])
                 return [None] * len(calls)
             case "scan":
-                return [list(device.scan(calls[0].given[0]))]
+                found = device.scan(calls[0].given[0])
+                return [found if isinstance(found, Listing) else list(found)]
             case "adopt":
                 store = calls[0].given[0]
                 return [device.adopt(store) if isinstance(device, Adopting) else None]

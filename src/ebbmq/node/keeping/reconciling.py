@@ -12,8 +12,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.copies import LOG, name_of
+import numpy as np
+
+from ebbmq.core.copies import LOG, name_of, parts_of
 from ebbmq.errors import EbbError
+from ebbmq.holding.listing import Listing
 from ebbmq.node.keeping import tending
 from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq.core.copies import Holding, Name
-    from ebbmq.holding.contract import Key
+    from ebbmq.holding.columns import Numbers
+    from ebbmq.holding.contract import Key, Stored
     from ebbmq.node.engine import Engine
 
 _PAUSE_S: Final = 0.25
@@ -155,36 +159,46 @@ class Reconciler:
             keeper.confirmed_since[device] = fresh
         try:
             stored = self._devices.ports[device].scan(engine.directory.identity.uuid).result()
-            listed = {name_of(each.key.pid, each.key.seq) for each in stored}
+            listed = _names(stored)
             missing = 0
-            for some in self._slices():
+            for alike in self._slices():
+                held = [names for holding, names in alike.items() if device in holding.copies]
+                absent = _absent([name for names in held for name in names], listed)
+                spare = [
+                    name
+                    for holding, names in alike.items()
+                    if device in holding.copies and len(holding.staying()) > holding.target
+                    for name in names
+                ]
                 with engine.lock:
                     gone = [
                         name
-                        for name, _ in some
-                        if name not in listed
-                        and name not in fresh
-                        and device in engine.holdings.of(name).copies
+                        for name in absent
+                        if name not in fresh and device in engine.holdings.of(name).copies
                     ]
                     if gone:
                         missing += len(gone)
                         # A volatile device that answers and has it not has lost it.
                         volatile = not self._devices.ports[device].spec.durable
                         keeper.copies_lost(device, gone, damaged=gone if volatile else ())
-                    keeper.spare([name for name, holding in some if device in holding.copies])
+                    if spare:
+                        keeper.spare(spare)
         finally:
             with engine.lock:
                 del keeper.confirmed_since[device]
         if missing:
             log.warning("copies_missing", device=device, count=missing)
-        self._forget_strays(device, sorted(listed))
+        self._forget_strays(device, listed)
 
-    def _forget_strays(self, device: str, listed: Sequence[Name]) -> None:
+    def _forget_strays(self, device: str, listed: Numbers) -> None:
         engine, strays = self._engine, 0
         for at in range(0, len(listed), _AT_ONCE):
             with engine.lock:
+                some = engine.holdings.unheld(device, listed[at : at + _AT_ONCE].tolist())
+                if not some:
+                    continue
                 faulty = {pid for pid, shard in engine.catalog.shards.items() if shard.faulty}
-                some = [name for name in listed[at : at + _AT_ONCE] if name >> 48 not in faulty]
+                some = [name for name in some if parts_of(name)[0] not in faulty]
                 engine.keeping.adopt(device, some)
                 step = engine.holdings.strays(device, some)
                 strays += len(step.effects)
@@ -215,10 +229,11 @@ class Reconciler:
         """Ask for copies that are lacking, of the most important messages first."""
         short: list[tuple[int, Name]] = []
         keeper = self._engine.keeping
-        for some in self._slices():
+        for alike in self._slices():
+            lacking = [name for holding in filter(self._is_short, alike) for name in alike[holding]]
             with self._engine.lock:
-                for name, holding in some:
-                    known = keeper.row_of(name) if self._is_short(holding) else None
+                for name in lacking:
+                    known = keeper.row_of(name)
                     if known is not None and len(short) < _SHORT_MAX:
                         short.append((-known[2][2], name))
         short.sort()
@@ -229,13 +244,29 @@ class Reconciler:
     def _is_short(self, holding: Holding) -> bool:
         return lacks(holding, self._lost) > 0
 
-    def _slices(self) -> Iterator[list[tuple[Name, Holding]]]:
-        """Every message that has copies, a few at a time."""
-        name = 0
-        while not self._stop.is_set():
+    def _slices(self) -> Iterator[dict[Holding, list[Name]]]:
+        """Every message that has copies, a few at a time, those that are alike together."""
+        name: Name | None = 0
+        while name is not None and not self._stop.is_set():
             with self._engine.lock:
-                some = self._engine.holdings.after(name, _AT_ONCE)
-            if not some:
-                return
-            yield some
-            name = some[-1][0] + 1
+                told, name = self._engine.holdings.told_from(name, _AT_ONCE)
+            yield told.held
+
+
+def _names(stored: Sequence[Stored]) -> Numbers:
+    """The names of what a device has, in order."""
+    if isinstance(stored, Listing):
+        parts = [part.seqs.astype(np.int64) | name_of(part.pid, 0) for part in stored.parts]
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    names = (name_of(each.key.pid, each.key.seq) for each in stored)
+    return np.sort(np.fromiter(names, np.int64, len(stored)))
+
+
+def _absent(names: Sequence[Name], listed: Numbers) -> list[Name]:
+    """Those names that are not listed."""
+    asked = np.array(names, np.int64)
+    if not len(listed) or not len(asked):
+        return list(names)
+    at = np.minimum(np.searchsorted(listed, asked), len(listed) - 1)
+    found: list[Name] = asked[listed[at] != asked].tolist()
+    return found

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 #: What takes well under a millisecond.
-_ROWS_AT_ONCE: Final = 512
+_ROWS_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = limits.MIB // 4
 
 
@@ -280,7 +280,7 @@ class Compactor:
                 part = runs[at : at + limits.RECORD_ROWS_MAX]
                 packed = b"".join([fact.ACK_RUN.pack(first, count, 0) for first, count in part])
                 out.append(fact.Fact(fact.ACK, pid, 0, part[0][0], [packed]))
-            living = [seq for seq in told.changed if shard.partition.index.state_of(seq) != FREE]
+            living = _living(shard, told.changed)
             for at in range(0, len(living), limits.RECORD_ROWS_MAX):
                 entries = [
                     shard.partition.state_entry(seq)
@@ -321,6 +321,14 @@ class Compactor:
 
 def _all_but_published(header: Header) -> int:
     return 0 if header.kind == fact.PUBLISH else header.payload_bytes
+
+
+def _living(shard: Shard, seqs: set[int]) -> list[int]:
+    """Those messages that are there, of many that mostly are not."""
+    numbers = np.sort(np.fromiter(seqs, np.uint64, len(seqs)))
+    there = shard.partition.index.column(numbers, "state") != FREE
+    living: list[int] = numbers[there].tolist()
+    return living
 
 
 def _rows_in(page: Page, segment: int) -> list[int]:

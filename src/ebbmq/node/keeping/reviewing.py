@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
-_AT_ONCE: Final = 1_024
+_AT_ONCE: Final = 512
 #: A message that is leased, or that no device gives, is looked at again after so long.
 _AGAIN_MS: Final = 1_000
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ebbmq.core.rebuild import rebuild
 from ebbmq.node.directory import Directory
 from ebbmq.node.engine import Engine
+from ebbmq.node.keeping import restarting
 from ebbmq.node.log import log
 from ebbmq.node.recovery import Recovery
 from ebbmq.node.removals import NoRemovals
@@ -25,7 +26,7 @@ def retry_faulty(engine: Engine, disks: tuple[Disk, Disk]) -> int:
     copy = Engine(engine.config, engine.clock, Directory.of(engine.directory), NoRemovals())
     recovery = Recovery(copy, *disks)
     recovery.read()
-    copy.keeping.mark_rows()
+    restarting.mark_rows(copy)
     still_faulty = recovery.faulty()
     mended = 0
     with engine.lock:

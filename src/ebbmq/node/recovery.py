@@ -31,6 +31,7 @@ from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
+from ebbmq.node.keeping import restarting
 from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
 from ebbmq.node.unfinished import Unread
@@ -583,7 +584,7 @@ class Recovery:
             engine.catalog.shards[pid].faulty = _FAULTY
         self._drop_without_segment()
         self._drop_without_body()
-        engine.keeping.mark_rows()
+        restarting.mark_rows(engine)
         sharing: list[Partition] = []
         for shard in engine.catalog.shards.values():
             partition = shard.partition

@@ -2,9 +2,8 @@
 
 Theory of operation. Intake appends a message with its body to the node's log, as ever, and says in
 the same commit where else it should be (`place`). The mover makes the copies; each result is a step
-of the holdings, and its facts are appended before what follows from it is carried out. A copy is
-deleted only once the fact that it may go is on the device: a power cut must not bring a message
-back whose body is gone.
+of the holdings, and its facts are appended before what follows from it is carried out
+(`carrying`).
 
 A queue that needs more than one copy (`min_copies`) holds its messages back, and their confirms,
 until enough devices have confirmed (`confirming`).
@@ -14,49 +13,35 @@ Everything here is called with the engine's lock held, unless it says otherwise.
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from ebbmq.core import held
 from ebbmq.core.copies import (
     LOG,
     NO_DEVICES,
     NORMAL,
-    BodyLost,
-    DropCopy,
-    Effect,
-    ForgetCopy,
-    Held,
-    PutCopy,
     Step,
     name_of,
-    parts_of,
-    seqs_of,
 )
-from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
-from ebbmq.errors import DamagedRecord, Overloaded
-from ebbmq.model import Reason
-from ebbmq.node.advising import pinning
+from ebbmq.core.row import ELSEWHERE
 from ebbmq.node.devices.describing import Counts
-from ebbmq.node.keeping import likeness, reading
+from ebbmq.node.keeping import restarting
+from ebbmq.node.keeping.carrying import Carrying
 from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.placing import Answer, Placing, Stored
+from ebbmq.node.keeping.known import Known
+from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
+from ebbmq.node.keeping.viewing import Viewing
 from ebbmq.node.log import log
-from ebbmq.policy.decay import Access, Phase
+from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from ebbmq.core.copies import Changed, Devices, Fact, Holding, Name
+    from ebbmq.core.copies import Devices, Holding, Name
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Batch as Published
-    from ebbmq.core.partition import Row
-    from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
@@ -64,12 +49,6 @@ if TYPE_CHECKING:
     from ebbmq.node.keeping.prefetching import Prefetcher
     from ebbmq.node.keeping.reconciling import Reconciler
     from ebbmq.policy.placement import Wanted
-    from ebbmq.policy.rules.choose import View
-    from ebbmq.policy.rules.properties import States
-
-_REFUSED_MS: Final = 1_000
-_NO_ACCESS: Final = Access()
-NOTHING_FETCHED: Final[dict[int, bytes]] = {}
 
 
 class Keeper:
@@ -81,13 +60,16 @@ class Keeper:
         self.placing = Placing(engine.config.client, engine.catalog.version_of)
         self.reviewer = Reviewer(engine)
         self.decisions = Decisions()
-        self.mover: Mover | None = None
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
         self.confirming = Confirming(engine)
-        #: Devices that have just refused a copy, and until when nothing new is asked of them.
-        self._refused: dict[str, int] = {}
-        self._states: tuple[States, States] | None = None
+        self.carrying = Carrying(engine, self.confirming)
+        self.apply = self.carrying.apply
+        viewing, known = Viewing(engine), Known(engine)
+        self.view, self.check = viewing.view, viewing.check
+        self.refuse_for_now = viewing.refuse_for_now
+        self.row_of, self.mark = known.row_of, known.mark
+        self.stored, self.fetch_headers = known.stored, known.fetch_headers
         #: By device that is being compared: copies it confirmed meanwhile.
         self.confirmed_since: dict[str, set[Name]] = {}
         #: Some message may have fewer copies than it should, as one may at the start.
@@ -96,50 +78,16 @@ class Keeper:
         self.lost: Devices = NO_DEVICES
 
     @property
+    def mover(self) -> Mover | None:
+        """Who makes and deletes copies; None while there is nothing but the log."""
+        return self.carrying.mover
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is nothing but the log, so that no message needs to be asked about."""
         return self._engine.devices is None
 
-    def view(self) -> View:
-        """The rules and the devices as they are now."""
-        devices = self._engine.devices
-        assert devices is not None
-        states = devices.states
-        if not self._refused:
-            return self._engine.rules.view(states)
-        if self._states is None or self._states[0] is not states:
-            now_ms = self._engine.clock.elapsed_ms()
-            self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
-            asked = {
-                name: replace(state, usable=state.usable and name not in self._refused)
-                for name, state in states.items()
-            }
-            self._states = states, asked
-        return self._engine.rules.view(self._states[1])
-
     # Intake
-
-    def check(self, spec: QueueSpec) -> None:
-        """Refuse a publish to a queue whose `min_copies` cannot be had now.
-
-        Raises:
-            Overloaded: code `too_few_devices`.
-        """
-        if spec.min_copies <= 1:
-            return
-        domains = {LOG}
-        if self._engine.devices is not None:
-            states = self.view().states
-            domains = {
-                states[name].failure_domain or name for name in states if states[name].usable
-            }
-        if len(domains) < spec.min_copies:
-            raise Overloaded(
-                f"queue {spec.name!r} needs {spec.min_copies} copies, and devices of only "
-                f"{len(domains)} failure domain{'s' if len(domains) > 1 else ''} can be used",
-                "see `ebbmq devices`, add a device, or lower min_copies",
-                code="too_few_devices",
-            )
 
     def place(
         self,
@@ -176,7 +124,7 @@ class Keeper:
             if holding == NORMAL:
                 continue
             self.decisions.note(now_ms, names, "placed", devices, reason)
-            self._tell(self._holdings.place_many(names, holding))
+            self.carrying.tell(self._holdings.place_many(names, holding))
             shard.partition.mark_held([name - base + first for name in names])
             for device in holding.pending:
                 mover.put_many(names, device)
@@ -264,99 +212,8 @@ class Keeper:
             self.decisions.note(now_ms, names, event, device, reason, score=wanted.score)
         for device in spare:
             self.decisions.note(now_ms, names, "dropped", device, reason, score=wanted.score)
-        self._change(changed)
+        self.carrying.change(changed)
         return True
-
-    def mark(self, name: Name) -> None:
-        """Have a row say that there is more to know of its body."""
-        known = self.row_of(name)
-        if known is not None:
-            found = known[0].partition.index.locate(known[1])
-            assert found is not None
-            found[0].buffer[found[1] + AT_FLAGS] |= HELD
-            found[0].dirty = True
-
-    def apply(self, steps: Iterable[Step], *, calm: bool = False) -> None:
-        """Append the facts of steps, then carry out what follows; `calm`: when there is time."""
-        facts: list[Fact] = []
-        effects: list[Effect] = []
-        for step in steps:
-            facts += step.facts
-            effects += step.effects
-        position = self._append(facts)
-        for effect in effects:
-            self._carry_out(effect, position, calm=calm)
-        if self.confirming:
-            names = (fact.name for fact in facts)
-            self.confirming.copied(name for name in names if self._holdings.is_eligible(name))
-            self._engine.open_held()
-
-    def _change(self, changed: Changed) -> None:
-        """Append the facts of a transition of many, then carry out what follows, calmly."""
-        position = self._tell(changed)
-        for device, names in changed.dropped.items():
-            if device == LOG:
-                self._leave_log(names)
-        if self.mover is not None:
-            self._hand_over(changed, position, self.mover)
-        if self.confirming:
-            for holding, names in changed.held.items():
-                if len(holding.copies) >= holding.min_copies:
-                    self.confirming.copied(names)
-            for names in changed.gone.values():
-                self.confirming.copied(names)
-            self._engine.open_held()
-
-    def _hand_over(self, changed: Changed, position: int, mover: Mover) -> None:
-        """Have copies made, and deleted once the facts are on the device up to a position."""
-        for device, names in changed.asked.items():
-            mover.put_many(names, device, calm=True)
-        for device, names in changed.dropped.items():
-            if device != LOG:
-                mover.delete_many(names, device, position, forget=False)
-        for devices, names in changed.gone.items():
-            for device in devices:
-                mover.delete_many(names, device, position, forget=True)
-
-    def _tell(self, changed: Changed) -> int:
-        """Append the facts of a transition of many; returns the position after."""
-        self._engine.append(held.pack_changed(changed))
-        return self._engine.journal.position
-
-    def _carry_out(self, effect: Effect, position: int, *, calm: bool = False) -> None:
-        mover = self.mover
-        if isinstance(effect, BodyLost):
-            self._lost(effect.name)
-        elif isinstance(effect, DropCopy) and effect.device == LOG:
-            self._leave_log([effect.name])
-        elif mover is None:
-            return  # asked for again when there are devices
-        elif isinstance(effect, PutCopy):
-            mover.put_many([effect.name], effect.device, calm=calm)
-        else:
-            forget = isinstance(effect, ForgetCopy)
-            mover.delete_many([effect.name], effect.device, position, forget=forget)
-
-    def _leave_log(self, names: Sequence[Name]) -> None:
-        """The log does not have these bodies any more, as soon as their segments go."""
-        for pid, seqs in seqs_of(names).items():
-            shard = self._engine.catalog.shards.get(pid)
-            if shard is not None:
-                shard.partition.leave_log(seqs)
-                self._engine.settle(shard)
-
-    def _lost(self, name: Name) -> None:
-        """Put a message without any copy on the record as damaged."""
-        pid, seq = parts_of(name)
-        shard = self._engine.catalog.shards.get(pid)
-        row = None if shard is None else shard.partition.index.read(seq)
-        if shard is None or row is None:
-            return
-        identity = f"{pid:x}-{seq:x}"
-        self._engine.damage.append(f"every copy of message {identity} is lost")
-        log.error("body_lost", message=identity, queue=shard.queue.spec.name)
-        shard.partition.remove([(seq, row)], Reason.LOST, self._engine.now_ms())
-        self._engine.settle(shard)
 
     # Results
 
@@ -368,7 +225,7 @@ class Keeper:
         self.decisions.note(now_ms, names, "copied", device, "")
         for left, moved in changed.dropped.items():
             self.decisions.moved(now_ms, moved, device, left)
-        self._change(changed)
+        self.carrying.change(changed)
 
     def copies_failed(self, device: str, names: Sequence[Name]) -> None:
         """A device did not take these copies; others are asked."""
@@ -385,8 +242,8 @@ class Keeper:
         self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]
     ) -> None:
         """A device has deleted these copies."""
-        self._tell(self._holdings.drops_acked_by(device, dropped))
-        self._tell(self._holdings.removals_acked_by(device, forgotten))
+        self.carrying.tell(self._holdings.drops_acked_by(device, dropped))
+        self.carrying.tell(self._holdings.removals_acked_by(device, forgotten))
 
     def copies_lost(
         self, device: str, names: Sequence[Name], *, damaged: Collection[Name] = ()
@@ -404,13 +261,8 @@ class Keeper:
         self.decisions.note(self._engine.now_ms(), lost, "lost", device, "")
         self.apply([self._holdings.copy_lost(name, device) for name in lost])
         if device == LOG:
-            self._leave_log(lost)
+            self.carrying.leave_log(lost)
         self.mend(lost)
-
-    def refuse_for_now(self, device: str) -> None:
-        """Ask nothing new of a device for a while: it has just refused a copy."""
-        self._refused[device] = self._engine.clock.elapsed_ms() + _REFUSED_MS
-        self._states = None
 
     def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> None:
         """Ask for the copies that messages lack; what no device can take now is tried later."""
@@ -453,86 +305,14 @@ class Keeper:
             steps += [self._holdings.drop_copy(name, device) for device in wanted.drop]
         self.apply(steps)
 
-    def stored(
-        self, shard: Shard, seq: int, row: Row, fetched: Mapping[int, bytes] = NOTHING_FETCHED
-    ) -> Stored:
-        """A message as placement is asked about it; without headers where they are not at hand."""
-        size = row[7] >> HIGH
-        headers: bytes | None = b""
-        if size:
-            payload = fetched.get(seq) or shard.resident.get(seq, row[2])
-            headers = None if payload is None else payload[:size]
-            if headers is None and not row[1] & ELSEWHERE:
-                with contextlib.suppress(DamagedRecord):
-                    headers = self._engine.journal.read(row[9], row[10], size)
-        name = name_of(shard.partition.pid, seq)
-        advice = self._engine.pins.of(name)
-        pin = None if advice is None else advice.pin
-        return Stored(row, headers, self._holdings.of(name), _NO_ACCESS, None, pin)
-
-    def fetch_headers(self, shard: Shard, seqs: Sequence[int]) -> dict[int, bytes]:
-        """Payloads of those messages whose headers only a device has (the lock is free)."""
-        with self._engine.lock:
-            read, resident = shard.partition.index.read, shard.resident
-            away = [
-                seq
-                for seq in likeness.away_with_headers(shard, seqs)
-                if (row := read(seq)) and resident.get(seq, row[2]) is None
-            ]
-        bodies = reading.read(self._engine, shard, away) if away else []
-        return {
-            seq: body for seq, body in zip(away, bodies, strict=True) if isinstance(body, bytes)
-        }
-
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
         base = name_of(pid, 0)
         names = [base | seq for seq in seqs]
         self._engine.pins.forget(names)
-        self._change(self._holdings.remove_many(names))
+        self.carrying.change(self._holdings.remove_many(names))
 
-    def _append(self, facts: Sequence[Fact]) -> int:
-        if facts:
-            self._engine.append(held.pack(facts))
-        return self._engine.journal.position
-
-    # Recovery
-
-    def mark_rows(self) -> None:
-        """Mark the rows whose copies are told of."""
-        shards = self._engine.catalog.shards
-        astray: list[Held] = []
-        for name, holding in self._holdings.items():
-            pid, seq = parts_of(name)
-            shard = shards.get(pid)
-            found = None if shard is None else shard.partition.index.locate(seq)
-            if found is None or found[0].buffer[found[1]] == FREE:
-                continue
-            page, at = found
-            flags = page.buffer[at + AT_FLAGS] | HELD
-            if flags & ELSEWHERE and LOG in holding.copies:
-                # The body left the log, and what was said of that is damaged.
-                astray.append(Held(name, holding.astray()))
-            page.buffer[at + AT_FLAGS] = flags if LOG in holding.copies else flags | ELSEWHERE
-            page.dirty = True
-        for told in astray:
-            self._holdings.restore(told)
-        pinning.mark_rows(self._engine)
-
-    def adopt(self, device: str, listed: Iterable[Name]) -> None:
-        """Of what a device has, take those bodies for copies that are not known to be anywhere."""
-        steps: list[Step] = []
-        for name in listed:
-            known = self.row_of(name)
-            if (
-                known is not None
-                and known[2][1] & ELSEWHERE
-                and not self._holdings.of(name).copies - {LOG}
-            ):
-                log.warning("copy_adopted", device=device, message=f"{name >> 48:x}-{known[1]:x}")
-                self.mark(name)
-                steps.append(self._holdings.adopt(name, device))
-        self.apply(steps)
+    # Life
 
     def start(self) -> None:
         """Begin to make copies, with what is owed since the last start (the lock is free)."""
@@ -546,11 +326,13 @@ class Keeper:
             for name, port in engine.devices.ports.items():
                 self._holdings.declare_device(name, durable=port.spec.durable)
             engine.devices.counts = self._counts
-            self.mover = Mover(engine, bytes_per_s=engine.config.placement.move_bytes_per_s)
+            self.carrying.mover = Mover(
+                engine, bytes_per_s=engine.config.placement.move_bytes_per_s
+            )
             self.reconciler = Reconciler(engine)
             self.fetcher = Prefetcher(engine)
         with engine.lock:
-            self._resume()
+            restarting.resume(engine)
         for worker in self._workers():
             worker.start()
 
@@ -573,36 +355,6 @@ class Keeper:
     def _workers(self) -> list[Mover | Reconciler | Prefetcher]:
         every = (self.reconciler, self.fetcher, self.mover)
         return [worker for worker in every if worker is not None]
-
-    def _resume(self) -> None:
-        """Forget copies of what is gone, ask again for what was asked for."""
-        shards = self._engine.catalog.shards
-        steps: list[Step] = []
-        for name, _ in list(self._holdings.items()):
-            pid, seq = parts_of(name)
-            shard = shards.get(pid)
-            # What a faulty partition has is not known: it may be read again.
-            if shard is None or (
-                shard.faulty is None and shard.partition.index.state_of(seq) == FREE
-            ):
-                steps.append(self._holdings.remove(name))
-        self.apply(steps)
-        if self.mover is not None:
-            position = self._engine.journal.position
-            for effect in self._holdings.owed():
-                self._carry_out(effect, position)
-            self.mover.wake()
-
-    def row_of(self, name: Name) -> tuple[Shard, int, tuple[int, ...]] | None:
-        """The partition, number and row of a message; None if it is gone."""
-        pid, seq = parts_of(name)
-        shard = self._engine.catalog.shards.get(pid)
-        if shard is None or shard.faulty is not None:
-            return None
-        found = shard.partition.index.locate(seq)
-        if found is None or found[0].buffer[found[1]] == FREE:
-            return None
-        return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
 
 
 def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, list[Name]]]:

@@ -17,7 +17,7 @@ import numpy as np
 from ebbmq.core.copies import LOG, name_of, parts_of
 from ebbmq.errors import EbbError
 from ebbmq.holding.listing import Listing
-from ebbmq.node.keeping import tending
+from ebbmq.node.keeping import restarting, tending
 from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
 
@@ -199,7 +199,7 @@ class Reconciler:
                     continue
                 faulty = {pid for pid, shard in engine.catalog.shards.items() if shard.faulty}
                 some = [name for name in some if parts_of(name)[0] not in faulty]
-                engine.keeping.adopt(device, some)
+                restarting.adopt(engine, device, some)
                 step = engine.holdings.strays(device, some)
                 strays += len(step.effects)
                 engine.keeping.apply([step])

@@ -1,0 +1,75 @@
+"""The rules and the devices as they are asked now: who has just refused a copy is left out.
+
+Everything here is called with the engine's lock held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from ebbmq.core.copies import LOG
+from ebbmq.errors import Overloaded
+
+if TYPE_CHECKING:
+    from ebbmq.model import QueueSpec
+    from ebbmq.node.engine import Engine
+    from ebbmq.policy.rules.choose import View
+    from ebbmq.policy.rules.properties import States
+
+_REFUSED_MS: Final = 1_000
+
+
+class Viewing:
+    """What is asked of the rules now."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: Devices that have just refused a copy, and until when nothing new is asked of them.
+        self._refused: dict[str, int] = {}
+        self._states: tuple[States, States] | None = None
+
+    def view(self) -> View:
+        """The rules and the devices as they are now."""
+        devices = self._engine.devices
+        assert devices is not None
+        states = devices.states
+        if not self._refused:
+            return self._engine.rules.view(states)
+        if self._states is None or self._states[0] is not states:
+            now_ms = self._engine.clock.elapsed_ms()
+            self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
+            asked = {
+                name: replace(state, usable=state.usable and name not in self._refused)
+                for name, state in states.items()
+            }
+            self._states = states, asked
+        return self._engine.rules.view(self._states[1])
+
+    def check(self, spec: QueueSpec) -> None:
+        """Refuse a publish to a queue whose `min_copies` cannot be had now.
+
+        Raises:
+            Overloaded: code `too_few_devices`.
+        """
+        if spec.min_copies <= 1:
+            return
+        domains = {LOG}
+        if self._engine.devices is not None:
+            states = self.view().states
+            domains = {
+                states[name].failure_domain or name for name in states if states[name].usable
+            }
+        if len(domains) < spec.min_copies:
+            raise Overloaded(
+                f"queue {spec.name!r} needs {spec.min_copies} copies, and devices of only "
+                f"{len(domains)} failure domain{'s' if len(domains) > 1 else ''} can be used",
+                "see `ebbmq devices`, add a device, or lower min_copies",
+                code="too_few_devices",
+            )
+
+    def refuse_for_now(self, device: str) -> None:
+        """Ask nothing new of a device for a while: it has just refused a copy."""
+        self._refused[device] = self._engine.clock.elapsed_ms() + _REFUSED_MS
+        self._states = None

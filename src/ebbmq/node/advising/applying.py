@@ -44,6 +44,8 @@ _ASKED: Final = (
     "generation",
     "policy_version",
 )
+#: What facts about a message that is pinned and moved take in the journal at most, about.
+_FACTS_BYTES: Final = 256
 _LENGTH: Final = np.uint64((1 << 32) - 1)
 
 
@@ -64,7 +66,11 @@ class Applying:
         self.counts: Counter[str] = Counter()
 
     def apply(self, rows: Rows) -> None:
-        """Take rows that are about this node (the lock is free)."""
+        """Take rows that are about this node (the lock is free).
+
+        Raises:
+            Overloaded: code `disk_full`; what was applied before stays.
+        """
         valid = rows[rows["is_valid"]]
         self.counts["invalid"] += len(rows) - len(valid)
         # Neighbours are looked at, told of and journaled together.
@@ -86,6 +92,7 @@ class Applying:
         fetched = engine.keeping.fetch_headers(shard, mine["seq"].tolist())
         with engine.lock:
             engine.check_open()
+            engine.admit(_FACTS_BYTES * len(mine))
             groups = self._groups(shard, mine)
             view = engine.keeping.view() if engine.devices is not None else None
             for group in groups:

@@ -55,7 +55,7 @@ def find(
     found: dict[str, Found] = {}
     refused: list[UnknownFeed] = []
     for path, _ in _listed(lake, table, since_ms, until_ms):
-        if not path.endswith(".json"):
+        if not path.endswith(".json") or _named_before(path, since_ms):
             continue
         try:
             manifest = manifests.decode(lake.read(path), path)
@@ -78,6 +78,12 @@ def _listed(
         return
     for day_ms in range(since_ms // _DAY_MS * _DAY_MS, until_ms + 1, _DAY_MS):
         yield from sorted(lake.list(f"{where}/date={layout.date_of(day_ms)}"))
+
+
+def _named_before(path: str, instant_ms: int) -> bool:
+    """Whether a manifest says by its name that it is older: then it need not be read."""
+    at = path.rpartition("/")[2].partition("-")[0]
+    return at.isdecimal() and int(at) < instant_ms
 
 
 def _run(manifest: Manifest, table: Table, path: str) -> Found | None:

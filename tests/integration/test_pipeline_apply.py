@@ -73,7 +73,9 @@ def is_done(broker: Broker) -> None:
     assert broker.stats("mine")["decay_factor"] == pytest.approx(2.0)
 
 
-def test_on_a_directory_what_is_new_is_applied_and_counted(run: Run, tmp_path: Path) -> None:
+def test_on_a_directory_what_is_new_is_applied_and_counted(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config, data, lake = tmp_path / "ebbmq.toml", tmp_path / "data", tmp_path / "lake"
     config.write_text(TOML)
     with Broker.open(data, config) as broker:
@@ -89,6 +91,11 @@ def test_on_a_directory_what_is_new_is_applied_and_counted(run: Run, tmp_path: P
     assert (plan["applied"], plan["in_force"]) == (0, 3)
     with Broker.open(data, config) as broker:
         is_done(broker)
+    with pytest.raises(SystemExit):
+        main(("why", "1-1", "--data", str(data), "--config", str(config)))
+    shown = capsys.readouterr().out
+    assert "to 1 copies on tier slow until" in shown
+    assert "by plan r1" in shown
 
 
 def test_on_a_server_people_are_told_what_was_refused_and_why(run: Run, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,7 +13,7 @@ from ebbmq.errors import InvalidMessage
 from ebbmq.model import REASON_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ebbmq.model import Removal
 
@@ -102,7 +102,32 @@ def why(session: Session, message_id: str) -> None:
         session.show_fields({name: _show_value(name, value) for name, value in answer.items()})
 
 
+def _decision(told: dict[str, Any]) -> str:
+    parts = (show_instant(told["at_ms"]), told["event"], told["device"], told["reason"])
+    return " ".join(part for part in parts if part)
+
+
+def _pinned(told: dict[str, Any]) -> str:
+    place = f" on tier {told['tier']}" if told["tier"] else ""
+    until = show_instant(told["until_ms"])
+    return f"to {told['target']} copies{place} until {until}, by plan {told['run']}"
+
+
+def _names(devices: list[str]) -> str:
+    return ", ".join(devices) or "-"
+
+
+#: What is told of a message in more than a word.
+_SENTENCES: Final[dict[str, Callable[[Any], str]]] = {
+    "decisions": lambda told: "\n".join(map(_decision, told)) or "-",
+    "pinned": _pinned,
+    "moving": lambda told: f"to {_names(told['to'])}, from {_names(told['from'])}",
+}
+
+
 def _show_value(name: str, value: Any) -> object:
+    if name in _SENTENCES:
+        return _SENTENCES[name](value)
     if name.endswith("_at_ms") or name in {"at_ms", "deadline_ms"}:
         return show_instant(value)
     if name.endswith("_ms"):

@@ -11,7 +11,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: So much of a second's allowance may be used at once.
 _BURST_S: Final = 0.02
@@ -21,14 +24,15 @@ _SWITCH_S: Final = 0.0005
 class Pace:
     """An allowance in bytes; devices are as fast as they are, whatever a manual clock says."""
 
-    def __init__(self, bytes_per_s: int) -> None:
+    def __init__(self, bytes_per_s: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s = bytes_per_s
+        self._clock = clock
         self._allowance = bytes_per_s * _BURST_S
-        self._refilled_at_s = time.monotonic()
+        self._refilled_at_s = clock()
 
     def wait_s(self) -> float:
         """In how long something may be moved; 0: now."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         gained = (now_s - self._refilled_at_s) * self._bytes_per_s
         self._refilled_at_s = now_s
         self._allowance = min(self._allowance + gained, self._bytes_per_s * _BURST_S)

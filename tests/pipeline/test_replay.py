@@ -17,7 +17,7 @@ from ebbmq.model import REASON_TEXT, AdaptSpec, Reason
 from ebbmq.testing import ManualClock
 from ebbmq_spark.simulation.fleet import resolution_of
 from ebbmq_spark.simulation.generate import generate
-from ebbmq_spark.simulation.outcome import outcome_of
+from ebbmq_spark.simulation.outcome import Judged, outcome_of
 from ebbmq_spark.simulation.replay import ACKED, DEAD_LETTERED, REJECTED, WAITING, replay
 from tests.pipeline.loads import START_MS, random_traffic, traffic
 
@@ -128,7 +128,7 @@ def test_every_message_has_one_fate_and_none_before_it_came(
     done = fates.outcome == ACKED
     assert (fates.started_ms[done] >= load.at_ms[done]).all()
     assert (fates.left_ms >= load.at_ms // resolution_ms * resolution_ms).all()
-    told = outcome_of("p", spec, load, fates, resolution_ms=resolution_ms, prices={})
+    told = outcome_of("p", spec, load, fates, resolution_ms=resolution_ms)
     assert told.done + sum(told.left.values()) == told.messages == len(load)
     assert sum(told.published_by_importance) == len(load)
 
@@ -142,7 +142,7 @@ def test_a_coarser_clock_hardly_changes_the_shares(pattern: str, name: str) -> N
         spec = QueueSpec("q", decay_rate=1.0, decay_unit_ms=int(load.useful_ms[0]),
                          band_width=spec.band_width)  # fmt: skip
     exact, coarse = (
-        outcome_of("p", spec, load, replay(load, spec, step), resolution_ms=step, prices={})
+        outcome_of("p", spec, load, replay(load, spec, step), resolution_ms=step)
         for step in (1, resolution_of(load))
     )
     assert coarse.resolution_ms > 1
@@ -193,7 +193,7 @@ def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
     load = traffic([0, 0], service_ms=[3 * day, 10], bytes=[1_000, 2_000])
     spec = QueueSpec("q", score_per_day=30, tiers=("ssd", "hdd", "s3"), default_importance=5)
     fates = replay(load, spec, 1_000)
-    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, prices={"ssd": 30e9})
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged({"ssd": 30e9}, {}))
     # Above 50 after 1 2/3 days, above 100 after 3 1/3.
     assert told.byte_days_by_tier["ssd"] == pytest.approx(3_000 * 5 / 3, rel=1e-3)
     assert told.byte_days_by_tier["hdd"] == pytest.approx(3_000 * 4 / 3, rel=1e-3)

@@ -10,6 +10,7 @@ import pytest
 
 from ebbmq.errors import InvalidSpec
 from ebbmq_spark.simulation import fleet
+from ebbmq_spark.simulation.outcome import NOTHING_MORE
 from ebbmq_spark.simulation.picture import draw
 from ebbmq_spark.simulation.study import best_toml, study
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
@@ -46,7 +47,7 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
         assert len(each.outcomes) == 4
         for outcome in each.outcomes:
             trial = fleet.Trial(each.queue, outcome.policy, each.specs[outcome.policy])
-            alone = fleet.try_policy(trial, load, {}, None)
+            alone = fleet.try_policy(trial, load, NOTHING_MORE, None)
             assert outcome.messages == len(load)
             assert outcome.worth_done_on_time == alone.worth_done_on_time
             assert outcome.left == alone.left

@@ -240,11 +240,11 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
         f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
         f"times to {show_duration(best.resolution_ms)}"
     )
-    session.show_table(
-        ("", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99", ">PEAK",
-         ">MB DAYS"),
-        (_cells(each, study, best) for each in shown),
-    )  # fmt: skip
+    columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
+    columns += [">PEAK", ">MB DAYS"]
+    columns += [">COST"] if best.cost is not None else []
+    columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
+    session.show_table(columns, (_cells(each, study, best) for each in shown))
     if not study.choice.within:
         session.note(
             f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
@@ -265,4 +265,6 @@ def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, 
         show_duration(outcome.wait_p99_ms),
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
+        *([f"{outcome.cost:,.3g}"] if outcome.cost is not None else []),
+        *([f"{outcome.unreadable_worst:,}"] if outcome.unreadable_worst is not None else []),
     )

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ebbmq.errors import EbbError, InvalidSpec
 from ebbmq.model import QueueSpec  # noqa: TC001  # a field of a struct is looked up at run time
-from ebbmq_spark.simulation.outcome import Outcome, outcome_of
+from ebbmq_spark.simulation.outcome import Judged, Outcome, outcome_of
 from ebbmq_spark.simulation.replay import replay
 from ebbmq_spark.simulation.traces import blocks_of
 from ebbmq_spark.simulation.traffic import InvalidTrace, unpack
@@ -112,7 +112,7 @@ def simulate(
     queue = F.get(F.array(*map(F.lit, names)), (F.col("id") * len(names) / len(trials)).cast("int"))
     asked = spark.range(0, len(trials), 1, len(trials)).withColumn("queue", queue)
     joined = asked.join(F.broadcast(blocks.rows), on="queue", how="inner").select("id", "block")
-    run = _simulator(trials, dict(sweep.prices), resolution_ms)
+    run = _simulator(trials, Judged(dict(sweep.prices), dict(sweep.devices)), resolution_ms)
     told = joined.mapInArrow(run, "id long, outcome string, error string").collect()
     outcomes = {}
     for row in told:
@@ -124,7 +124,7 @@ def simulate(
 
 
 def _simulator(
-    trials: list[Trial], prices: dict[str, float], resolution_ms: int | None
+    trials: list[Trial], judged: Judged, resolution_ms: int | None
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that runs where the tasks run; specs travel as JSON, which is checked anew."""
     encoded = [msgspec.json.encode(trial) for trial in trials]
@@ -137,7 +137,7 @@ def _simulator(
             for number, block in zip(ids, batch.column("block"), strict=True):
                 trial = msgspec.json.decode(encoded[number], type=Trial)
                 try:
-                    outcome = try_policy(trial, unpack(block.as_py()), prices, resolution_ms)
+                    outcome = try_policy(trial, unpack(block.as_py()), judged, resolution_ms)
                 except EbbError as error:
                     outcomes.append(None)
                     errors.append(f"{trial.policy}: {error.detail}\n{error.action}")
@@ -153,13 +153,18 @@ def _simulator(
 
 
 def try_policy(
-    trial: Trial, traffic: Traffic, prices: dict[str, float], resolution_ms: int | None
+    trial: Trial, traffic: Traffic, judged: Judged, resolution_ms: int | None
 ) -> Outcome:
     """What one queue's traffic comes to under one policy."""
     step_ms = resolution_of(traffic) if resolution_ms is None else resolution_ms
     fates = replay(traffic, trial.spec, step_ms)
     return outcome_of(
-        trial.policy, trial.spec, traffic, fates, resolution_ms=step_ms, prices=prices
+        trial.policy,
+        trial.spec,
+        traffic,
+        fates,
+        resolution_ms=step_ms,
+        judged=judged,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.policy.decay import Access, Phase, Score, next_crossing_ms
 from ebbmq.policy.placement import Terms
+from ebbmq_spark.simulation import copies
 from ebbmq_spark.simulation.replay import ACKED, LEFT
 from ebbmq_spark.simulation.traffic import NONE
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.model import QueueSpec
+    from ebbmq_spark.simulation.copies import DeviceTerms
     from ebbmq_spark.simulation.replay import Fates
     from ebbmq_spark.simulation.traffic import Traffic
 
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
 IMPORTANCES: Final = range(limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX + 1)
 _GB_MONTH: Final = 1e9 * 30
 _ENDLESS_MS: Final = limits.DURATION_MS_MAX * 2
+
+
+class Judged(NamedTuple):
+    """What outcomes are judged by beside their policy: prices of tiers, and the devices."""
+
+    prices: Mapping[str, float]
+    devices: Mapping[str, DeviceTerms]
+
+
+NOTHING_MORE: Final = Judged({}, {})
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +66,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     byte_days_by_tier: dict[str, float]
     cost: float | None
     resolution_ms: int
+    #: Where the sweep says which devices there are: what the loss of the worst failure domain makes
+    #: unreadable; the most messages at one instant, the share of all message-days, and which it is.
+    unreadable_worst: int | None = None
+    unreadable_share: float | None = None
+    unreadable_domain: str | None = None
 
     @property
     def on_time_share(self) -> float:
@@ -88,7 +105,7 @@ def outcome_of(
     fates: Fates,
     *,
     resolution_ms: int,
-    prices: Mapping[str, float],
+    judged: Judged = NOTHING_MORE,
 ) -> Outcome:
     """The figures of a replay."""
     importance = np.where(traffic.importance == NONE, spec.default_importance, traffic.importance)
@@ -96,7 +113,7 @@ def outcome_of(
     on_time = done & (fates.left_ms - traffic.at_ms <= traffic.useful_ms)
     waits = (fates.started_ms - traffic.at_ms - np.maximum(traffic.delay_ms, 0))[done]
     middle, high = np.percentile(waits, [50, 99]).tolist() if len(waits) else (0.0, 0.0)
-    by_tier = _byte_days(spec, traffic, fates.left_ms)
+    kept = _kept(spec, traffic, fates.left_ms, judged)
     size = limits.IMPORTANCE_MAX + 1
     return Outcome(
         queue=traffic.queue,
@@ -112,11 +129,37 @@ def outcome_of(
         wait_p50_ms=round(middle, 3),
         wait_p99_ms=round(high, 3),
         peak_messages=_peak(traffic, fates.left_ms),
-        byte_days=sum(by_tier.values()),
-        byte_days_by_tier=by_tier if spec.tiers else {},
-        cost=_cost(by_tier, prices) if spec.tiers and prices else None,
         resolution_ms=resolution_ms,
+        **kept,
     )
+
+
+def _kept(
+    spec: QueueSpec,
+    traffic: Traffic,
+    left_ms: Floats,
+    judged: Judged,
+) -> dict[str, Any]:
+    """What the bodies take, what that costs, and what the loss of a device would."""
+    prices, devices = judged
+    if not devices:
+        by_tier = _byte_days(spec, traffic, left_ms)
+        return {
+            "byte_days": sum(by_tier.values()),
+            "byte_days_by_tier": by_tier if spec.tiers else {},
+            "cost": _cost(by_tier, prices) if spec.tiers and prices else None,
+        }
+    stages = copies.stages_of(spec, devices)
+    by_tier, cost = copies.byte_days(stages, devices, traffic, left_ms)
+    loss = copies.loss_of(stages, devices, traffic, left_ms)
+    return {
+        "byte_days": sum(by_tier.values()),
+        "byte_days_by_tier": by_tier,
+        "cost": _cost(by_tier, prices) if prices else cost,
+        "unreadable_worst": loss.worst,
+        "unreadable_share": loss.share,
+        "unreadable_domain": loss.domain,
+    }
 
 
 def _peak(traffic: Traffic, left_ms: Floats) -> int:

@@ -55,6 +55,8 @@ AXES: Final = {
     "peak_messages": "messages waiting at most",
     "byte_days": "MB times days kept",
     "cost": "cost of storage",
+    "unreadable_worst": "messages unreadable after the loss of a device, at worst",
+    "unreadable_share": "share unreadable after the loss of a device",
 }
 SCALES: Final = {"byte_days": 1e-6}
 SHARES: Final = ("worth_on_time", "on_time_share", "let_go_share", "stale_share")

@@ -10,6 +10,7 @@ import msgspec
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec
+from ebbmq_spark.simulation.copies import DeviceTerms  # noqa: TC001  # looked up at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,11 +47,23 @@ SIMULATED: Final = (
     "score_medium",
     "score_high",
     "tiers",
+    "min_copies",
+    "max_replicas",
+    "evaluate_every_ms",
 )
 Maximised = Literal["worth_on_time", "on_time_share"]
 Minimised = Literal[
-    "let_go_share", "stale_share", "wait_p99_ms", "peak_messages", "byte_days", "cost"
+    "let_go_share",
+    "stale_share",
+    "wait_p99_ms",
+    "peak_messages",
+    "byte_days",
+    "cost",
+    "unreadable_worst",
+    "unreadable_share",
 ]
+#: Figures that are there only where the sweep says which devices there are.
+OF_DEVICES: Final = ("unreadable_worst", "unreadable_share")
 
 
 class TrafficSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +109,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     goal: Goal = Goal()
     #: A GB for a month, by tier.
     prices: dict[str, float] = {}
+    #: Where copies can be: with them placement decides, and what the loss of one costs is told.
+    devices: dict[str, DeviceTerms] = {}
     base: dict[str, Any] = {}
     queues: dict[str, dict[str, Any]] = {}
     sweep: dict[str, list[Any]] = {}
@@ -153,6 +168,12 @@ def read_sweep(text: bytes, name: str) -> Sweep:
         sweep = msgspec.toml.decode(text, type=Sweep)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{name}: {error}", "see docs/simulate.md for what it takes") from error
+    asked = {sweep.goal.minimise, *sweep.goal.at_most}
+    if not sweep.devices and asked.intersection(OF_DEVICES):
+        raise InvalidSpec(
+            f"{name}: the goal asks what the loss of a device costs, and there are no devices",
+            "say which there are: [devices.NAME] with tier and failure_domain",
+        )
     for values in sweep.sweep.values():
         if not values:
             raise InvalidSpec(f"{name}: a list of values is empty", "give it one, or leave it away")

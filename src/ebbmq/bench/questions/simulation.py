@@ -1,0 +1,104 @@
+"""How fast does a simulation try policies, and what does a second core add?
+
+Each policy replays the whole traffic in the real partition. Dense traffic is an overload of fifteen
+minutes, sparse traffic a day. What Spark itself takes to start is not counted; everything else is,
+from the trace on disk to the outcomes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ebbmq.bench.row import Row, at_least, stated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebbmq.bench.run import Run
+
+PER_CORE: Final = 80_000
+SECOND_CORE: Final = 1.6
+#: 198 policies, and the two references.
+MANY: Final[dict[str, list[Any]]] = {
+    "decay_rate": [0.5, 0.75, 1.0],
+    "decay_unit_ms": [15_000 * n for n in range(1, 12)],
+    "band_width": [0.0, 1.0, 2.0],
+    "stale_threshold": [0.0, 1.0],
+}
+
+
+def measure(run: Run) -> list[Row]:
+    """Dense on one core and on two, sparse on two, and hundreds of policies on two."""
+    count = run.scale(200_000, 2_000)
+    dense, sparse, bursts = (_trace(run, name, count) for name in ("overload", "diurnal", "bursts"))
+    warm = _trace(run, "bursts", run.scale(20_000, 500), "warm")
+    with _session("local[1]") as spark:
+        _simulate(run, spark, warm)
+        alone = _simulate(run, spark, dense)
+    with _session("local[2]") as spark:
+        _simulate(run, spark, warm)
+        both, day, bursting = (_simulate(run, spark, each) for each in (dense, sparse, bursts))
+        many = _simulate(run, spark, dense, {} if run.quick else MANY)
+    said = {"messages": count, "policies": both.policies}
+    return [
+        stated("dense, one core", alone.rate(1), "msg/s", **said),
+        at_least("dense, two cores, each", both.rate(2), "msg/s", PER_CORE, **said),
+        at_least("sparse, two cores, each", day.rate(2), "msg/s", PER_CORE, **said),
+        stated("bursts, two cores, each", bursting.rate(2), "msg/s", **said),
+        at_least("two cores against one", alone.took_s / both.took_s, "x", SECOND_CORE, **said),
+        stated(
+            "hundreds of policies, two cores, each",
+            many.rate(2),
+            "msg/s",
+            messages=count,
+            policies=many.policies,
+            took_s=round(many.took_s, 1),
+        ),
+    ]
+
+
+class _Told(NamedTuple):
+    """How long a study took, and what it was."""
+
+    took_s: float
+    simulated: int
+    policies: int
+
+    def rate(self, cores: int) -> float:
+        """Messages a second and core."""
+        return self.simulated / self.took_s / cores
+
+
+def _session(master: str) -> Any:
+    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
+
+    return spark_session(Settings(master=master), "bench")
+
+
+def _trace(run: Run, pattern: Any, count: int, name: str = "") -> Path:
+    from ebbmq_spark.simulation.generate import generate  # noqa: PLC0415
+    from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
+
+    path = run.fresh(name or pattern) / "trace.parquet"
+    save(generate(pattern, count), path)
+    return path
+
+
+def _simulate(
+    run: Run, spark: Any, trace: Path, values: dict[str, list[Any]] | None = None
+) -> _Told:
+    """Try the usual policies, or every combination of some values."""
+    from ebbmq_spark.simulation.study import study  # noqa: PLC0415
+    from ebbmq_spark.simulation.sweep import Sweep  # noqa: PLC0415
+    from ebbmq_spark.simulation.traces import read_trace  # noqa: PLC0415
+
+    started = time.perf_counter()
+    (told,) = study(
+        spark,
+        read_trace(spark, str(trace)),
+        Sweep(sweep=values or {}),
+        progress=lambda done, total: run.progress(trace.parent.name, done, total),
+    )
+    took_s = time.perf_counter() - started
+    return _Told(took_s, sum(each.messages for each in told.outcomes), len(told.outcomes))

@@ -24,39 +24,47 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.totals import Line
 
 
-#: In the place of an edge that is not there; what is computed of it is not used.
-_NONE: Final = (0.0, 1.0)
+#: In the place of an edge that is not there: it is met by every number, without end.
+_NO_RISE: Final = (-np.inf, -np.inf)
+_NO_FALL: Final = (np.inf, np.inf)
 
 
 class Bank:
     """Soft spans of one number, each with what its rules add to devices."""
 
     def __init__(self, spans: Sequence[tuple[Span, tuple[Line, ...]]], devices: int) -> None:
-        rises = np.array([span.rises or _NONE for span, _ in spans], dtype=float)
-        falls = np.array([span.falls or _NONE for span, _ in spans], dtype=float)
-        self._rising = np.array([span.rises is not None for span, _ in spans])
-        self._falling = np.array([span.falls is not None for span, _ in spans])
-        self._low, self._rise = rises[:, 0], rises[:, 1] - rises[:, 0]
-        self._high, self._fall = falls[:, 1], falls[:, 1] - falls[:, 0]
-        lines = [(at, line) for at, (_, those) in enumerate(spans) for line in those]
-        self._at = np.array([at for at, _ in lines], dtype=np.int64)
-        self._device = np.array([line.device for _, line in lines], dtype=np.int64)
-        self._weights = np.array([line.weights for _, line in lines], dtype=float)
-        self._rules = np.array([line.rules for _, line in lines], dtype=float)
+        rises = np.array([span.rises or _NO_RISE for span, _ in spans], dtype=float)
+        falls = np.array([span.falls or _NO_FALL for span, _ in spans], dtype=float)
+        self._low, self._rise = rises[:, 0], _widths(rises)
+        self._high, self._fall = falls[:, 1], _widths(falls)
+        #: By span: what it adds to the weights of each device, then to its rules.
+        self._added = np.zeros((len(spans), 2 * devices))
+        for at, (_, lines) in enumerate(spans):
+            for line in lines:
+                self._added[at, line.device] += line.weights
+                self._added[at, devices + line.device] += line.rules
         self._devices = devices
 
     def degrees(self, number: float) -> npt.NDArray[np.float64]:
         """How true each span is of a number, in whole thousandths."""
-        rising = np.where(self._rising, (number - self._low) / self._rise, 1.0)
-        falling = np.where(self._falling, (self._high - number) / self._fall, 1.0)
-        found: npt.NDArray[np.float64] = np.minimum(rising, falling).clip(0.0, 1.0)
-        return np.rint(found * THOUSANDTHS)
+        found: npt.NDArray[np.float64] = (number - self._low) / self._rise
+        np.minimum(found, (self._high - number) / self._fall, out=found)
+        np.minimum(found, 1.0, out=found)
+        np.maximum(found, 0.0, out=found)
+        found *= THOUSANDTHS
+        return np.rint(found, out=found)
 
     def add(self, degrees: npt.NDArray[np.float64], weights: list[int], counts: list[int]) -> None:
         """Add what the rules of all spans come to: whole numbers far below 2 ** 53, so exactly."""
-        each = degrees[self._at]
-        by_weight = np.bincount(self._device, self._weights * each, self._devices)
-        by_count = np.bincount(self._device, self._rules * each, self._devices)
+        added = (degrees @ self._added).tolist()
         for device in range(self._devices):
-            weights[device] += int(by_weight[device])
-            counts[device] += int(by_count[device])
+            weights[device] += int(added[device])
+            counts[device] += int(added[self._devices + device])
+
+
+def _widths(edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How wide each edge is; 1 for one that is not there."""
+    there = np.isfinite(edges[:, 0])
+    widths = np.ones(len(edges))
+    widths[there] = edges[there, 1] - edges[there, 0]
+    return widths

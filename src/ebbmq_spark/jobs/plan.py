@@ -3,7 +3,7 @@
 Incremental by what the snapshots say: a broker writes down when there will be something to do with
 a message (`review_at_ms`), at once if it is not kept as it should be, and has messages in that
 order. So a run reads the rows that are due and skips the others, needs no memory of earlier runs,
-and leaves out nothing that a full one would find (ADR 0024).
+and leaves out nothing that a full one would find (ADR 0026).
 """
 
 from __future__ import annotations

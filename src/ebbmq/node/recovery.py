@@ -14,35 +14,30 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.core import copies, envelope, held
+from ebbmq.core import envelope, held
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
-from ebbmq.core.block import DUE, ENQUEUED, KIND, LOW32, STATE, WHERE, as_words
-from ebbmq.core.rebuild import rebuild
+from ebbmq.core.block import DUE, ENQUEUED, as_words
 from ebbmq.core.restore import Restorer
-from ebbmq.core.row import FREE, HIGH, LOW48, ROW, SHARED
-from ebbmq.core.values import distinct_values
+from ebbmq.core.row import HIGH, LOW48, ROW
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
-from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.mend import mended
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
-from ebbmq.node.keeping import restarting
+from ebbmq.node.deriving import derive
 from ebbmq.node.log import log
+from ebbmq.node.losses import Losses
 from ebbmq.node.outflow import message_id
-from ebbmq.node.unfinished import Unread
+from ebbmq.node.relocated import Relocated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
-    from ebbmq.core.index import Page
-    from ebbmq.core.partition import Partition
     from ebbmq.journal.disk import Disk
     from ebbmq.journal.found import Item
     from ebbmq.node.engine import Engine
@@ -53,7 +48,6 @@ DEDUP: Final = 2
 HISTORIES: Final = 4
 COPIES: Final = 5
 _PAGE: Final = 4_096
-_FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
 
 class Recovery:
@@ -63,6 +57,8 @@ class Recovery:
         self._engine = engine
         self._journal_disk = journal_disk
         self._checkpoint_disk = checkpoint_disk
+        self._losses = Losses(engine)
+        self._old = Relocated(engine, journal_disk, self._losses)
         self._restorers: dict[int, Restorer] = {}
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
@@ -75,22 +71,9 @@ class Recovery:
         self._relocations: dict[int, list[tuple[list[int], memoryview, int]]] = {}
         #: The highest position that a record proves to have been on the device.
         self._proven = 0
-        #: Messages of a relocation that was not finished, or is damaged.
-        self._doubtful: dict[int, set[int]] = {}
-        #: By partition: messages whose body in a segment is damaged, with that segment.
-        self._bodiless: dict[int, dict[int, int]] = {}
-        #: The last relocation, if it cannot be read.
-        self._unread: Unread | None = None
-        #: A record of which not even the header can be read was passed.
-        self._blind = False
         #: The last checkpoint was written by a close, and nothing after it.
         self._was_closed = False
-        #: Partitions a checkpointed page, and those a record of which cannot be read.
-        self._without_page: set[int] = set()
-        self._without_record: set[int] = set()
         self.wall_ms = 0
-        self._segments: list[int] = []
-        self._missing: list[int] = []
 
     def run(self, *, threaded: bool = True) -> Log:
         """Put everything back and return the journal, ready to go on."""
@@ -103,7 +86,7 @@ class Recovery:
             end,
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
-            old_end=self._end_of_old(),
+            old_end=self._old.end(),
             known_synced=self._proven,
         )
 
@@ -174,8 +157,8 @@ class Recovery:
         try:
             payload = loaded.read(blob)
         except DamagedRecord as error:
-            self._report(f"checkpoint: {error.detail}")
-            self._without_page.add(blob.pid)
+            self._losses.report(f"checkpoint: {error.detail}")
+            self._losses.without_page.add(blob.pid)
             return False
         if blob.kind == PAGE:
             self._restorer(blob.pid).page(blob.number, payload, blob.position)
@@ -202,7 +185,7 @@ class Recovery:
         catalog.next_pid = max(catalog.next_pid, told.next_pid)
         catalog.epoch = max(catalog.epoch, told.epoch)
         catalog.factors = dict(told.factors)
-        self._segments = told.segments
+        self._losses.segments = told.segments
         names = {entry.spec.name: entry for entry in told.queues}
         for name in list(catalog.queues):
             if name not in names or names[name].pids != [
@@ -240,7 +223,7 @@ class Recovery:
 
     def _replay(self, known_synced: int) -> int:
         """Read the journal; returns where it ends."""
-        for pid, seqs, block, as_of in self._scan_old():
+        for pid, seqs, block, as_of in self._old.read(self._old_start):
             self._relocations.setdefault(pid, []).append((seqs, block, as_of))
         if not self._start:
             self._declare_ahead()
@@ -260,10 +243,11 @@ class Recovery:
             self._take(item)
         for restorer in self._restorers.values():
             restorer.settle()
-        for number in self._missing:
-            if number in self._segments:
-                self._report(f"journal segment {number} is missing")
-        self._settle_doubts()
+        for number in self._losses.missing:
+            if number in self._losses.segments:
+                self._losses.report(f"journal segment {number} is missing")
+        if not self._start:
+            self._old.settle_doubts()
         return max(end, known_synced)
 
     def _apply_relocations(self) -> None:
@@ -288,7 +272,7 @@ class Recovery:
             if number in numbers(self._journal_disk, old=False):
                 self._damaged(item)
             else:
-                self._missing.append(number)
+                self._losses.missing.append(number)
 
     def _begun(self, item: Begun) -> None:
         """Take in rows without their bodies; the whole record if they cannot tell all."""
@@ -313,86 +297,6 @@ class Recovery:
         if last is not None:
             self._declare(declared.read_declared(last))
             self._is_declared = True
-
-    def _scan_old(self) -> Iterator[tuple[int, list[int], memoryview, int]]:
-        start = self._old_start
-        if start >> 32 not in numbers(self._journal_disk, old=True):
-            start = 0  # the numbers may have begun again
-        for item in scan.scan_old(self._journal_disk, self._uuid, start):
-            if type(item) is Found and item.header.kind == fact.RELOCATE:
-                yield self._relocated(item.header, item.payload)
-            elif type(item) is Damaged:
-                found = self._salvage_old(item)
-                if found is not None:
-                    yield found
-            elif type(item) is Torn:
-                self._doubt(item)
-
-    def _doubt(self, item: Torn) -> None:
-        """The last relocation cannot be read: it was never finished, or it is damaged.
-
-        If it was finished, its messages are nowhere else, and are missed when all is read.
-        """
-        for header in item.headers:
-            self._unread = Unread(self._journal_disk, header)
-            self._doubtful.setdefault(header.pid, set()).update(self._unread.seqs or ())
-
-    def _end_of_old(self) -> int | None:
-        """Where the old generation goes on, if its last record was cut short."""
-        if self._unread is None:
-            return None
-        header = self._unread.header
-        shard = self._engine.catalog.shards.get(header.pid)
-        partition = None if shard is None else shard.partition
-        if self._unread.was_cut_short(partition, self._doubtful.get(header.pid, ())):
-            return header.position
-        return None
-
-    def _settle_doubts(self) -> None:
-        """Name doubtful messages that are neither there nor known to have left."""
-        for pid, seqs in self._doubtful.items():
-            shard = self._engine.catalog.shards.get(pid)
-            if shard is None or self._start:
-                continue
-            for seq in sorted(seqs):
-                if shard.partition.index.locate(seq) is None:
-                    self._report(f"relocated message {message_id(pid, seq)} cannot be read")
-
-    def _relocated(
-        self, header: record.Header, payload: memoryview
-    ) -> tuple[int, list[int], memoryview, int]:
-        """Rows of an old-generation record, with the place of their bodies."""
-        count, at = header.count, fact.RELOCATE_HEAD.size
-        as_of = fact.RELOCATE_HEAD.unpack_from(payload)[0]
-        seqs = np.frombuffer(payload[at : at + 8 * count], dtype="<u8").tolist()
-        block = bytearray(payload[at + 8 * count : at + 72 * count])
-        view = np.frombuffer(block, dtype=rows.DTYPE)
-        view["segment"] = header.position >> 32
-        view["offset"] += (header.position & OFFSET_MASK) + HEADER_BYTES
-        first = min(seqs)
-        self._engine.note_range(header.position >> 32, header.pid, first, max(seqs) - first + 1)
-        return header.pid, seqs, memoryview(block), as_of
-
-    def _salvage_old(self, item: Damaged) -> tuple[int, list[int], memoryview, int] | None:
-        """What can be proven of a damaged old-generation record; bodies are checked when read."""
-        header, payload = item.header, item.payload
-        if header is None or payload is None or header.kind != fact.RELOCATE:
-            self._without_record |= set(self._engine.catalog.shards)
-            self._report(f"old segment record at {item.position:#x} cannot be read")
-            return None
-        at, count = fact.RELOCATE_HEAD.size, header.count
-        packed, block = payload[at : at + 8 * count], payload[at + 8 * count : at + 72 * count]
-        _, rows_crc, seqs_crc = fact.RELOCATE_HEAD.unpack_from(bytes(payload[:at]).ljust(at))
-        seqs_known = len(packed) == 8 * count and crc32c(bytes(packed)) == seqs_crc
-        if seqs_known and len(block) == 64 * count and crc32c(bytes(block)) == rows_crc:
-            return self._relocated(header, payload)
-        self._without_record.add(header.pid)
-        if seqs_known:
-            for seq in np.frombuffer(packed, dtype="<u8").tolist():
-                self._report(f"relocated message {message_id(header.pid, seq)} cannot be read")
-        else:
-            self._report(f"{count} relocated messages of partition {header.pid:x} cannot be read")
-        return None
 
     def _fact(
         self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
@@ -432,10 +336,10 @@ class Recovery:
         if kind == fact.PUBLISH:
             self._published(pid, first, count, payload, position)
         elif kind == fact.ACK:
-            restorer.acked(fact.acked(payload), position)
-            if pid in self._doubtful:
-                for start, length in fact.acked(payload):
-                    self._doubtful[pid].difference_update(range(start, start + length))
+            runs = fact.acked(payload)
+            restorer.acked(runs, position)
+            for start, length in runs:
+                self._losses.left(pid, range(start, start + length))
         elif kind == fact.GRANT:
             grant = fact.granted(payload)
             self.queue_ms = max(self.queue_ms, grant.at_ms)
@@ -447,8 +351,7 @@ class Recovery:
             records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
             self.queue_ms = max(self.queue_ms, int(records["at_ms"].max()))
             restorer.removed(records, position)
-            if pid in self._doubtful:
-                self._doubtful[pid].difference_update(records["seq"].tolist())
+            self._losses.left(pid, records["seq"].tolist())
 
     def _published(
         self, pid: int, first: int, count: int, payload: memoryview, position: int
@@ -466,9 +369,9 @@ class Recovery:
     def _name_gap(self, pid: int, next_seq: int) -> None:
         """After damage without a header, numbers that are missing are messages that are."""
         expected = self._engine.catalog.shards[pid].partition.index.next_seq
-        if self._blind and expected < next_seq:
+        if self._losses.is_blind and expected < next_seq:
             for seq in range(expected, min(next_seq, expected + limits.RECORD_ROWS_MAX)):
-                self._report(f"message {message_id(pid, seq)} cannot be read")
+                self._losses.report(f"message {message_id(pid, seq)} cannot be read")
 
     def _remember_ids(
         self,
@@ -489,10 +392,6 @@ class Recovery:
 
     # Damage
 
-    def _report(self, problem: str) -> None:
-        self._engine.damage.append(problem)
-        log.error("damage", detail=problem)
-
     def _torn(self, item: Torn) -> None:
         for header in item.headers:
             if header.kind == fact.PUBLISH:
@@ -505,55 +404,34 @@ class Recovery:
     def _damaged(self, item: Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""
         header = item.header
-        if header is None and self._mended(item):
-            return
-        self._without_record |= set(self._engine.catalog.shards) if header is None else {header.pid}
         if header is None:
-            self._blind = True
-            self._report(f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read")
+            found = mended(self._journal_disk, self._uuid, item)
+            if found is not None:
+                log.warning("mended_header", position=hex(item.position))
+                self._take(found)
+                return
+        everywhere = set(self._engine.catalog.shards)
+        self._losses.without_record |= everywhere if header is None else {header.pid}
+        if header is None:
+            self._losses.is_blind = True
+            self._losses.report(
+                f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read"
+            )
             return
         if header.kind == fact.PUBLISH and item.payload is not None:
             self._salvage(header.pid, header.first, header.count, item.payload, item.position)
         elif header.kind == fact.GROUP:
-            self._report(f"a group of facts at {item.position:#x} cannot be read")
+            self._losses.report(f"a group of facts at {item.position:#x} cannot be read")
         elif header.kind == fact.ACK:
-            self._report(
+            self._losses.report(
                 f"{header.count} acks from message {message_id(header.pid, header.first)} on "
                 "cannot be read; these messages are delivered again"
             )
         else:
-            self._report(
+            self._losses.report(
                 f"a record of kind {header.kind} about {header.count} messages from "
                 f"{message_id(header.pid, header.first)} on cannot be read"
             )
-
-    def _mended(self, item: Damaged) -> bool:
-        """Whether one flipped bit explains why a header cannot be read; then the record is used.
-
-        The header's checksum, its length and the record after it must all agree.
-        """
-        if item.nbytes < HEADER_BYTES:
-            return False
-        file = self._journal_disk.open(name_of(item.position >> 32))
-        data = file.read(item.position & OFFSET_MASK, item.nbytes)
-        file.close()
-        store = record.seed(self._uuid)
-        head = bytearray(data[:HEADER_BYTES])
-        for bit in range(8 * HEADER_BYTES):
-            head[bit >> 3] ^= 1 << (bit & 7)
-            header = record.parse(store, item.position, bytes(head), 0)
-            head[bit >> 3] ^= 1 << (bit & 7)
-            if header is not None and record.record_bytes(header.payload_bytes) == item.nbytes:
-                break
-        else:
-            return False
-        payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
-        log.warning("mended_header", position=hex(item.position))
-        if crc32c(bytes(payload)) == header.payload_crc:
-            self._take(Found(header, payload))
-        else:
-            self._damaged(Damaged(item.position, item.nbytes, header, payload))
-        return True
 
     def _salvage(
         self, pid: int, first: int, count: int, payload: memoryview, position: int
@@ -562,7 +440,7 @@ class Recovery:
         crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
         if len(block) < 64 * count or crc32c(bytes(block)) != crc:
             for number in range(count):
-                self._report(f"message {message_id(pid, first + number)} cannot be read")
+                self._losses.report(f"message {message_id(pid, first + number)} cannot be read")
             return
         if pid not in self._engine.catalog.shards:
             return
@@ -572,116 +450,16 @@ class Recovery:
             body = bytes(payload[at : at + row[11]])
             at += row[11]
             if len(body) != row[11] or crc32c(body) != row[12]:
-                self._bodiless.setdefault(pid, {})[first + number] = position >> 32
+                self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
         self._restorer(pid).published(first, block, position)
-
-    # What follows
 
     def finish(self, now_ms: int) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
-        engine = self._engine
-        for pid in self.faulty():
-            engine.catalog.shards[pid].faulty = _FAULTY
-        self._drop_without_segment()
-        self._drop_without_body()
-        restarting.mark_rows(engine)
-        sharing: list[Partition] = []
-        for shard in engine.catalog.shards.values():
-            partition = shard.partition
-            partition.epoch = engine.catalog.epoch
-            partition.removes_by_age = engine.clock_doubt is None
-            if not self._was_closed:
-                # Numbers that were given out and lost with the tail are not given out again.
-                partition.index.next_seq += limits.LOST_NUMBERS_MAX
-            if rebuild(partition, now_ms, reopened=True):
-                sharing.append(partition)
-            engine.live += partition.live()
-            engine.residency.close(partition.pid)
-            shard.resident = declaring.open_resident(engine, partition, shard.queue.spec)
-        self._share_bodies(sharing)
-        for name, (factor, until_ms, run) in engine.catalog.factors.items():
-            queue = engine.catalog.queues.get(name)
-            if queue is not None:
-                declaring.apply_factor(queue, factor, until_ms, run, now_ms)
-
-    def _drop_without_body(self) -> None:
-        """Free rows whose body in the log is damaged and that no device has a copy of."""
-        engine = self._engine
-        for pid, damaged in self._bodiless.items():
-            shard = engine.catalog.shards.get(pid)
-            for seq, segment in damaged.items() if shard is not None else ():
-                assert shard is not None
-                index = shard.partition.index
-                row, found = index.read(seq), index.locate(seq)
-                if row is None or found is None or row[0] == FREE or row[9] != segment:
-                    continue
-                name = copies.name_of(pid, seq)
-                if engine.holdings.of(name).copies != {copies.LOG}:
-                    engine.holdings.copy_lost(name, copies.LOG)
-                    continue
-                self._report(f"message {message_id(pid, seq)} cannot be read")
-                index.free(*found)
-
-    def _share_bodies(self, partitions: list[Partition]) -> None:
-        """Count who needs each body that queues share."""
-        engine = self._engine
-        shared: dict[int, tuple[int, int]] = {}
-        for partition in partitions:
-            for page, slots in partition.index.live_seqs():
-                if not (page.view["flags"] & SHARED).any():
-                    continue
-                view = page.view[slots] if page.thin is None else page.view
-                for row in view[(view["flags"] & SHARED) != 0]:
-                    if row["state"] != FREE and row["length"]:
-                        key = int(row["segment"]) << 32 | int(row["offset"])
-                        shared[key] = (shared.get(key, (0, 0))[0] + 1, int(row["length"]))
-        for key, (count, length) in shared.items():
-            engine.sharing.share(key, count)
-            segment = key >> 32
-            engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
+        derive(self._engine, self._losses, now_ms, was_closed=self._was_closed)
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""
-        return self._without_page & self._without_record & set(self._engine.catalog.shards)
-
-    def _drop_without_segment(self) -> None:
-        """Free rows whose segment is gone: it went because they had, or it was taken away."""
-        present = {segment.number for segment in self._engine.journal.segments()}
-        for number in self._engine.ranges.keys() - present:
-            del self._engine.ranges[number]
-        for shard in self._engine.catalog.shards.values():
-            for page in shard.partition.index.pages.values():
-                if not page.live or _segments_of(page) <= present:
-                    continue
-                slots = page.live_slots()
-                segments = page.view["segment"][slots]
-                absent = set(distinct_values(segments).tolist()) - present
-                gone = slots[np.isin(segments, list(absent))]
-                for slot in gone.tolist():
-                    segment = int(page.view["segment"][slot])
-                    seq = page.number * limits.PAGE_ROWS + slot
-                    if seq in self._doubtful.get(shard.partition.pid, ()):
-                        self._report(
-                            f"relocated message {message_id(shard.partition.pid, seq)} "
-                            "cannot be read"
-                        )
-                    elif segment in self._missing and segment in self._segments:
-                        identity = message_id(shard.partition.pid, seq)
-                        self._report(
-                            f"message {identity} was in segment {segment}, which is missing"
-                        )
-                page.view["state"][gone] = FREE
-                page.live -= len(gone)
-                page.dirty = True
-
-
-def _segments_of(page: Page) -> set[int]:
-    """The segments that the rows of a page name."""
-    words = page.words
-    segments = np.where(words[:, KIND] & np.uint64(STATE), words[:, WHERE] & np.uint64(LOW32), 0)
-    changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
-    # No segment has the number 0, which stands for rows that are not there.
-    return {int(segments[0]), *segments[changes].tolist()} - {0}
+        return self._losses.faulty()
 
 
 def _enough(header: record.Header) -> int:

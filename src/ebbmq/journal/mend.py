@@ -1,0 +1,40 @@
+"""A header that one flipped bit made unreadable, put right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbmq.checksum import crc32c
+from ebbmq.journal import record
+from ebbmq.journal.found import Damaged, Found
+from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.segment import OFFSET_MASK, name_of
+
+if TYPE_CHECKING:
+    from ebbmq.journal.disk import Disk
+
+
+def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
+    """The record that these bytes are if one bit of its header is turned; None if there is none.
+
+    The header's checksum, its length and the record after it must all agree.
+    """
+    if item.nbytes < HEADER_BYTES:
+        return None
+    file = disk.open(name_of(item.position >> 32))
+    data = file.read(item.position & OFFSET_MASK, item.nbytes)
+    file.close()
+    store = record.seed(uuid)
+    head = bytearray(data[:HEADER_BYTES])
+    for bit in range(8 * HEADER_BYTES):
+        head[bit >> 3] ^= 1 << (bit & 7)
+        header = record.parse(store, item.position, bytes(head), 0)
+        head[bit >> 3] ^= 1 << (bit & 7)
+        if header is not None and record.record_bytes(header.payload_bytes) == item.nbytes:
+            break
+    else:
+        return None
+    payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+    if crc32c(payload) == header.payload_crc:
+        return Found(header, payload)
+    return Damaged(item.position, item.nbytes, header, payload)

@@ -1,0 +1,125 @@
+"""What follows from the rows of a data directory: order, counts, shares, and what is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import copies
+from ebbmq.core.block import KIND, LOW32, STATE, WHERE
+from ebbmq.core.rebuild import rebuild
+from ebbmq.core.row import FREE, SHARED
+from ebbmq.core.values import distinct_values
+from ebbmq.node import declaring
+from ebbmq.node.keeping import restarting
+from ebbmq.node.outflow import message_id
+
+if TYPE_CHECKING:
+    from ebbmq.core.index import Page
+    from ebbmq.core.partition import Partition
+    from ebbmq.node.engine import Engine
+    from ebbmq.node.losses import Losses
+
+_FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
+
+
+def derive(engine: Engine, losses: Losses, now_ms: int, *, was_closed: bool) -> None:
+    """Derive order, wheels, counts and shares; the engine's time is known."""
+    for pid in losses.faulty():
+        engine.catalog.shards[pid].faulty = _FAULTY
+    _drop_without_segment(engine, losses)
+    _drop_without_body(engine, losses)
+    restarting.mark_rows(engine)
+    sharing: list[Partition] = []
+    for shard in engine.catalog.shards.values():
+        partition = shard.partition
+        partition.epoch = engine.catalog.epoch
+        partition.removes_by_age = engine.clock_doubt is None
+        if not was_closed:
+            # Numbers that were given out and lost with the tail are not given out again.
+            partition.index.next_seq += limits.LOST_NUMBERS_MAX
+        if rebuild(partition, now_ms, reopened=True):
+            sharing.append(partition)
+        engine.live += partition.live()
+        engine.residency.close(partition.pid)
+        shard.resident = declaring.open_resident(engine, partition, shard.queue.spec)
+    _share_bodies(engine, sharing)
+    for name, (factor, until_ms, run) in engine.catalog.factors.items():
+        queue = engine.catalog.queues.get(name)
+        if queue is not None:
+            declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+
+def _drop_without_body(engine: Engine, losses: Losses) -> None:
+    """Free rows whose body in the log is damaged and that no device has a copy of."""
+    for pid, damaged in losses.bodiless.items():
+        shard = engine.catalog.shards.get(pid)
+        for seq, segment in damaged.items() if shard is not None else ():
+            assert shard is not None
+            index = shard.partition.index
+            row, found = index.read(seq), index.locate(seq)
+            if row is None or found is None or row[0] == FREE or row[9] != segment:
+                continue
+            name = copies.name_of(pid, seq)
+            if engine.holdings.of(name).copies != {copies.LOG}:
+                engine.holdings.copy_lost(name, copies.LOG)
+                continue
+            losses.report(f"message {message_id(pid, seq)} cannot be read")
+            index.free(*found)
+
+
+def _share_bodies(engine: Engine, partitions: list[Partition]) -> None:
+    """Count who needs each body that queues share."""
+    shared: dict[int, tuple[int, int]] = {}
+    for partition in partitions:
+        for page, slots in partition.index.live_seqs():
+            if not (page.view["flags"] & SHARED).any():
+                continue
+            view = page.view[slots] if page.thin is None else page.view
+            for row in view[(view["flags"] & SHARED) != 0]:
+                if row["state"] != FREE and row["length"]:
+                    key = int(row["segment"]) << 32 | int(row["offset"])
+                    shared[key] = (shared.get(key, (0, 0))[0] + 1, int(row["length"]))
+    for key, (count, length) in shared.items():
+        engine.sharing.share(key, count)
+        segment = key >> 32
+        engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
+
+
+def _drop_without_segment(engine: Engine, losses: Losses) -> None:
+    """Free rows whose segment is gone: it went because they had, or it was taken away."""
+    present = {segment.number for segment in engine.journal.segments()}
+    for number in engine.ranges.keys() - present:
+        del engine.ranges[number]
+    for shard in engine.catalog.shards.values():
+        for page in shard.partition.index.pages.values():
+            if not page.live or _segments_of(page) <= present:
+                continue
+            slots = page.live_slots()
+            segments = page.view["segment"][slots]
+            absent = set(distinct_values(segments).tolist()) - present
+            gone = slots[np.isin(segments, list(absent))]
+            for slot in gone.tolist():
+                segment = int(page.view["segment"][slot])
+                seq = page.number * limits.PAGE_ROWS + slot
+                if seq in losses.doubtful.get(shard.partition.pid, ()):
+                    losses.report(
+                        f"relocated message {message_id(shard.partition.pid, seq)} cannot be read"
+                    )
+                elif segment in losses.missing and segment in losses.segments:
+                    identity = message_id(shard.partition.pid, seq)
+                    losses.report(f"message {identity} was in segment {segment}, which is missing")
+            page.view["state"][gone] = FREE
+            page.live -= len(gone)
+            page.dirty = True
+
+
+def _segments_of(page: Page) -> set[int]:
+    """The segments that the rows of a page name."""
+    words = page.words
+    segments = np.where(words[:, KIND] & np.uint64(STATE), words[:, WHERE] & np.uint64(LOW32), 0)
+    changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
+    # No segment has the number 0, which stands for rows that are not there.
+    return {int(segments[0]), *segments[changes].tolist()} - {0}

@@ -48,7 +48,6 @@ _pack_grant: Final = fact.GRANT_ONE.pack
 #: Below this many rows of a page, one by one is faster.
 MANY: Final = 16
 _NO_ROW: Final = bytes(ROW.size)
-_SLOTS: Final = np.uint64(SLOT_MASK)
 #: Names of leases that are over and not yet forgotten, at least.
 _NAMES_SPARED: Final = 64
 #: Where the fields that are asked for stand: in the row, and in which bits of which word.
@@ -68,11 +67,15 @@ class Grants:
     A batch is kept as one `block` of rows, and taken apart only for who asks for `rows`.
     """
 
-    __slots__ = ("_rows", "at_ms", "block", "deadline_ms", "epoch", "is_run", "nonce", "seqs")
+    __slots__ = (
+        "_rows", "at_ms", "block", "deadline_ms", "epoch", "is_run", "nonce", "numbers", "seqs",
+    )  # fmt: skip
 
     def __init__(self, seqs: list[int], rows: list[Row], deadline_ms: int, nonce: int) -> None:
         self.seqs = seqs
         self.block: Block | None = None
+        #: `seqs` again, with a block.
+        self.numbers: npt.NDArray[np.int64] | None = None
         #: The rows are known to be consecutive.
         self.is_run = False
         self.deadline_ms = deadline_ms
@@ -97,7 +100,14 @@ class Grants:
         self.is_run = False
         self.seqs.append(seq)
 
-    def add_many(self, seqs: list[int], block: Block, *, are_run: bool = False) -> None:
+    def add_many(
+        self,
+        seqs: list[int],
+        block: Block,
+        numbers: npt.NDArray[np.int64] | None = None,
+        *,
+        are_run: bool = False,
+    ) -> None:
         """Many more rows."""
         if self.seqs:
             self.rows.extend(ROW.iter_unpack(block.words.tobytes()))
@@ -105,6 +115,7 @@ class Grants:
             self.is_run = False
         else:
             self.block = block
+            self.numbers = numbers
             self.is_run = are_run
         self.seqs.extend(seqs)
 
@@ -223,29 +234,26 @@ def _grant(partition: Partition, seq: int, deadline_ms: int, nonce: int, now_ms:
 
 def _grant_many(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
     """`_grant_one` for many; the order of the candidates is kept."""
-    are_run = is_run(candidates)
-    array = np.array(candidates, dtype=np.uint64)
     page = partition.index.whole_page(min(candidates), max(candidates))
+    first, count = candidates[0] & SLOT_MASK, len(candidates)
+    numbers: npt.NDArray[np.int64] | None = None
+    slots: Where
+    if is_run(candidates):
+        slots = slice(first, first + count)
+    else:
+        numbers = np.array(candidates, dtype=np.int64)
+        slots = numbers & SLOT_MASK
     if page is not None:
-        first = candidates[0] & SLOT_MASK
-        slots: Where = slice(first, first + len(candidates))
-        if not are_run:
-            slots = (array & _SLOTS).astype(np.int64)
         block = _grant_rows(partition, page, slots, grants, now_ms)
         if block is not None:
-            grants.add_many(candidates, block, are_run=are_run)
+            grants.add_many(candidates, block, numbers, are_run=numbers is None)
             return
-    _grant_pages(partition, array, candidates, grants, now_ms)
+    _grant_pages(partition, candidates, grants, now_ms)
 
 
-def _grant_pages(
-    partition: Partition,
-    array: npt.NDArray[np.uint64],
-    candidates: list[int],
-    grants: Grants,
-    now_ms: int,
-) -> None:
-    """`_grant_many`, page by page; `array` has the same candidates."""
+def _grant_pages(partition: Partition, candidates: list[int], grants: Grants, now_ms: int) -> None:
+    """`_grant_many`, page by page."""
+    array = np.array(candidates, dtype=np.uint64)
     groups = list(partition.index.whole_pages(array))
     if len(groups) * MANY > len(candidates):
         for seq in candidates:
@@ -385,7 +393,10 @@ def _runs(grants: Grants) -> bytes:
         generation = (block.some[LEASE] & LOW32) + 1
         if grants.is_run:
             return fact.GRANT_RUN.pack(seqs[0], len(seqs), generation)
-        return fact.packed_runs(np.array(seqs, dtype=np.int64), generation)
+        numbers = grants.numbers
+        if numbers is None:
+            numbers = np.array(seqs, dtype=np.int64)
+        return fact.packed_runs(numbers, generation)
     pairs = sorted(zip(seqs, grants.column("generation"), strict=True))
     runs: list[tuple[int, int, int]] = []
     first = last = generation = -1

@@ -176,8 +176,8 @@ class Partition:
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
         self.pid = pid
         self.epoch = epoch
-        #: How ids of messages begin.
-        self.prefix = f"{pid:x}-"
+        #: How the id of a message is spelled, with its number.
+        self.spelling = f"{pid:x}-%x"
         self.node = node
         self.index = Index()
         self.due_wheel = Wheel()

@@ -28,7 +28,7 @@ from ebbmq.journal.contract import SegmentInfo
 from ebbmq.journal.layout import Layout, lay_out
 from ebbmq.journal.old import OldGeneration
 from ebbmq.journal.reader import Reader
-from ebbmq.journal.record import HEADER_BYTES, LINK, PADDING, record_bytes
+from ebbmq.journal.record import HEADER_BYTES, LINK, PADDING, pack_whole, record_bytes
 from ebbmq.journal.segment import FIRST_POSITION, OLD, Segment, name_of
 from ebbmq.journal.writer import Writer
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ebbmq.model import Level
 
 _ADMIT_OVERHEAD: Final = HEADER_BYTES + record.ALIGNMENT
+_UNFLUSHED_MAX: Final = limits.UNSYNCED_FLUSH_MESSAGES
 
 
 class Log:
@@ -197,11 +198,7 @@ class Log:
         segment.used += nbytes
         self._pending_bytes += nbytes
         self._unflushed_count += count
-        if not self._thread.armed:
-            self._thread.arm()
-        if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
-            self._unflushed_count = 0
-            self._thread.hurry()
+        self._have_flushed()
         if self._pending_bytes > limits.PENDING_BYTES_MAX:
             self.write()
         return position + nbytes
@@ -216,20 +213,13 @@ class Log:
         """
         writer, segment = self._writer, self._active
         used = segment.used
-        end = used + ((HEADER_BYTES + 7 + len(payload)) & -8)
-        if (
-            used != segment.written
-            or end > segment.capacity
-            or self._closed
-            or writer.failed is not None
-        ):
-            position = self.append(kind, pid, count, first, (payload,))
-            self.write()
-            return position
-        position = segment.base | used
-        data = record.pack_whole(
-            self._store, position, kind, pid, count, first, writer.synced_position, payload
-        )
+        if used != segment.written or self._closed or writer.failed is not None:
+            return self._append_and_write(kind, pid, count, first, payload)
+        position, synced = segment.base | used, writer.synced_position
+        data = pack_whole(self._store, position, kind, pid, count, first, synced, payload)
+        end = used + len(data)
+        if end > segment.capacity:
+            return self._append_and_write(kind, pid, count, first, payload)
         try:
             segment.file.put(used, data)
         except OSError as error:
@@ -238,13 +228,23 @@ class Log:
             raise failed from error
         # Nothing else is pending, so nobody else raises them.
         segment.used = segment.written = end
-        self._unflushed_count += count
+        self._unflushed_count = unflushed = self._unflushed_count + count
+        if unflushed >= _UNFLUSHED_MAX or not self._thread.armed:
+            self._have_flushed()
+        return position + end - used
+
+    def _append_and_write(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:
+        position = self.append(kind, pid, count, first, (payload,))
+        self.write()
+        return position
+
+    def _have_flushed(self) -> None:
+        """Have what was appended flushed within the timeout, or soon if it is much."""
         if not self._thread.armed:
             self._thread.arm()
-        if self._unflushed_count >= limits.UNSYNCED_FLUSH_MESSAGES:
+        if self._unflushed_count >= _UNFLUSHED_MAX:
             self._unflushed_count = 0
             self._thread.hurry()
-        return segment.base | end
 
     def write(self) -> None:
         """Hand everything appended before this call to the kernel, in the caller's thread.

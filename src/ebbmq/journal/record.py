@@ -111,7 +111,8 @@ def pack_whole(  # noqa: PLR0913, PLR0917  # the fields of a header, one by one
     placed = _pack_placed(
         position, MAGIC, VERSION, kind, size, pid, count, first, synced, crc32c(payload)
     )
-    return placed[8:] + _pack_crc(crc32c(placed, store)) + payload + PADDING[size & 7]
+    whole = placed[8:] + _pack_crc(crc32c(placed, store)) + payload
+    return whole + PADDING[size & 7] if size & 7 else whole
 
 
 def parse(store: int, position: int, data: bytes, offset: int) -> Header | None:

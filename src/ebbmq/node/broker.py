@@ -284,15 +284,12 @@ class Broker(RuleVerbs, PlanVerbs):
         Raises:
             LeaseLost: with the tokens that hold no lease; the others were acked.
         """
-        if (
-            type(tokens) is list
-            and len(tokens) == 1
-            and confirm == "written"
-            and (type(tokens[0]) is str)
-        ):
-            if not single.ack(self.engine, queue, tokens[0]):
-                raise LeaseLost(tokens)
-            return
+        if confirm == "written" and type(tokens) is list and len(tokens) == 1:
+            token = tokens[0]
+            if type(token) is str:
+                if not single.ack(self.engine, queue, token):
+                    raise LeaseLost(tokens)
+                return
         self._settle(queue, tokens, confirm, settling.ack)
 
     def retry(self, queue: str, tokens: Iterable[str], *, delay_ms: int | None = None) -> None:

@@ -48,7 +48,7 @@ _TOKEN_SIZES: Final = {TOKEN_CHARS}
 _ONE: Final = np.uint64(1)
 _pack_token: Final = TOKEN.pack
 _RATE_UNIT: Final = rows.RATE_UNIT
-_current_importance: Final = policy.current_importance
+_decayed: Final = policy.decayed
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
 
@@ -173,7 +173,7 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         "kept": None,
     }
     own: dict[str, list[Any]] = {}
-    spelled = {"id": f"{pid:x}-%x"}
+    spelled = {"id": partition.spelling}
     if block.is_same(LEASE, LOW32):
         shared["attempt"] = attempt = (block.some[LEASE] & LOW32) + 1
         spelled["token"] = f"{pid:08x}%016x{attempt:08x}{tail}"
@@ -297,10 +297,11 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
         ttl_ms = (dead & LOW48) - enqueued_at_ms if dead & LOW48 else None
     if rate:
         age_ms, share = now_ms - enqueued_at_ms, rate / _RATE_UNIT
-        current = _current_importance(importance, share, age_ms, ttl_ms or spec.decay_unit_ms)
+        left = _decayed(importance, share, age_ms, ttl_ms or spec.decay_unit_ms)
+        current = left if left > 0 else 0.0
         band = partition.classes.all[dead >> HIGH].band_at(age_ms)
     return Lease(
-        "%s%x" % (partition.prefix, seq),  # noqa: UP031  # a third of what an f-string takes
+        partition.spelling % seq,
         payload,
         NO_HEADERS,
         token,

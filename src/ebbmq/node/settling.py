@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.core import leases
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Apply = Callable[[Partition, bytes, int], list[int]]
 
 
+_STRINGS: Final = frozenset({str})
+
+
 def as_tokens(tokens: object) -> list[str]:
     """The tokens of a call, checked to be strings."""
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
@@ -31,7 +34,7 @@ def as_tokens(tokens: object) -> list[str]:
             f"tokens is {type(tokens).__name__}", "give a list of tokens: [lease.token]"
         )
     out = list(tokens)
-    if out and {str} != set(map(type, out)):
+    if out and not _STRINGS.issuperset(map(type, out)):
         raise InvalidMessage(
             f"a token is {next(type(t).__name__ for t in out if type(t) is not str)}, not str",
             "give the tokens of your leases",

@@ -413,6 +413,29 @@ def test_the_lake_is_looked_at_by_itself(tmp_path: Path) -> None:
         scene.broker.close()
 
 
+def test_a_lake_that_cannot_be_read_is_told_of_and_tried_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.config["feed"] = {"lake": str(scene.lake), "plans_every_ms": 1_000}
+    scene.reopen()
+    try:
+        (one,) = scene.publish()
+        write_plan(scene.lake, "r1", [scene.row(one)], START_MS)
+        hidden = scene.lake.rename(tmp_path / "away")
+        scene.lake.touch()
+        scene.clock.advance(1_000)
+        (problem,) = scene.broker.plans().problems
+        assert "the lake cannot be read for advice" in problem
+        assert problem in scene.broker.health()["feed"]
+        assert scene.broker.health()["ready"]
+        scene.lake.unlink()
+        hidden.rename(scene.lake)
+        scene.clock.advance(1_000)
+        assert scene.broker.plans().problems == []
+        scene.until_on(one, "cold")
+    finally:
+        scene.broker.close()
+
+
 def test_what_is_no_plan_is_named_and_the_others_are_taken(scene: Scene) -> None:
     one, two = scene.publish(2)
     now_ms = scene.clock.wall_ms()

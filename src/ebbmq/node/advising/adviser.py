@@ -59,6 +59,7 @@ class Adviser:
         self._thread: threading.Thread | None = None
         self._next_ms = 0
         self._now: Applied | None = None
+        self._opened: Lake | None = None
         self._unreadable: dict[str, str] = {}
         #: Why the lake cannot be read; None while it can.
         self.problem: str | None = None
@@ -197,7 +198,9 @@ class Adviser:
             )
         from ebbmq.node.feeding.lake import open_lake  # noqa: PLC0415  # needs the extra `feed`
 
-        return open_lake(feed.lake, feed.options or {}, self._engine.directory.path)
+        if self._opened is None:
+            self._opened = open_lake(feed.lake, feed.options or {}, self._engine.directory.path)
+        return self._opened
 
     def _found(
         self, lake: Lake, since_ms: int, until_ms: int | None

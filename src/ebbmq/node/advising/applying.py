@@ -89,7 +89,9 @@ class Applying:
         if shard is None or shard.faulty is not None:
             self.counts["gone"] += len(mine)
             return
-        fetched = engine.keeping.fetch_headers(shard, mine["seq"].tolist())
+        fetched: dict[int, bytes] = {}
+        if engine.devices is not None:
+            fetched = engine.keeping.fetch_headers(shard, mine["seq"].tolist())
         with engine.lock:
             engine.check_open()
             engine.admit(_FACTS_BYTES * len(mine))

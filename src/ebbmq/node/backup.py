@@ -13,7 +13,6 @@ from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.journal.segment import name_of
 from ebbmq.node import declaring
 from ebbmq.node.directory import write_durably
-from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +27,19 @@ def backup(
 ) -> int:
     """Copy everything confirmed so far to a new or empty directory; returns bytes copied.
 
-    Publishing and consuming go on; no segment is deleted meanwhile.
+    Publishing and consuming go on; no segment and no copy is deleted meanwhile. Bodies that are on
+    other devices only are read there, and are in the log of the backup.
 
     Raises:
         InvalidSpec: the target is not empty, or is not a place for a backup.
         StorageFailed: it cannot be written.
+        Overloaded: code `bodies_away`: a device does not give bodies that only it has.
     """
+    # Who takes no backup does not load what it needs.
+    from ebbmq.node import backup_bodies  # noqa: PLC0415
+
     goal = _checked(Path(target), engine.directory.path)
-    with engine.compacting:
+    with engine.compacting, backup_bodies.kept(engine):
         with engine.lock:
             engine.check_open()
             declaring.note_catalog(engine)
@@ -43,21 +47,21 @@ def backup(
             position = engine.journal.position
             segments = engine.journal.segments()
             elsewhere = engine.holdings.without_log()
-        if elsewhere:
-            log.warning(
-                "backup_without_bodies",
-                detail=f"{elsewhere} messages have their bodies on other devices only, which a "
-                "backup of the data directory does not have: back those up as well",
-            )
         engine.journal.wait("synced", position)
         with engine.lock:
             engine.removals.flush(engine.journal.synced_position)
+        tell = progress or (lambda done, total: None)
         try:
-            return _copy(engine, goal, position, [s.number for s in segments], progress)
+            copied = _copy(engine, goal, position, [s.number for s in segments], tell)
         except OSError as error:
             raise StorageFailed(
                 f"cannot write the backup to {goal}: {error.strerror}", "free space there"
             ) from error
+        if elsewhere:
+            copied += backup_bodies.bring(
+                engine, goal, lambda more: tell(copied + more, copied + more)
+            )
+    return copied
 
 
 def _checked(goal: Path, data: Path) -> Path:
@@ -81,7 +85,7 @@ def _copy(
     goal: Path,
     position: int,
     segments: list[int],
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
 ) -> int:
     source = engine.directory.path
     for part in ("journal", "checkpoints", "removals"):
@@ -102,8 +106,7 @@ def _copy(
                 written.write(data)
                 size -= len(data)  # noqa: PLW2901
                 done += len(data)
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
             written.flush()
             os.fsync(written.fileno())
         (goal / "journal" / name).chmod(0o600)

@@ -13,6 +13,7 @@ A copy that lets another one go is read back first.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -29,7 +30,7 @@ from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from ebbmq.core.copies import Name
@@ -78,6 +79,8 @@ class Mover:
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
         self._work: dict[str, _Work] = {}
+        #: How many ask that nothing be deleted.
+        self._keeping = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._pace = Pace(bytes_per_s)
@@ -111,6 +114,18 @@ class Mover:
             _Delete(position, names[at : at + _DELETE_COUNT_MAX], forget)
             for at in range(0, len(names), _DELETE_COUNT_MAX)
         )
+
+    @contextlib.contextmanager
+    def keeping_all(self) -> Iterator[None]:
+        """Delete nothing from devices for a while."""
+        with self._engine.lock:
+            self._keeping += 1
+        try:
+            yield
+        finally:
+            with self._engine.lock:
+                self._keeping -= 1
+            self._wake.set()
 
     def wake(self) -> None:
         """Look for work now."""
@@ -261,6 +276,7 @@ class Mover:
         with self._engine.in_turn:
             while (
                 work.deletes
+                and not self._keeping
                 and work.deletes[0].position <= synced
                 and len(keys) < _DELETE_COUNT_MAX
             ):

@@ -11,6 +11,7 @@ from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
 from ebbmq.node.advising import pinning
 from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, PAGE
+from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +134,7 @@ class Checkpointer:
         engine.journal.wait("synced", position)
         engine.journal.sync_old()
         # Removals before the checkpoint are not read from the journal again.
+        flush_in_parts(engine)
         with engine.in_turn:
             flush = engine.removals.begin_sync(engine.journal.synced_position)
         flush()

@@ -29,6 +29,7 @@ from ebbmq.node import declaring, rule_changes
 from ebbmq.node.advising import pinning
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
+from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -228,6 +229,7 @@ class Compactor:
                     rule_changes.note_rules(engine)
                 position = engine.journal.position
             engine.journal.wait("synced", position)
+            flush_in_parts(engine)
             with engine.in_turn:
                 flush = engine.removals.begin_sync(engine.journal.synced_position)
             flush()

@@ -17,7 +17,7 @@ from ebbmq.node.engine import Engine
 from ebbmq.node.faulty import retry_faulty
 from ebbmq.node.log import log
 from ebbmq.node.recovery import Recovery, disks
-from ebbmq.node.removals import Removals
+from ebbmq.node.removals import Removals, flush_in_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +176,7 @@ class Upkeep:
             with contextlib.suppress(Overloaded):
                 engine.admit(0)
         with contextlib.suppress(Overloaded):
-            self._flush_removals()
+            flush_in_parts(engine)
         if any(shard.faulty for shard in engine.catalog.shards.values()):
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)
@@ -187,18 +187,6 @@ class Upkeep:
         if not self._checkpointer.run_if_due() and self._compactor.waits_for_checkpoint():
             self._checkpointer.run()
         self._compactor.run()
-
-    def _flush_removals(self) -> None:
-        """Write the removals log, the lock free between parts of it."""
-        engine = self._engine
-        more = True
-        while more:
-            with engine.lock:
-                more = engine.closed is None and engine.removals.flush(
-                    engine.journal.synced_position
-                )
-            if more:
-                engine.let_others_in()
 
     def _retry_faulty(self, now_ms: int) -> None:
         if now_ms < self._retry_at_ms:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ebbmq.node.engine import Engine
+
 _FLUSH_BYTES: Final = 256 * 1024
 _MAGIC: Final = 0x52424245
 _BLOCK: Final = Struct("<IIQII")
@@ -199,6 +201,16 @@ def _blocks(data: bytes | memoryview) -> Iterator[tuple[int, int, npt.NDArray[np
         if crc32c(body) == crc:
             yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
         at = end
+
+
+def flush_in_parts(engine: Engine) -> None:
+    """Write what is durable in the journal, the lock free between parts of it."""
+    more = True
+    while more:
+        with engine.in_turn:
+            more = engine.closed is None and engine.removals.flush(engine.journal.synced_position)
+        if more:
+            engine.let_others_in()
 
 
 class NoRemovals:

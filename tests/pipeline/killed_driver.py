@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ebbmq_spark.connector import register
 from ebbmq_spark.session import Settings, spark_session
+from tests.pipeline.patience import to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,9 +22,17 @@ def main(url: str, token: str, checkpoint: str, reached: str) -> None:
 
     with spark_session(Settings(master="local[1]", memory="512m", shuffle_partitions=1)) as spark:
         register(spark)
-        stream = spark.readStream.format("ebbmq").options(url=url, token=token, queue="killed")
-        query = stream.load().writeStream.foreachBatch(work)
-        query.option("checkpointLocation", checkpoint).start().awaitTermination()
+        stream = spark.readStream.format("ebbmq").options(
+            url=url, token=token, queue="killed", leaseTimeoutMs="3600000"
+        )
+        to_end(
+            lambda: (
+                stream.load()
+                .writeStream.foreachBatch(work)
+                .option("checkpointLocation", checkpoint)
+                .start()
+            )
+        )
 
 
 if __name__ == "__main__":

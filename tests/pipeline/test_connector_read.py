@@ -26,6 +26,7 @@ from ebbmq.holding.objects import ObjectDevice
 from ebbmq_spark.connector import register
 from ebbmq_spark.connector.lake import Piece, batches, spread
 from ebbmq_spark.connector.places import Directory
+from tests.pipeline.patience import patiently
 from tests.servers import Weed
 from tests.serving import Running
 
@@ -46,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ite
 
 
 def queue(spark: SparkSession, server: Running, **options: str) -> DataFrame:
-    return spark.read.format("ebbmq").options(url=server.url, **options).load()
+    return patiently(spark.read.format("ebbmq").options(url=server.url, **options).load)
 
 
 def test_every_message_of_a_queue_is_read_once_as_it_is(
@@ -63,19 +64,19 @@ def test_every_message_of_a_queue_is_read_once_as_it_is(
         client.publish("orders", [text, Message(b"later", delay_ms=3_600_000)])
         client.lease("orders", count=5, lease_timeout_ms=3_600_000)
         frame = queue(spark, server, queue="orders", rowsPerPartition="100").persist()
-        rows = frame.collect()
+        rows = patiently(frame.collect)
         assert len(rows) == len({row["id"] for row in rows}) == 926
         left = {message.id: message for message in client.peek("orders", 2_000)}
         assert {row["id"]: bytes(row["body"]) for row in rows} == {
             each.id: each.body for each in left.values()
         }
-        (told,) = frame.where(F.size("headers") > 0).collect()
+        (told,) = patiently(frame.where(F.size("headers") > 0).collect)
         assert (bytes(told["body"]).decode(), told["type"]) == ("zwölf", "TEXT")
         assert (told["headers"], told["ttl_ms"]) == ({"a": "1"}, 3_600_000)
         assert {row["state"] for row in rows} == {"ready"}
         leased = queue(spark, server, queue="orders", state="leased", columns="id,deadline_ms")
         assert leased.columns == ["id", "deadline_ms"]
-        assert leased.where("deadline_ms > 0").count() == 5
+        assert patiently(leased.where("deadline_ms > 0").count) == 5
         assert client.stats("orders")["depth"]["leased"] == 5
         frame.unpersist()
 
@@ -85,9 +86,9 @@ def test_an_empty_queue_has_no_rows_and_an_unknown_one_is_named(
 ) -> None:
     with Client(server.url) as client:
         client.declare(QueueSpec("empty"))
-    assert queue(spark, server, queue="empty").collect() == []
+    assert patiently(queue(spark, server, queue="empty").collect) == []
     with pytest.raises(Exception, match=r"unknown_queue.*empyt"):
-        queue(spark, server, queue="empyt").collect()
+        patiently(queue(spark, server, queue="empyt").collect)
 
 
 def make_lake(root: Path, rows: int, files: int) -> pa.Table:
@@ -130,32 +131,41 @@ def test_a_table_of_a_lake_is_what_its_manifests_name(
     tmp_path: Path, server: Running, spark: SparkSession
 ) -> None:
     made = make_lake(tmp_path, 1_000, 3)
-    frame = spark.read.format("ebbmq").option("table", "events").load(str(tmp_path))
-    rows = frame.orderBy("seq").collect()
+    frame = table(spark, str(tmp_path))
+    rows = patiently(frame.orderBy("seq").collect)
     assert [row.asDict() for row in rows] == made.to_pylist()
     pushed = frame.where("event = 'acked' and seq >= 990 and latency_ms is not null and seq < 999")
     assert " Filter (" not in plan_of(pushed).replace("+-", " ")
-    assert sorted(row["seq"] for row in pushed.collect()) == [991, 993, 995, 997]
-    some = spark.read.format("ebbmq").options(table="events", columns="queue,seq")
-    counted = some.load(str(tmp_path)).where("queue in ('q1', 'q2')").groupBy("queue").count()
-    assert {row["queue"]: row["count"] for row in counted.collect()} == {"q1": 200, "q2": 200}
-    assert frame.where("decay_score > 1").count() == 0
+    assert sorted(row["seq"] for row in patiently(pushed.collect)) == [991, 993, 995, 997]
+    some = table(spark, str(tmp_path), columns="queue,seq")
+    counted = some.where("queue in ('q1', 'q2')").groupBy("queue").count()
+    assert {row["queue"]: row["count"] for row in patiently(counted.collect)} == {
+        "q1": 200,
+        "q2": 200,
+    }
+    assert patiently(frame.where("decay_score > 1").count) == 0
 
 
 def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001  # no other
+    plan = frame._jdf.queryExecution().executedPlan  # noqa: SLF001  # it has no public name
+    return str(patiently(lambda: plan().toString()))
+
+
+def table(spark: SparkSession, path: str, name: str = "events", **options: str) -> DataFrame:
+    asked = spark.read.format("ebbmq").options(table=name, **options)
+    return patiently(lambda: asked.load(path))
 
 
 def test_a_file_that_is_not_as_its_manifest_says_is_named(
     tmp_path: Path, server: Running, spark: SparkSession
 ) -> None:
     make_lake(tmp_path, 100, 2)
-    frame = spark.read.format("ebbmq").option("table", "events").load(str(tmp_path))
+    frame = table(spark, str(tmp_path))
     damaged = tmp_path / "events/date=2023-11-14/hour=22/node=n1/00000001.parquet"
     kept = damaged.read_bytes()
     damaged.write_bytes(kept[:-10])
     with pytest.raises(Exception, match=r"unknown_feed.*00000001\.parquet"):
-        frame.count()
+        patiently(frame.count)
     damaged.write_bytes(b"x" * len(kept))
     with pytest.raises(DamagedRecord, match=r"00000001\.parquet"):
         list(batches(Directory(tmp_path), Piece(str(damaged)), schema_of(EVENTS)))
@@ -185,17 +195,14 @@ def test_a_lake_in_an_object_store_is_the_same_table(
         )
         for path in tmp_path.rglob("*.*"):
             obstore.put(bucket, f"lake/{path.relative_to(tmp_path)}", path.read_bytes())
-        frame = (
-            spark.read.format("ebbmq")
-            .options(**{f"store.{name}": value for name, value in known.items()})
-            .option("store.secret_access_key", weed.secret_key)
-            .option("table", "events")
-            .load(f"s3://{weed.bucket}/lake")
-        )
+        known["secret_access_key"] = weed.secret_key
+        store = {f"store.{name}": value for name, value in known.items()}
+        frame = table(spark, f"s3://{weed.bucket}/lake", **store)
         assert weed.secret_key not in plan_of(frame)
-        assert [row.asDict() for row in frame.orderBy("seq").collect()] == made.to_pylist()
+        rows = patiently(frame.orderBy("seq").collect)
+        assert [row.asDict() for row in rows] == made.to_pylist()
         some = frame.where("seq < 10").select("seq")
-        assert sorted(row["seq"] for row in some.collect()) == list(range(10))
+        assert sorted(row["seq"] for row in patiently(some.collect)) == list(range(10))
     finally:
         weed.close()
 
@@ -225,8 +232,8 @@ def test_the_archive_is_read_without_what_was_deleted(
     )
     device.delete_many([Key(STORE, 1, seq) for seq in (2, 3, 59)])
     device.close()
-    frame = spark.read.format("ebbmq").option("table", "archive").load(tmp_path.as_uri())
-    rows = {int(row["id"].partition("-")[2], 16): row for row in frame.collect()}
+    frame = table(spark, tmp_path.as_uri(), "archive")
+    rows = {int(row["id"].partition("-")[2], 16): row for row in patiently(frame.collect)}
     assert sorted(rows) == [1, *range(4, 59)]
     first = rows[1]
     assert (bytes(first["body"]), first["headers"], first["key"]) == (
@@ -237,6 +244,6 @@ def test_the_archive_is_read_without_what_was_deleted(
     assert (first["queue"], first["producer_id"], first["importance"]) == ("orders", "p-1", 7)
     assert first["store"] == STORE.hex()
     assert bytes(rows[41]["body"]) == b"pay 41"
-    counted = spark.read.format("ebbmq").options(table="archive", columns="queue")
-    by_queue = counted.load(str(tmp_path)).groupBy("queue").count().collect()
+    counted = table(spark, str(tmp_path), "archive", columns="queue").groupBy("queue").count()
+    by_queue = patiently(counted.collect)
     assert {row["queue"]: row["count"] for row in by_queue} == {"orders": 37, "pay/ments": 19}

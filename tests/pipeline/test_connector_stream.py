@@ -21,12 +21,14 @@ from ebbmq.node.server.users import SCOPES, Users
 from ebbmq_spark.connector import register
 from ebbmq_spark.connector.extending import Extending
 from ebbmq_spark.connector.ledger import Committed, Ledger, SinkInUse
+from tests.pipeline.patience import patiently, to_end
 from tests.serving import Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_queue_to_queue" / "run.py"
 NOTHING = {"ready": 0, "leased": 0, "scheduled": 0, "replicating": 0, "dying": 0}
@@ -65,13 +67,21 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
     example["prepare"](world.client)
     # One partition has most of it, and there are several batches of several tasks.
     world.client.publish("orders", [Message(b'{"order": 5, "pieces": 1}', key="k")] * 500)
-    options = {"token": world.token, "maxMessages": "800", "rowsPerPartition": "300"}
+    options = {
+        "token": world.token,
+        "maxMessages": "800",
+        "rowsPerPartition": "300",
+        "leaseTimeoutMs": "3600000",
+    }
     source = {name: value for name, value in options.items() if name != "token"}
     stream = spark.readStream.format("ebbmq").options(**world.options(queue="orders"), **source)
-    stream.load().explain(True)
+    patiently(lambda: stream.load().explain(True))
     assert world.token not in capsys.readouterr().out
-    example["run"].__globals__["priced"] = example["priced"]
-    example["run"](spark, world.server.url, str(tmp_path / "checkpoint"), **options)
+
+    def run() -> None:
+        example["run"](spark, world.server.url, str(tmp_path / "checkpoint"), **options)
+
+    patiently(run)
     assert world.depth("orders") == NOTHING
     done = world.client.peek("orders.priced", 2_000)
     assert len(done) == 1_500
@@ -84,7 +94,7 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
     log = (tmp_path / "checkpoint" / "offsets" / "0").read_text()
     assert world.token not in log
     # An empty queue ends the query as well, and the sink knows what it did.
-    example["run"](spark, world.server.url, str(tmp_path / "checkpoint"), **options)
+    patiently(run)
     (ledger,) = [q.name for q in world.client.queues() if q.name.startswith("spark.sink.")]
     last = Ledger(world.client, ledger.removeprefix("spark.sink.")).last()
     assert last is not None
@@ -99,9 +109,9 @@ def test_a_batch_that_was_committed_is_not_published_again(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.json").write_text('{"body": "a"}\n{"body": "b"}\n')
 
-    def run(checkpoint: str) -> None:
+    def start(checkpoint: str) -> StreamingQuery:
         # Without ids the broker cannot tell: only the record of the sink can.
-        query = (
+        return (
             spark.readStream.schema("body STRING")
             .json(str(tmp_path / "in"))
             .writeStream.format("ebbmq")
@@ -110,18 +120,17 @@ def test_a_batch_that_was_committed_is_not_published_again(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
 
-    run("checkpoint")
+    to_end(lambda: start("checkpoint"))
     assert world.depth("out")["ready"] == 2
     for name in ("0", ".0.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
-    run("checkpoint")
+    to_end(lambda: start("checkpoint"))
     assert (tmp_path / "checkpoint" / "commits" / "0").exists()
     assert world.depth("out")["ready"] == 2
     # Another checkpoint numbers its batches anew: that is refused, not taken for played.
     with pytest.raises(StreamingQueryException, match=r"sink_in_use.*another sinkId"):
-        run("other")
+        to_end(lambda: start("other"))
     assert world.depth("out")["ready"] == 2
 
 
@@ -191,16 +200,17 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
         world.client.publish("q", [Message(each.encode()) for each in bodies])
 
         def restart(number: int) -> None:
-            if number == 0:
+            if number == 0 and len(servers) == 1:
                 servers[0].kill()
                 servers.append(Running(data, port=port))
 
         read: list[str] = []
-        query = collecting(
-            world, spark, tmp_path / "checkpoint", read,
-            before=restart, queue="q", maxMessages="40", leaseTimeoutMs="600000",
-        )  # fmt: skip
-        query.awaitTermination()
+        options = {"queue": "q", "maxMessages": "40", "leaseTimeoutMs": "600000"}
+        to_end(
+            lambda: collecting(
+                world, spark, tmp_path / "checkpoint", read, before=restart, **options
+            )
+        )
         assert sorted(read, key=int) == bodies
         assert world.depth("q") == NOTHING
         world.client.close()
@@ -233,7 +243,9 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_batch_loses_nothing(
     assert not any((checkpoint / "commits").glob("[0-9]*"))
     assert world.depth("killed")["leased"] == 50
     read: list[str] = []
-    collecting(world, spark, checkpoint, read, queue="killed").awaitTermination()
+    to_end(
+        lambda: collecting(world, spark, checkpoint, read, queue="killed", leaseTimeoutMs="3600000")
+    )
     assert sorted(read, key=int) == bodies
     assert world.depth("killed") == NOTHING
     shutil.rmtree(checkpoint)

@@ -79,7 +79,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has made of advice: GET /v1/plans."""
 
     node: str
-    #: Where it looks for plans; None: it has no lake, and is told.
+    #: Where it has plans from; None: it has no lake, and rows are handed to it.
     lake: str | None = None
     #: Messages that are held to plans.
     pinned: int = 0

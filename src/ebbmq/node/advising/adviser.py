@@ -74,7 +74,8 @@ class Adviser:
 
     def start(self, *, threaded: bool) -> None:
         """Begin to look for runs; without a thread `run_due` does."""
-        self._next_ms = self._engine.clock.elapsed_ms()
+        # Not at once: who opens a store for a moment has other things to do.
+        self._next_ms = self._engine.clock.elapsed_ms() + self._every_ms
         if self._looks and threaded:
             self._thread = threading.Thread(target=self._run, name="ebbmq-advice", daemon=True)
             self._thread.start()
@@ -98,7 +99,6 @@ class Adviser:
         pinning.let_run_out(self._engine)
 
     def _run(self) -> None:
-        self._look_quietly()
         while not self._stop.wait(self._every_ms / 1_000):
             self._look_quietly()
 
@@ -171,10 +171,9 @@ class Adviser:
                 for each in self.runs
             ]
             now, total = self._now, len(engine.pins)
-        lake = engine.config.feed.lake
         return advice.Plans(
             node=self._node,
-            lake=lake if self._looks else None,
+            lake=engine.config.feed.lake,
             pinned=total,
             runs=[*runs, now] if now is not None else runs,
             problems=self.troubles(),

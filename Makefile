@@ -50,6 +50,12 @@ $(VENV)/system.stamp: | $(VENV)/bin/python
 			|| { apt-get update -qq && apt-get install -y -qq strace e2fsprogs; } >/dev/null 2>&1 \
 			|| echo "strace or e2fsprogs could not be installed: some crash tests will be skipped"; \
 	fi
+	@# An emulator of Azure Blob Storage: only npm has one that installs by name.
+	@if command -v npm >/dev/null; then \
+		mkdir -p $(VENV)/azurite && cp tests/azurite/package*.json $(VENV)/azurite \
+			&& npm ci --prefix $(VENV)/azurite --no-audit --no-fund --ignore-scripts >/dev/null 2>&1 \
+			|| echo "Azurite could not be installed: the tests of object devices on Azure will be skipped"; \
+	fi
 	@# Only its checker of alert rules is wanted, not a server that starts: so it is not installed.
 	@if command -v apt-get >/dev/null && ! command -v promtool >/dev/null; then \
 		cd $(VENV) && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \

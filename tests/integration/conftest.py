@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.azurite import COMMAND, Azurite
 from tests.servers import Postgres, Valkey, ValkeyCluster, Weed
 
 if TYPE_CHECKING:
@@ -40,6 +41,18 @@ def valkey_cluster() -> Iterator[ValkeyCluster]:
         yield servers
     finally:
         servers.close()
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    if not COMMAND.exists():
+        pytest.skip("Azurite is not installed: `make test` does that where there is npm")
+    server = Azurite()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,14 @@ import psycopg
 
 from ebbmq.holding.contract import Device, DeviceSpec
 from ebbmq.holding.opening import Where, open_device
+from tests import azurite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
+    from tests.azurite import Azurite
     from tests.servers import Weed
 
 MIB = 1 << 20
@@ -38,6 +40,7 @@ class Kind:
     """A place of its own for one test, on which devices are opened again and again."""
 
     durable = True
+    outlasts_servers = True
     server: Any = None
     where: Where
 
@@ -135,6 +138,26 @@ class ObjectsOnS3(Kind):
         )
 
 
+class ObjectsOnAzure(Kind):
+    """A prefix of its own in the container; the emulator keeps it in memory."""
+
+    outlasts_servers = False
+
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        server: Azurite = request.getfixturevalue("azurite")
+        self.server = server
+        self.where = Where(
+            kind="object",
+            url=f"az://{server.container}/{uuid.uuid4().hex}",
+            options={
+                "endpoint": server.endpoint,
+                "account_name": azurite.ACCOUNT,
+                "account_key": azurite.KEY,
+            },
+            timeout_ms=5_000,
+        )
+
+
 KINDS: dict[str, type[Kind]] = {
     "memory": Memory,
     "file": File,
@@ -146,6 +169,7 @@ KINDS: dict[str, type[Kind]] = {
     "object-local": ObjectsHere,
     "object-memory": ObjectsInMemory,
     "object-s3": ObjectsOnS3,
+    "object-azure": ObjectsOnAzure,
 }
-DURABLE = [name for name, kind in KINDS.items() if kind.durable]
+DURABLE = [name for name, kind in KINDS.items() if kind.durable and kind.outlasts_servers]
 SERVED = ["sql-postgres", "grid", "object-s3"]

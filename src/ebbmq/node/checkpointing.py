@@ -83,6 +83,7 @@ class Checkpointer:
                     written.append(page)
             for pid, number, position, image in images:
                 self._store.put(PAGE, pid, number, position, image)
+            self._engine.in_turn.rest()
 
     def _put_copies(self, position: int) -> None:
         """Where bodies are, a few at a time: what changes meanwhile is in the journal after it."""
@@ -93,7 +94,7 @@ class Checkpointer:
             with engine.in_turn:
                 told, name = engine.holdings.told_from(name, _BODIES_AT_ONCE)
             self._put_told(told, numbers, position)
-            engine.let_others_in()
+            engine.in_turn.rest()
         with engine.in_turn:
             removals = engine.holdings.removals()
         told = Changed({})

@@ -181,7 +181,7 @@ class Compactor:
                 if not seqs or self._engine.closed is not None:
                     return
                 self._move(shard, seqs)
-            self._engine.let_others_in()
+            self._engine.in_turn.rest()
 
     def _move(self, shard: Shard, seqs: list[int]) -> None:
         """Relocate messages, as many as may be under one hold of the lock (which is held)."""
@@ -262,6 +262,7 @@ class Compactor:
                 parts = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
             for kind, pid, count, payload in parts:
                 out.setdefault(pid, _Told()).note(kind, count, payload)
+            self._engine.in_turn.rest()
         return out
 
     def _still_true(self, found: dict[int, _Told], number: int) -> list[fact.Fact]:
@@ -305,7 +306,7 @@ class Compactor:
                     pinned = [seq for seq in some if seq in told.pinned]
                     engine.append(self._copies(shard, some))
                     engine.append(pinning.said_again(engine, shard, pinned))
-                engine.let_others_in()
+                engine.in_turn.rest()
 
     def _copies(self, shard: Shard, seqs: list[int]) -> list[fact.Fact]:
         """What is true now of the copies of messages that are there, or not yet forgotten."""

@@ -223,8 +223,12 @@ class Engine:
 
     def let_others_in(self) -> None:
         """Give way to those who wait for the lock: whoever lets go and takes it again wins."""
+        self.pause(0.0005)
+
+    def pause(self, pause_s: float) -> None:
+        """Do nothing for a while, where time passes by itself."""
         if self._threads:
-            self._stop.wait(0.0005)
+            self._stop.wait(pause_s)
 
     # Effects
 

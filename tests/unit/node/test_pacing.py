@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -76,3 +77,22 @@ def test_of_those_in_the_background_only_one_stands_in_line_for_the_lock() -> No
         thread.join()
     assert seen == [True] * 200
     assert not engine.lock.locked()
+
+
+def test_who_has_computed_for_a_while_rests_as_long() -> None:
+    rests: list[float] = []
+    engine = SimpleNamespace(lock=threading.Lock(), pause=rests.append)
+    turns = Turns(engine)  # type: ignore[arg-type]  # it is asked only for the lock and to pause
+
+    def work() -> None:
+        turns.rest()
+        until = time.thread_time() + 0.003
+        while time.thread_time() < until:
+            pass
+        turns.rest()
+        turns.rest()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert 0.003 <= rests[-1] <= 0.01

@@ -49,7 +49,7 @@ _URGENT_COUNT_MAX: Final = 2_048
 #: So what is not urgent waits a little for company.
 _OBJECT_COUNT_MAX: Final = 18_432
 _OBJECT_PAUSE_S: Final = 0.5
-_CALLS_MAX: Final = 2
+_CALLS_MAX: Final = 4
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
 
@@ -237,6 +237,8 @@ class Mover:
 
     def _put_some(self, port: Port, work: _Work) -> bool:
         is_archive = port.kind == "object"
+        if not work.urgent and (not work.calm or self._pace.wait_s()):
+            return False
         with self._engine.in_turn:
             calm = not work.urgent
             count_max = _COUNT_MAX if calm else _URGENT_COUNT_MAX
@@ -246,10 +248,6 @@ class Mover:
                     return False
             names = _take([work.calm if calm else work.urgent], count_max)
         if not names:
-            return False
-        if calm and self._pace.wait_s():
-            with self._engine.in_turn:
-                work.calm.extendleft(reversed(names))
             return False
         loaded, rest = load(self._engine, names, port.name, port.kind)
         if rest:
@@ -271,6 +269,8 @@ class Mover:
 
     def _delete_some(self, port: Port, work: _Work) -> bool:
         synced = self._engine.journal.synced_position
+        if not work.deletes or work.deletes[0].position > synced:
+            return False
         some: list[_Delete] = []
         keys: list[Key] = []
         with self._engine.in_turn:

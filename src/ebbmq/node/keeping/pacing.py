@@ -3,7 +3,7 @@
 Moving is limited in bytes a second, in steps so small that a burst is no longer than a few
 milliseconds. What it takes of the interpreter is shared with whoever delivers: a thread that wants
 to run waits for the one that runs, up to the switch interval, each time it comes back from the
-disk. So while something is moved that interval is a tenth of what it is otherwise.
+disk. So while something is moved that interval is a hundredth of what it is otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: So much of a second's allowance may be used at once.
 _BURST_S: Final = 0.02
-_SWITCH_S: Final = 0.0005
+_SWITCH_S: Final = 0.00005
 
 
 class Pace:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
-_AT_ONCE: Final = 512
+_AT_ONCE: Final = 256
 #: A message that is leased, or that no device gives, is looked at again after so long.
 _AGAIN_MS: Final = 1_000
 
@@ -60,7 +60,7 @@ class Reviewer:
                 fetched = engine.keeping.fetch_headers(shard, seqs)
                 with engine.in_turn:
                     self._review(shard, seqs, fetched)
-                engine.let_others_in()
+                engine.in_turn.rest()
 
     def was_read(self, shard: Shard, seqs: Iterable[int], until_ms: int) -> None:
         """Have messages looked at after a lease, unless they are gone by then (lock is held)."""

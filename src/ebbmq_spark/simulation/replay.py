@@ -7,9 +7,9 @@ makes it fast; consumers begin and end at their own instants, not at those of sl
 capacity is lost to rounding. A resolution of 1 ms is exact, for the partition's own clock is in
 milliseconds; a coarser one may serve a message before another that came up to a slice earlier.
 
-What ends by its age is never leased, whenever it is taken out. So that is done for many slices at
-once, unless somebody counts what waits, in the order of their ends, which are all known before; and
-each such message then leaves at the instant of its end, not at that of a slice.
+When a message ends by its age is known before it comes, unless the decay factor adapts. So that is
+followed in the order of the ends instead of with a timer for each message, and a message leaves at
+the instant of its end, not at that of a slice.
 
 Consumers are `consumers` hands that each work on one message at a time, for as long as the trace
 says, and take the next one at once. They extend their leases while they work, as `consume` does, so
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from typing_extensions import override
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
@@ -30,10 +31,13 @@ from ebbmq.core import grants, leases, lifecycle
 from ebbmq.core.classes import NEVER
 from ebbmq.core.partition import Batch, Partition
 from ebbmq.core.row import DYING, READY
+from ebbmq.core.wheel import Wheel
 from ebbmq.model import Message, Reason
 from ebbmq_spark.simulation.traffic import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from ebbmq.model import QueueSpec
@@ -50,8 +54,6 @@ _EPOCH: Final = 1
 _NONCE: Final = 1
 _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
-#: Ends by age are looked for once in so many slices.
-_ENDS_EVERY: Final = 16
 _BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION), DEAD_LETTERED)
 
 
@@ -81,6 +83,8 @@ class _Replay:
         # Consumers extend their leases, so none expires: it may as well last for ever.
         spec = msgspec.structs.replace(spec, lease_timeout_ms=limits.DURATION_MS_MAX, partitions=1)
         self.partition = Partition(_PID, spec, _EPOCH)
+        if len(traffic) and traffic.delay_ms.max() < limits.DURATION_MS_MAX // 2:
+            self.partition.due_wheel = _DueWheel(int(traffic.at_ms[0]) + limits.DURATION_MS_MAX)
         self.spec = spec
         self.first = self.partition.index.next_seq
         #: Messages of the traffic in the order they come in, and which of them each row is.
@@ -104,8 +108,7 @@ class _Replay:
         bounded = spec.max_messages or spec.max_bytes
         self.ends: _Ends | None = None
         if resolution_ms > 1 and not bounded and spec.adapt is None:
-            self.ends = _Ends(self)
-        self.slices = 0
+            self.ends = self.partition.end_wheel = _Ends(self)
 
     def run(self) -> Fates:
         """Go from slice to slice until nothing is left to happen."""
@@ -208,8 +211,7 @@ class _Replay:
         while any((at := wheel.next_deadline_ms()) and at <= now_ms for wheel in wheels):
             lifecycle.tick(partition, now_ms)
         partition.removes_by_age = True
-        self.slices += 1
-        if self.ends is not None and (self.slices % _ENDS_EVERY == 0 or not self.running):
+        if self.ends is not None:
             self.ends.take_out(now_ms)
 
     def _move(self, now_ms: int) -> None:
@@ -313,10 +315,29 @@ class _Replay:
         partition.let_go.clear()
 
 
-class _Ends:
-    """When messages end by their age, in that order, and how far that was followed."""
+class _DueWheel(Wheel):
+    """What is due some day; leases never expire here, so they need not be remembered."""
+
+    def __init__(self, never_ms: int) -> None:
+        super().__init__()
+        self.never_ms = never_ms
+
+    @override
+    def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
+        if deadline_ms < self.never_ms:
+            super().add_many(deadline_ms, seqs)
+
+    @override
+    def add(self, deadline_ms: int, seq: int) -> None:
+        if deadline_ms < self.never_ms:
+            super().add(deadline_ms, seq)
+
+
+class _Ends(Wheel):
+    """When messages end by their age: all of that is known before, so nothing has to be added."""
 
     def __init__(self, replay: _Replay) -> None:
+        super().__init__()
         self.replay = replay
         partition, traffic = replay.partition, replay.traffic
         ages = [partition.profile(_key(kind)).end_age_ms for kind in replay.kinds]
@@ -329,6 +350,18 @@ class _Ends:
         self.row_of = np.empty(len(traffic), dtype=np.uint64)
         self.row_of[replay.incoming] = np.arange(len(traffic), dtype=np.uint64)
         self.done = 0
+
+    @override
+    def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
+        return
+
+    @override
+    def add(self, deadline_ms: int, seq: int) -> None:
+        return
+
+    @override
+    def may_be_due(self, now_ms: int) -> bool:
+        return self.done < len(self.instants) and bool(self.instants[self.done] <= now_ms)
 
     def next_ms(self) -> float:
         """When the next message ends that still waits; the last one, if none does."""

@@ -12,11 +12,13 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import Manifest, Part
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
+from tests.serving import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ebbmq import Broker
     from ebbmq.feed.table import Table
 
 _numbers = iter(range(1, 1_000_000))
@@ -90,3 +92,11 @@ def publish(
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(manifests.encode(manifest))
     return place
+
+
+def until_usable(broker: Broker, *but: str) -> None:
+    """Wait until devices answer: what a plan asks of one that does not is refused."""
+    wait_until(
+        lambda: all(each.usable for each in broker.devices() if each.name not in but),
+        "devices that answer",
+    )

@@ -9,18 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
-from tests.advice import plan_row, publish, write
+from tests.advice import plan_row, publish, until_usable, write
 from tests.serving import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
@@ -28,8 +26,10 @@ PARTS, ROWS = 5, 300
 WORK = """
 import json, sys
 from ebbmq import Broker
+from tests.advice import until_usable
 data, config = sys.argv[1], json.loads(sys.argv[2])
 broker = Broker.open(data, config)
+until_usable(broker)
 print("ready", flush=True)
 broker.apply_plans("r1", progress=lambda told: print(told.applied, flush=True))
 sys.stdin.read()
@@ -66,7 +66,9 @@ def planned(path: Path) -> list[bytes]:
 
 def killed_while_applying(path: Path, moments: random.Random) -> None:
     command = [sys.executable, "-c", WORK, str(path / "data"), json.dumps(config_of(path))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         for _ in range(moments.randrange(PARTS)):
@@ -88,6 +90,7 @@ def test_a_plan_that_was_cut_short_is_applied_to_the_end(
             shutil.rmtree(tmp_path / "data" / "checkpoints")
     with Broker.open(tmp_path / "data", config_of(tmp_path)) as broker:
         engine = broker.engine
+        until_usable(broker)
         with engine.lock:
             before = len(engine.pins)
             for name in engine.pins.names():

@@ -11,7 +11,7 @@ import pytest
 
 from ebbmq import AsyncClient, Client, InvalidSpec, Message, QueueSpec, UnknownRun
 from ebbmq.feed.plans import PlanRow
-from tests.advice import plan_row, write_plan
+from tests.advice import plan_row, until_usable, write_plan
 from tests.served import Served
 from tests.serving import wait_until
 
@@ -37,6 +37,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     }  # fmt: skip
     with Served(tmp_path / "data", **config) as running:
         running.broker.declare(QueueSpec("mine", tiers=("fast", "archive")))
+        until_usable(running.broker)
         yield running
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ebbmq import AdaptSpec, Broker, Message, QueueSpec
 from ebbmq.cli.main import main
-from tests.advice import plan_row, rate_row, write_plan, write_rates
+from tests.advice import plan_row, rate_row, until_usable, write_plan, write_rates
 from tests.served import Served
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def told(run: Run, *arguments: str) -> list[dict[str, Any]]:
 def prepared(broker: Broker, lake: Path) -> None:
     """Three messages, a plan for them and one more, and a factor for their queue."""
     broker.declare(SPEC)
+    until_usable(broker)
     ids = [each.id for each in broker.publish("mine", [Message(b"x")] * 3)]
     now_ms = time.time_ns() // 1_000_000
     times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}

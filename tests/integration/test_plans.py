@@ -15,7 +15,7 @@ from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.limits import DAY_MS
 from ebbmq.node.outflow import parse_id
 from ebbmq.testing import ManualClock
-from tests.advice import plan_row, publish, write, write_plan
+from tests.advice import plan_row, publish, until_usable, write, write_plan
 from tests.feeds import rows_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Scene:
         self.broker.declare(SPEC)
 
     def open(self) -> Broker:
-        return Broker.open(self.path / "data", self.config, self.clock)
+        broker = Broker.open(self.path / "data", self.config, self.clock)
+        until_usable(broker, "tape")
+        return broker
 
     def reopen(self) -> None:
         self.broker.close()

@@ -8,6 +8,7 @@ import pytest
 
 from ebbmq import Broker, Message
 from ebbmq_spark.jobs.running import Arguments, run
+from tests.advice import until_usable
 from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node
 from tests.serving import wait_until
 
@@ -32,6 +33,7 @@ def test_what_spark_plans_really_moves_and_what_is_slow_here_fades_sooner_there(
     devices = {**DEVICES, "archive": ARCHIVE}
     config = {"node": "a", "feed": feed, "devices": devices}
     with Broker.open(tmp_path / "a", config, node.clock) as broker:
+        until_usable(broker)
         plan = {each.table: each for each in broker.apply_plans(record.run)}["plans"]
         assert (plan.applied, plan.refused) == (16, {})
         wait_until(lambda: broker.engine.holdings.counts("archive") == (16, 0), "all are moved")

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq_spark.connector import EbbMQ, options, tokens
+from ebbmq_spark.connector.queue import ranges
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +116,12 @@ def test_secrets_are_in_no_text(tmp_path: Path) -> None:
 def test_readers_and_writers_travel_to_executors() -> None:
     for made in (read(**QUEUE), stream(**QUEUE), write(idColumn="id")):
         assert type(pickle.loads(pickle.dumps(made))) is type(made)
+
+
+def test_an_old_message_does_not_make_a_task_of_every_id_since() -> None:
+    found = [(each.after, each.up_to) for each in ranges("1-1", "1-989680", 3)]
+    assert found == [("1-0", "1-32dcd6"), ("1-32dcd6", "1-65b9ac"), ("1-65b9ac", "1-989680")]
+    assert [(each.after, each.up_to) for each in ranges("2-7", "2-7", 1)] == [("2-6", "2-7")]
 
 
 def test_tokens_of_a_batch_are_few_bytes_and_come_back_as_they_were() -> None:

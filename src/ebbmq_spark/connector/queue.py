@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
+from ebbmq.errors import StorageFailed
 from ebbmq_spark.connector import columns, requests
 
 if TYPE_CHECKING:
@@ -50,8 +51,14 @@ class QueueReader(DataSourceReader):
             stats = client.stats(options.queue)
         out: list[InputPartition] = []
         for each in stats["partitions"]:
+            if each["state"] != "ok":
+                raise StorageFailed(
+                    f"partition {each['id']} of {options.queue} is faulty: {each['why']}",
+                    "its messages cannot be looked at before the broker has read it: ebbmq doctor",
+                )
             if each["oldest_id"] is not None:
-                out += _ranges(each["oldest_id"], each["newest_id"], options.rows_per_partition)
+                tasks = -(-each["depth"] // options.rows_per_partition)
+                out += ranges(each["oldest_id"], each["newest_id"], tasks)
         return out
 
     @override
@@ -71,9 +78,10 @@ class QueueReader(DataSourceReader):
                 after = rows[-1].id
 
 
-def _ranges(oldest: str, newest: str, size: int) -> Iterator[Range]:
-    """Ranges of as many ids; where messages left, fewer of them are there."""
+def ranges(oldest: str, newest: str, tasks: int) -> Iterator[Range]:
+    """Ranges of as many ids for each task; where messages left, fewer of them are there."""
     pid, _, first = oldest.partition("-")
-    last = int(newest.partition("-")[2], 16)
-    for start in range(int(first, 16) - 1, last, size):
-        yield Range(f"{pid}-{max(0, start):x}", f"{pid}-{min(start + size, last):x}")
+    start, last = int(first, 16) - 1, int(newest.partition("-")[2], 16)
+    size = -(-(last - start) // tasks)
+    for after in range(start, last, size):
+        yield Range(f"{pid}-{after:x}", f"{pid}-{min(after + size, last):x}")

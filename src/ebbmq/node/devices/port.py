@@ -315,7 +315,8 @@ class Port:
             return _News()
         probe: Probe = answers[0]
         before, self._started = self._started, probe.started
-        began_anew = bool(before) and before != probe.started
+        # While it cannot be used nobody is told: that it can be again says as much.
+        began_anew = bool(before) and before != probe.started and self.health.is_usable
         if began_anew:
             log.warning("device_began_anew", device=self.name)
         return _News(began_anew, probe.damaged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbmq import limits
@@ -25,6 +25,7 @@ steps = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(steps)
 def test_pins_are_a_map_and_their_facts_give_it_back(done) -> None:
     held, model, facts = Pins(), dict[int, Advice](), list[fact.Fact]()

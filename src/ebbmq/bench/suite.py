@@ -42,6 +42,7 @@ QUESTIONS: Final = {
     "crossings": "What does it take to know when 10 M messages fade?",
     "archive": "How fast does a backlog go to an archive, and come back?",
     "apply": "How fast does a broker apply a plan, and does delivery notice?",
+    "plan": "How long does a plan for 20 M messages take on Spark?",
     "simulation": "How fast does a simulation try policies?",
     "upkeep": "How fast is an archive written anew on Spark?",
     "connector": "How fast does Spark read a lake, and lease from a queue?",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from ebbmq.feed.plans import PLANS, WRITING
+from ebbmq.feed.plans import ACTIONS, PLANS, WRITING
 from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import Phase, decay_score
 from ebbmq_spark.schemas import schema_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REPAIR_VALUE: Final = 1_000.0
 #: Values are told apart by this much; a tier is left unfilled by what one such step holds.
 _VALUE_STEPS: Final = 64
-_NEEDED: Final = (
+NEEDED: Final = (
     "node", "queue", "partition", "message_id", "generation", "state", "importance", "decay_rate",
     "ttl_ms", "bytes", "enqueued_at_ms", "access_rate", "access_at_ms", "replicas",
     "replica_target", "copies", "tier", "review_at_ms", "policy_version",
@@ -42,11 +42,20 @@ def wanted_target(phase: Column) -> Column:
     Of the columns of a catalog joined with the parameters of its queue.
     """
     asked = F.greatest(F.col("replicas"), F.col("min_copies"))
-    faded = phase == int(Phase.FADED)
-    floor = F.when(faded, F.lit(1)).otherwise(asked)
-    most = F.greatest(floor, F.coalesce("max_replicas", "replicas"))
+    most = F.greatest(asked, F.coalesce("max_replicas", "replicas"))
     more = F.col("replica_target") + (phase == int(Phase.FRESH)).cast("int")
-    return F.when(faded, floor).otherwise(F.least(F.greatest(floor, more), most)).cast("int")
+    kept = F.least(F.greatest(asked, more), most)
+    return F.when(phase == int(Phase.FADED), F.lit(1)).otherwise(kept).cast("int")
+
+
+def _once(column: Column) -> Column:
+    """The same number, computed once.
+
+    Spark would write out what it is computed by wherever it is used, time and again: the code for a
+    row becomes so long that Java does not compile it, a hundred times as slow. It does not do so
+    with what depends on the partition, though this only seems to.
+    """
+    return column + (F.spark_partition_id() < 0).cast("int")
 
 
 def due(catalog: DataFrame, until_ms: int) -> DataFrame:
@@ -74,13 +83,15 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     if "now_ms" not in parameters.columns:
         parameters = parameters.withColumn("now_ms", F.lit(now_ms).cast("long"))
     # Which tier is meant by a phase is known of a queue, not only of a message.
+    tiers = [tier_of(F.col("tiers"), F.lit(int(phase))) for phase in Phase]
     known = parameters.select(
         *parameters.columns,
-        *(tier_of(F.col("tiers"), F.lit(int(phase))).alias(f"_tier{phase:d}") for phase in Phase),
+        *(tier.alias(f"_tier{number}") for number, tier in enumerate(tiers)),
+        *(F.array_position("tiers", tier).alias(f"_at{n}") for n, tier in enumerate(tiers)),
     )
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
     joined = (
-        catalog.select(*_NEEDED)
+        catalog.select(*NEEDED)
         .where(F.col("state") == "ready")
         .join(F.broadcast(known), on=keys, how="inner")
     )
@@ -96,17 +107,26 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
         F.col("score_access_bonus"),
     )
     phase = phase_of(F.col("decay_score"), F.col("score_medium"), F.col("score_high"))
-    wanted = F.coalesce(*(F.when(F.col("phase") == int(p), F.col(f"_tier{p:d}")) for p in Phase))
     return (
-        joined.withColumn("current_importance", worth)
-        .withColumn("access_rate", rate)
+        joined.withColumn("access_rate", rate)
         .withColumn("decay_score", score)
-        .withColumn("phase", phase)
+        .withColumn("phase", _once(phase))
         .withColumn("target", wanted_target(F.col("phase")))
-        .withColumn("wanted_tier", wanted)
-        .withColumn("action", _action())
-        .where(F.col("action").isNotNull())
+        .withColumn("_there", _of_phase("_at"))
+        .withColumn("_here", F.array_position("tiers", F.col("tier")))
+        .withColumn("_code", _once(_action()))
+        .where(F.col("_code") > 0)
+        .withColumn("current_importance", worth)
+        .withColumn("wanted_tier", _of_phase("_tier"))
+        .withColumn("action", F.element_at(F.array(*map(F.lit, ACTIONS)), F.col("_code")))
     )
+
+
+def _of_phase(name: str) -> Column:
+    """What a queue has for the phase of a message."""
+    fresh, kept, faded = (F.col(f"{name}{phase:d}") for phase in Phase)
+    of = F.col("phase")
+    return F.when(of == int(Phase.FRESH), fresh).when(of == int(Phase.KEPT), kept).otherwise(faded)
 
 
 def as_plan(judged: DataFrame, hold_ms: int) -> DataFrame:
@@ -142,8 +162,8 @@ def planned(catalog: DataFrame, parameters: DataFrame, *, now_ms: int, until_ms:
 
 
 def _action() -> Column:
-    here = F.array_position("tiers", F.col("tier"))
-    there = F.array_position("tiers", F.col("wanted_tier"))
+    """Which of ACTIONS, from 1 on; 0 for none."""
+    here, there = F.col("_here"), F.col("_there")
     phase, copies, target = F.col("phase"), F.col("copies"), F.col("target")
     faded = phase == int(Phase.FADED)
     young = F.col("now_ms") - F.col("enqueued_at_ms") < F.col("evaluate_every_ms")
@@ -152,14 +172,16 @@ def _action() -> Column:
     # A fresh message stays where its publisher's rules put it, unless it had faded before.
     colder = (here > 0) & (there > here) & (phase != int(Phase.FRESH))
     warmer = (there > 0) & (there < here)
+    code = {action: F.lit(number) for number, action in enumerate(ACTIONS, 1)}
     return (
-        F.when(copies < F.least("replica_target", "target"), F.lit("repair"))
-        .when(left_alone, F.lit(None).cast("string"))
-        .when(warmer, F.lit("promote"))
-        .when(copies < target, F.lit("add_copy"))
-        .when(colder & faded, F.lit("archive"))
-        .when(colder, F.lit("move"))
-        .when(copies > target, F.lit("drop_copy"))
+        F.when(copies < F.least("replica_target", "target"), code["repair"])
+        .when(left_alone, F.lit(0))
+        .when(warmer, code["promote"])
+        .when(copies < target, code["add_copy"])
+        .when(colder & faded, code["archive"])
+        .when(colder, code["move"])
+        .when(copies > target, code["drop_copy"])
+        .otherwise(F.lit(0))
     )
 
 

@@ -1,0 +1,151 @@
+"""The plan of the pipeline in DuckDB and in Polars: the same rows in, the same actions out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbmq.limits import DAY_MS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebbmq.feed.settings import QueueParameters
+
+_MEMORY: Final = "2GB"
+
+
+def duckdb_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path) -> int:
+    """Plan with DuckDB; returns how many actions there are."""
+    import duckdb  # noqa: PLC0415  # only this question needs it
+
+    tiers = list(queue.tiers)
+    query = f"""
+    COPY (
+      WITH scored AS (
+        SELECT *,
+          {queue.score_base} + ({now_ms} - enqueued_at_ms) / {DAY_MS}.0 * {queue.score_per_day}
+            - rate * {queue.score_access_bonus} AS score,
+          greatest(importance * (1 - decay_rate * greatest({now_ms} - enqueued_at_ms, 0)
+            / coalesce(ttl_ms, {queue.decay_unit_ms})), 0) AS worth
+        FROM (SELECT *, CASE WHEN access_rate = 0 THEN 0.0 ELSE access_rate
+                * exp(-greatest({now_ms} - access_at_ms, 0) / {DAY_MS}.0) END AS rate
+              FROM read_parquet({files!r}) WHERE state = 'ready')
+      ), phased AS (
+        SELECT *, CASE WHEN score > {queue.score_high} THEN 2
+                       WHEN score > {queue.score_medium} THEN 1 ELSE 0 END AS phase
+        FROM scored
+      ), wanted AS (
+        SELECT *, CASE WHEN phase = 2 THEN 1
+            ELSE least(greatest(greatest(replicas, {queue.min_copies}),
+              replica_target + (phase = 0)::INT),
+              greatest(greatest(replicas, {queue.min_copies}), {queue.max_replicas})) END AS target,
+          CASE phase WHEN 0 THEN '{tiers[0]}' WHEN 1 THEN '{tiers[1]}' ELSE '{tiers[2]}' END
+            AS to_tier,
+          list_position({tiers!r}, tier) AS here, phase + 1 AS there
+        FROM phased
+      ), judged AS (
+        SELECT *, CASE
+          WHEN copies < least(replica_target, target) THEN 'repair'
+          WHEN {now_ms} - enqueued_at_ms < {queue.evaluate_every_ms} THEN NULL
+          WHEN there < here THEN 'promote'
+          WHEN copies < target THEN 'add_copy'
+          WHEN there > here AND phase = 2 THEN 'archive'
+          WHEN there > here AND phase = 1 THEN 'move'
+          WHEN copies > target THEN 'drop_copy' END AS action
+        FROM wanted
+      )
+      SELECT node, queue, "partition", message_id, generation, action, tier AS from_tier, to_tier,
+        target, CASE WHEN action = 'drop_copy' THEN 0 ELSE bytes END AS bytes,
+        bytes * CASE WHEN action IN ('promote', 'move', 'archive') THEN copies
+          ELSE greatest(copies - target, 0) END AS freed_bytes,
+        worth + least(rate, 100) + CASE WHEN action = 'repair' THEN 1000 ELSE 0 END AS value,
+        'decay score ' || score::DECIMAL(18, 2) || ', copies ' || copies || ' of ' || target
+          AS reason,
+        policy_version, {now_ms} AS decided_at_ms, {now_ms} + 3600000 AS until_ms
+      FROM judged WHERE action IS NOT NULL
+    ) TO '{out}' (FORMAT parquet, COMPRESSION snappy, PER_THREAD_OUTPUT true)
+    """  # noqa: S608  # of numbers and names of this bench
+    with duckdb.connect(config={"memory_limit": _MEMORY, "preserve_insertion_order": False}) as db:
+        found = db.execute(query).fetchone()
+    return int(found[0]) if found else 0
+
+
+def polars_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path) -> None:
+    """Plan with Polars, streaming."""
+    import polars as pl  # noqa: PLC0415  # only this question needs it
+
+    col, lit, tiers = pl.col, pl.lit, queue.tiers
+    age = lit(now_ms) - col("enqueued_at_ms")
+    rate = (
+        pl.when(col("access_rate") == 0)
+        .then(0.0)
+        .otherwise(col("access_rate") * (-(lit(now_ms) - col("access_at_ms")) / DAY_MS).exp())
+    )
+    span = col("ttl_ms").fill_null(queue.decay_unit_ms)
+    score = queue.score_base + age / DAY_MS * queue.score_per_day - rate * queue.score_access_bonus
+    asked = pl.max_horizontal(col("replicas"), lit(queue.min_copies))
+    more = col("replica_target") + (col("phase") == 0).cast(pl.Int32)
+    most = pl.max_horizontal(asked, lit(queue.max_replicas))
+    target = (
+        pl.when(col("phase") == 2)
+        .then(1)
+        .otherwise(  # faded
+            pl.min_horizontal(pl.max_horizontal(asked, more), most)
+        )
+    )
+    here = col("tier").replace_strict(list(tiers), list(range(len(tiers))), return_dtype=pl.Int32)
+    copies = col("copies")
+    action = (
+        pl.when(copies < pl.min_horizontal("replica_target", "target"))
+        .then(lit("repair"))
+        .when(age < queue.evaluate_every_ms)
+        .then(None)
+        .when(col("phase") < here)
+        .then(lit("promote"))
+        .when(copies < col("target"))
+        .then(lit("add_copy"))
+        .when((col("phase") > here) & (col("phase") == 2))
+        .then(lit("archive"))
+        .when((col("phase") > here) & (col("phase") == 1))
+        .then(lit("move"))
+        .when(copies > col("target"))
+        .then(lit("drop_copy"))
+    )
+    moves = col("action").is_in(["promote", "move", "archive"])
+    spare = pl.max_horizontal(copies - col("target"), lit(0))
+    lazy: Any = (
+        pl.scan_parquet(files)
+        .filter(col("state") == "ready")
+        .with_columns(
+            rate=rate,
+            score=score,
+            worth=pl.max_horizontal(
+                col("importance")
+                * (1 - col("decay_rate") * pl.max_horizontal(age, lit(0)) / span),
+                lit(0.0),
+            ),
+        )
+        .with_columns(
+            phase=(col("score") > queue.score_medium).cast(pl.Int32)
+            + (col("score") > queue.score_high).cast(pl.Int32)
+        )
+        .with_columns(target=target)
+        .with_columns(action=action)
+        .filter(col("action").is_not_null())
+        .select(
+            "node", "queue", "partition", "message_id", "generation", "action",
+            col("tier").alias("from_tier"),
+            col("phase").replace_strict([0, 1, 2], list(tiers)).alias("to_tier"),
+            "target",
+            pl.when(col("action") == "drop_copy").then(0).otherwise(col("bytes")).alias("bytes"),
+            (col("bytes") * pl.when(moves).then(copies).otherwise(spare)).alias("freed_bytes"),
+            (col("worth") + pl.min_horizontal("rate", lit(100.0))).alias("value"),
+            pl.format(
+                "decay score {}, copies {} of {}", col("score").round(2), "copies", "target"
+            ).alias("reason"),
+            "policy_version",
+            lit(now_ms).alias("decided_at_ms"),
+            lit(now_ms + 3_600_000).alias("until_ms"),
+        )
+    )  # fmt: skip
+    lazy.sink_parquet(out / "plan.parquet", compression="snappy")

@@ -396,19 +396,6 @@ def test_without_devices_nothing_is_told_of_how_a_message_is_kept(tmp_path: Path
         assert [lease.copies for lease in broker.lease("q", 2)] == [None, None]
 
 
-def test_a_backup_says_how_many_bodies_it_does_not_have(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
-        broker.declare(QueueSpec("q"))
-        until(is_on(broker, ids(broker.publish("q", text(4))), "ssd"))
-        broker.publish("q", [Message(b"in the log")])
-        broker.backup(tmp_path / "backup")
-    assert "4 messages have their bodies on other devices only" in caplog.text
-    with Broker.open(tmp_path / "backup") as broker:
-        assert [lease.body for lease in broker.lease("q", 10)] == [b"in the log"]
-
-
 def test_what_is_published_to_a_topic_gets_a_copy_for_each_subscription(tmp_path: Path) -> None:
     with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=128 << 10) as broker:
         broker.declare_topic(TopicSpec("news"))

@@ -157,15 +157,16 @@ def lease(
 
 
 def lease_one(
-    partition: Partition, deadline_ms: int, nonce: int, now_ms: int
-) -> tuple[int, Row, bytes] | None:
-    """Grant a lease of the next message; returns its number, its row as it was, and its GRANT fact.
+    partition: Partition, timeout_ms: int | None, nonce: int, now_ms: int
+) -> tuple[int, Row, int, bytes] | None:
+    """Grant a lease of the next message: its number, its row as it was, deadline and GRANT fact.
 
-    The short way of `lease`, for a partition that `is_leased_simply`, without a name or a timeout
-    of its own. None: there is none, or one that ended, for which facts may have been left; `lease`
-    knows what comes next.
+    The short way of `lease`, for a partition that `is_leased_simply`, without a name; a timeout of
+    None is the queue's. None is returned where there is no message, or one that ended, for which
+    facts may have been left; `lease` knows what comes next.
     """
-    seq = partition.order.pop_one(now_ms)
+    seq, usual_ms = partition.order.pop_one(now_ms), partition.spec.lease_timeout_ms
+    deadline_ms = now_ms + (usual_ms if timeout_ms is None else timeout_ms)
     row = _grant(partition, seq, deadline_ms, nonce, now_ms)
     if row is None:
         return None
@@ -174,10 +175,13 @@ def lease_one(
     depth[LEASED] += 1
     partition.totals["leased"] += 1
     partition.due_wheel.add(deadline_ms, seq)
+    if timeout_ms is not None and timeout_ms != usual_ms:
+        partition.granted_at[seq] = now_ms
     if partition.tell is not None:
         partition.tell(Happened(TOLD_LEASED, partition.pid, now_ms, 1, (seq,), (row,), seq))
     epoch, generation = partition.epoch, row[13] + 1
-    return seq, row, _pack_grant(deadline_ms, nonce, epoch, now_ms, 0, 0, 1, seq, 1, generation)
+    told = _pack_grant(deadline_ms, nonce, epoch, now_ms, 0, 0, 1, seq, 1, generation)
+    return seq, row, deadline_ms, told
 
 
 def _next(partition: Partition, count: int, now_ms: int) -> list[int]:

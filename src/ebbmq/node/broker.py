@@ -241,17 +241,12 @@ class Broker(RuleVerbs, PlanVerbs):
             lease_timeout_ms: how long the leases last; None takes the queue's.
             name: a name under which the same leases can be read again while they are held.
         """
-        if (
-            count == 1
-            and type(count) is int
-            and wait_ms == 0
-            and lease_timeout_ms is None
-            and name is None
-        ):
-            one = single.lease(self.engine, queue)
+        if type(count) is not int or wait_ms != 0 or lease_timeout_ms is not None or count != 1:
+            leasing.check_lease(count, wait_ms, lease_timeout_ms)
+        if count == 1 and name is None:
+            one = single.lease(self.engine, queue, lease_timeout_ms)
             if one is not None:
                 return one
-        leasing.check_lease(count, wait_ms, lease_timeout_ms)
         engine = self.engine
         with engine.lock:
             engine.check_open()

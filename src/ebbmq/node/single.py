@@ -26,8 +26,8 @@ _pack_ack: Final = ACK_RUN.pack
 _from_hex: Final = bytes.fromhex
 
 
-def lease(engine: Engine, name: str) -> list[Lease] | None:
-    """The next message of a queue, for as long as the queue says; None: ask `leasing`."""
+def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | None:
+    """The next message of a queue; None: ask `leasing`."""
     lock = engine.lock
     lock.acquire()
     try:
@@ -37,12 +37,11 @@ def lease(engine: Engine, name: str) -> list[Lease] | None:
         partition, resident = shard.partition, shard.resident
         now_ms = engine.time_base_ms + engine.clock.elapsed_ms()
         nonce = engine.nonces.pop() if engine.nonces else engine.nonce()
-        deadline_ms = now_ms + partition.spec.lease_timeout_ms
-        granted = lease_one(partition, deadline_ms, nonce, now_ms)
+        granted = lease_one(partition, timeout_ms, nonce, now_ms)
         if granted is None:
             engine.settle(shard)
             return None
-        seq, row, told = granted
+        seq, row, deadline_ms, told = granted
         engine.journal.append_written(GRANT, partition.pid, 1, seq, told)
         engine.facts_since_checkpoint += 1
         if engine.holding:

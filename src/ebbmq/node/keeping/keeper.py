@@ -126,10 +126,12 @@ class Keeper:
             self.decisions.note(now_ms, names, "placed", devices, reason)
             self.carrying.tell(self._holdings.place_many(names, holding))
             shard.partition.mark_held([name - base + first for name in names])
-            for device in holding.pending:
-                mover.put_many(names, device)
             if holding.min_copies > 1:
                 lacking += names
+                mover.put_at_once(mover.published(names, base, batch), holding.pending)
+                continue
+            for device in holding.pending:
+                mover.put_many(names, device)
         if lacking:
             self.confirming.hold(shard, position, lacking, called=called)
         return bool(lacking)

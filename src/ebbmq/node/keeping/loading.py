@@ -26,7 +26,7 @@ from ebbmq.core.block import (
     STATE,
     Block,
 )
-from ebbmq.core.copies import name_of, seqs_of
+from ebbmq.core.copies import name_of, parts_of, seqs_of
 from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
 from ebbmq.holding.columns import Batch, Columns, Told
 from ebbmq.holding.contract import Copy, Key
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.core.copies import Name
+    from ebbmq.core.partition import Batch as Published
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
@@ -74,6 +75,23 @@ class Load(NamedTuple):
         if isinstance(self.copies, Batch):
             return self.copies.payloads()
         return [copy.payload for copy in self.copies]
+
+
+def published(store: bytes, names: Sequence[Name], first: Name, batch: Published) -> Load:
+    """Messages of a batch that was just published, the first of which has this name."""
+    pid = parts_of(first)[0]
+    numbers = [name - first for name in names]
+    payloads, crcs = batch.payloads, batch.crcs
+    if len(numbers) < len(payloads):
+        payloads, crcs = [payloads[i] for i in numbers], [crcs[i] for i in numbers]
+    columns = Columns(
+        np.full(len(names), pid),
+        np.array(names, dtype=np.int64) - name_of(pid, 0),
+        np.array(crcs, dtype=np.int64),
+        payloads,
+        None,
+    )
+    return Load(list(names), Batch(store, [columns]))
 
 
 class _Part(NamedTuple):

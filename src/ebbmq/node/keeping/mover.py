@@ -20,20 +20,22 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ebbmq import limits
 from ebbmq.core.copies import LOG, seqs_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.contract import Key
-from ebbmq.node.keeping.loading import load, load_of
+from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from ebbmq.core.copies import Name
+    from ebbmq.core.partition import Batch as Published
     from ebbmq.holding.contract import Lack
     from ebbmq.node.catalog import Shard
     from ebbmq.node.devices.port import Port
@@ -50,6 +52,8 @@ _URGENT_COUNT_MAX: Final = 2_048
 _OBJECT_COUNT_MAX: Final = 18_432
 _OBJECT_PAUSE_S: Final = 0.5
 _CALLS_MAX: Final = 4
+#: Above so much that waits for a device, it is asked by the mover.
+_AT_ONCE_BYTES_MAX: Final = 8 * limits.MIB
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
 
@@ -79,6 +83,9 @@ class Mover:
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
         self._work: dict[str, _Work] = {}
+        #: Of copies that publishers wait for, which go to their devices without a thread between.
+        self._at_once: dict[str, _Work] = {}
+        self._answered: deque[tuple[Port, _Work, Load, Future[None]]] = deque()
         #: How many ask that nothing be deleted.
         self._keeping = 0
         self._wake = threading.Event()
@@ -105,6 +112,44 @@ class Mover:
             work.calm_since_s = time.monotonic()
         (work.calm if calm else work.urgent).extend(names)
         self._wake.set()
+
+    def published(self, names: Sequence[Name], first: Name, batch: Published) -> Load:
+        """Messages of a batch that was just published, for `put_at_once`."""
+        return published(self._engine.directory.identity.uuid, names, first, batch)
+
+    def put_at_once(self, loaded: Load, devices: Iterable[str]) -> None:
+        """Have bodies that are at hand copied to devices, without a thread between if they can."""
+        for device in devices:
+            if not self._hand_over_now(loaded, device):
+                self.put_many(loaded.names, device)
+
+    def _hand_over_now(self, loaded: Load, device: str) -> bool:
+        devices = self._engine.devices
+        port = devices.ports.get(device) if devices is not None else None
+        if (
+            port is None
+            or port.kind != "file"
+            or not port.state.usable
+            or port.pending_bytes > _AT_ONCE_BYTES_MAX
+        ):
+            return False
+        work = self._at_once.get(device)
+        if work is None:
+            work = self._at_once[device] = _Work()
+        work.under_way += 1
+        done = partial(self._put_at_once_done, threading.get_ident(), port, work, loaded)
+        port.put(loaded.copies).add_done_callback(done)
+        return True
+
+    def _put_at_once_done(
+        self, asker: int, port: Port, work: _Work, loaded: Load, future: Future[None]
+    ) -> None:
+        """Go on by the thread of the port; who asked has the engine's lock."""
+        if threading.get_ident() == asker:
+            self._answered.append((port, work, loaded, future))
+            self._wake.set()
+        else:
+            self._put_done(port, work, loaded, future)
 
     def delete_many(
         self, names: Sequence[Name], device: str, position: int, *, forget: bool
@@ -143,8 +188,12 @@ class Mover:
 
     def counts(self, device: str) -> tuple[int, int, int]:
         """Copies made, deleted and failed on a device since the start."""
-        work = self._work.get(device)
-        return (work.copied, work.deleted, work.failed) if work else (0, 0, 0)
+        both = [each[device] for each in (self._work, self._at_once) if device in each]
+        return (
+            sum(work.copied for work in both),
+            sum(work.deleted for work in both),
+            sum(work.failed for work in both),
+        )
 
     def _of(self, device: str) -> _Work:
         work = self._work.get(device)
@@ -187,6 +236,8 @@ class Mover:
     def _round(self) -> bool:
         """Begin what can be begun; whether anything could."""
         begun = False
+        while self._answered:
+            self._put_done(*self._answered.popleft())
         for device, work in list(self._work.items()):
             if device == LOG:
                 begun |= self._bring_home(work)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH: Final = 640
-_LABEL: Final = 130
-_AFTER: Final = 120
+WIDTH: Final = 500
+_LABEL: Final = 172
+_AFTER: Final = 100
 _ROW: Final = 26
 _BAR: Final = 16
 _LINE_WIDTH: Final = 300

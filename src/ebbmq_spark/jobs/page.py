@@ -20,14 +20,6 @@ _AGES: Final = (
     "up to 1 min", "up to 10 min", "up to 1 h", "up to 6 h", "up to 1 day", "up to 1 week", "older",
 )  # fmt: skip
 _GROUPS: Final = (("high", 8, 10), ("middle", 4, 7), ("low", 1, 3))
-_ACTIONS: Final = {
-    "repair": "make a copy that is missing",
-    "promote": "to a faster tier",
-    "add_copy": "one copy more",
-    "move": "to the tier of its age",
-    "archive": "to the archive",
-    "drop_copy": "copies beyond the target go",
-}
 
 
 @cache
@@ -174,10 +166,10 @@ def _plan(told: Figures) -> str:
     if not told.planned:
         return _none("nothing: every message is kept as it should be")
     return _table(
-        ("action", "", "from", "to", ">messages", ">written", ">freed"),
+        ("action", "from", "to", ">messages", ">written", ">freed"),
         (
             (
-                each.action.replace("_", " "), _ACTIONS.get(each.action, ""),
+                each.action.replace("_", " "),
                 each.from_tier or "-", each.to_tier or "-", f"{each.times:,}",
                 _bytes(each.bytes), _bytes(each.freed_bytes),
             )

@@ -1,0 +1,68 @@
+"""The report is a page that needs nothing else, whatever queues are called."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from ebbmq.feed.runs import Action, Record
+from ebbmq_spark.jobs import page
+from ebbmq_spark.jobs.fleet import Tier
+from ebbmq_spark.jobs.plan import Total
+from ebbmq_spark.jobs.reporting import Figures, Lasting, Rate
+
+HOUR_MS = 3_600_000
+EVIL = '<script src="http://far.away/x.js">&"'
+EMPTY = Figures("lake", None, [], {}, {}, [], [], [], [])
+FULL = Figures(
+    lake=EVIL,
+    record=Record(
+        run="20261116T081500123Z", kind="run", started_at_ms=0, ended_at_ms=HOUR_MS, missing=2,
+        actions={"archive": Action(3, 400)}, cost_before=2.0, cost_after=1.5, notes=(EVIL,),
+        refused={EVIL: EVIL},
+    ),
+    nodes=[EVIL],
+    backlog={(0, 9): (1_234, 10), (6, 1): (5, 10)},
+    tiers={EVIL: Tier(1 << 30, 2 << 30, 0.5)},
+    losses=[("stale", EVIL, 7)],
+    latencies=[Lasting(EVIL, hour * HOUR_MS, 3, 10, 2_000) for hour in (1, 2)],
+    planned=[Total("archive", "ssd", EVIL, 3, 400, 800)],
+    rates=[Rate(EVIL, 1.5, EVIL)],
+)  # fmt: skip
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.told: dict[str, list[str]] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        for name, value in attrs:
+            self.told.setdefault(name, []).append(value or "")
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_names_stay_text_and_every_tag_is_closed() -> None:
+    for told in (FULL, EMPTY):
+        found = Tags(page.html(told))
+        assert found.open == []
+        assert not found.seen & {"script", "link", "img", "iframe"}
+        assert not found.told.keys() & {"src", "href", "onload"}
+    assert "1,234" in page.html(FULL)
+    assert "2 s" in page.html(FULL)
+
+
+def test_a_lake_without_anything_in_it_has_a_page_too() -> None:
+    text = page.html(EMPTY)
+    assert "no messages in any snapshot" in text
+    assert "has not been run yet" in text

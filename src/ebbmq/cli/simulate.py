@@ -26,6 +26,7 @@ PICTURE: Final = Path("ebbmq-simulate.png")
 BEST: Final = Path("ebbmq-best.toml")
 #: Policies in the table, beside the references; the picture and --json have all of them.
 SHOWN: Final = 8
+_PARTS: Final = 16
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -98,7 +99,10 @@ def simulate(session: Session, /, **options: Any) -> None:
     from ebbmq_spark.simulation.study import study  # noqa: PLC0415
 
     sweep = _sweep(options)
-    settings = Settings(master=options["master"], memory=options["memory"])
+    # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
+    settings = Settings(
+        master=options["master"], memory=options["memory"], shuffle_partitions=_PARTS
+    )
     with _trace(session, options) as trace, session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:

@@ -59,7 +59,8 @@ def test_every_promise_holds_after_a_kill_at(
     fault = POINTS[point]
     story.live(calls=60)
     first = Fault(fault.operation, fault.moment, fault.prefix, fault.nth * nth)
-    status = story.live(fault=first, calls=3_000)
+    # As many as it takes: upkeep comes to its point by itself, late on a busy machine.
+    status = story.live(fault=first, calls=100_000)
     assert status == -signal.SIGKILL, f"never came to the point {point}: {story.error()}"
     # The second life meets the same point while it recovers or works on what the first one left.
     story.live(fault=fault, calls=100)
@@ -74,8 +75,9 @@ def test_every_promise_holds_when_all_checkpoints_are_deleted_after_each_kill(
     moments = random.Random(seed)
     first = story.directory / "journal" / "young-0000000001.seg"
     for life in range(8 * LIVES):
-        # Longer each time, so that a slow machine comes to reclaim something too.
-        story.live(kill_after_s=moments.uniform(0.05, (2 + life / LIVES) * KILL_WITHIN_S))
+        # Longer and longer, so that a slow machine comes to reclaim something too.
+        longest_s = (2 + (life / LIVES) ** 2) * KILL_WITHIN_S
+        story.live(kill_after_s=moments.uniform(0.05, longest_s))
         for path in (story.directory / "checkpoints").glob("*"):
             path.unlink()
         if life > LIVES // 2 and not first.exists():

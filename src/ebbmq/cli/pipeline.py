@@ -26,8 +26,13 @@ COMMANDS: Sequence[Command] = (run, stream, plan, apply, report, history, upkeep
 def pipeline() -> None:
     """Make decisions for a whole fleet from what its brokers wrote into a lake.
 
-    \b
     Brokers whose configuration names a lake ([feed], lake = "..") write it; see docs/pipeline.md.
+
+    \b
+    Examples:
+      ebbmq pipeline run --lake /var/lib/ebbmq/lake
+      ebbmq pipeline apply --lake /var/lib/ebbmq/lake --url http://127.0.0.1:8080
+      ebbmq pipeline history --lake /var/lib/ebbmq/lake
     """
 
 

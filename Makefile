@@ -71,7 +71,7 @@ dev: $(VENV)/dev.stamp $(VENV)/spark.stamp
 spark: $(VENV)/spark.stamp
 
 run: install
-	@$(BIN)/ebbmq serve --data data --http-port $(PORT) --example
+	@$(BIN)/ebbmq serve --data data --config deploy/example.toml --http-port $(PORT) --example
 
 lint: dev
 	$(BIN)/ruff check .
@@ -90,9 +90,9 @@ bench: dev
 	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json
 
 lock: dev
-	$(LOCK) --extra demo --extra server --extra client -o requirements/run.lock pyproject.toml requirements/build.in
-	$(LOCK) -c requirements/run.lock --extra demo --extra server --extra client --extra sql --extra grid \
-		--extra object --extra bpmn --extra bench --extra test --extra dev \
+	$(LOCK) --extra demo --extra server --extra client --extra feed -o requirements/run.lock pyproject.toml requirements/build.in
+	$(LOCK) -c requirements/run.lock --extra demo --extra server --extra client --extra feed --extra sql \
+		--extra grid --extra object --extra bpmn --extra bench --extra test --extra dev \
 		-o requirements/dev.lock pyproject.toml requirements/build.in
 	$(LOCK) -c requirements/dev.lock --extra spark -o requirements/spark.lock pyproject.toml
 

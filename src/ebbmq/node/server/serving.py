@@ -51,6 +51,8 @@ class Started(NamedTuple):
     urls: list[str]
     queues: list[str]
     has_users: bool
+    #: The lake that Spark looks at on a schedule, if it does.
+    lake: str | None
 
 
 class _Server(Server):
@@ -149,7 +151,8 @@ class Serving:
         urls = [addresses.url(context.config.http, each) for each in sockets]
         log.info("ready", addresses=urls)
         queues = [spec.name for spec in await context.broker.queues()]
-        self._announce(Started(urls, queues, has_users=context.access.has_users))
+        lake = context.config.feed.lake if context.config.pipeline.every_ms else None
+        self._announce(Started(urls, queues, context.access.has_users, lake))
         await self._stop.wait()
         log.info("draining")
         context.drain()

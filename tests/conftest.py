@@ -1,11 +1,18 @@
-"""Options that all tests share."""
+"""What all tests share: options, and signals as a terminal has them."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
+
+
+def pytest_configure() -> None:
+    # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

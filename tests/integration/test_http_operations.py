@@ -359,7 +359,7 @@ class TestOpenApi:
 def message_verbs() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for kind, name in (("queues", "{queue}"), ("topics", "{topic}")):
-        for verb in ("messages", "leases", "acks", "retries", "releases", "extensions"):
+        for verb in ("messages", "leases", "reads", "acks", "retries", "releases", "extensions"):
             for tail in ("", "/{name}"):
                 path = f"/v1/{kind}/{name}/{verb}{tail}"
                 found |= {(method, path) for method in methods_of(path)}

@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli.spark import require_spark, spark_options
 from ebbmq.cli.values import duration_ms, show_count, show_duration
-from ebbmq.errors import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,8 +74,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Where to write the best policy of each queue.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--memory", default="1g", show_default=True, help="Of Spark on this machine.")
+@spark_options
 @common_options
 @pass_session
 def simulate(session: Session, /, **options: Any) -> None:
@@ -94,7 +93,7 @@ def simulate(session: Session, /, **options: Any) -> None:
     """
     if sum(options[name] is not None for name in ("trace", "lake", "pattern")) != 1:
         raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
-    _require_spark()
+    require_spark("simulating")
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
     from ebbmq_spark.simulation.study import study  # noqa: PLC0415
 
@@ -119,23 +118,6 @@ def simulate(session: Session, /, **options: Any) -> None:
                 progress=watch if settings.has_driver and session.err.is_terminal else None,
             )
     _finish(session, studies, sweep, options)
-
-
-def _require_spark() -> None:
-    """See that the extra is installed.
-
-    Raises:
-        ClientError: it is not.
-    """
-    try:
-        import ebbmq_spark.simulation.study  # noqa: F401, PLC0415  # an optional dependency
-    except ModuleNotFoundError as error:
-        package = (error.name or "a package of it").partition(".")[0]
-        raise ClientError(
-            f"simulating runs on Spark, and {package} is not installed",
-            "pip install 'ebbmq[spark]'; Spark also needs Java 17 or newer",
-            code="spark_missing",
-        ) from error
 
 
 def _sweep(options: dict[str, Any]) -> Sweep:

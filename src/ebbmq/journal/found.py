@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from ebbmq.journal.record import Header
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
-    """A record that verified; its payload is a view of what was read at once, so do not keep it.
+class _Read(msgspec.Struct, frozen=True, gc=False):
+    """A record whose header verified; its payload is a view of what was read at once.
 
-    `end`, here and below, is where the log ends if nothing else is found.
+    So do not keep it. `end`, here and below, is where the log ends if nothing else is found.
     """
 
     header: Header
@@ -30,24 +30,15 @@ class Found(msgspec.Struct, frozen=True, gc=False):
         return self.header.end
 
 
-class Begun(msgspec.Struct, frozen=True, gc=False):
+class Found(_Read, frozen=True, gc=False):
+    """A record that verified as a whole."""
+
+
+class Begun(_Read, frozen=True, gc=False):
     """A record that was on the device once, of which only the beginning was asked for.
 
-    Its header verified; whether the beginning of its payload does is for the caller to say.
+    Whether the beginning of its payload verifies is for the caller to say.
     """
-
-    header: Header
-    payload: memoryview
-
-    @property
-    def position(self) -> int:
-        """Where the record starts."""
-        return self.header.position
-
-    @property
-    def end(self) -> int:
-        """Position after the record."""
-        return self.header.end
 
 
 class Damaged(msgspec.Struct, frozen=True, gc=False):

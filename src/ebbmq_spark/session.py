@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -88,6 +89,8 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     settings = settings or Settings()
     if settings.has_driver:
         require_java()
+    else:
+        _require_connect(settings.master)
     scratch = Path(tempfile.mkdtemp(prefix="ebbmq-spark-"))
     log = scratch / "spark.log"
     try:
@@ -102,6 +105,15 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _require_connect(master: str) -> None:
+    """See that Spark Connect can be spoken; PySpark itself would end the process without a word."""
+    if importlib.util.find_spec("grpc") is None:
+        raise SparkFailed(
+            f"Spark Connect is not installed, so {master} cannot be reached",
+            "pip install 'pyspark[connect]', or name a cluster by spark://HOST:PORT",
+        )
 
 
 def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -125,3 +127,35 @@ def test_copies_on_devices_outlive_the_time_in_which_their_partition_cannot_be_r
         assert broker.stats("ill")["partitions"][0]["state"] == "ok"
         assert stored(broker) == 50
         assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(bodies)
+
+
+def test_damage_that_is_accepted_leaves_the_partition_open_with_what_can_be_read(
+    damaged: tuple[Path, Path, int], clock: ManualClock
+) -> None:
+    data, _, _ = damaged
+    with Broker.open(data, clock=clock, accept_damage=True) as broker:
+        assert broker.stats("ill")["partitions"][0]["state"] == "ok"
+        assert any("cannot be read" in problem for problem in broker.engine.damage)
+        known = broker.lease("ill", 100)
+        (receipt,) = broker.publish("ill", [Message(b"after")])
+        lost = {f"1-{number:x}" for number in range(50)} - {lease.id for lease in known}
+        assert receipt.id not in lost
+    with Broker.open(data, clock=clock) as broker:
+        assert [p["state"] for p in broker.stats("ill")["partitions"]] == ["ok"]
+        assert [lease.body for lease in broker.lease("ill", 1)] == [b"after"]
+        assert len(broker.lease("well", 100)) == 50
+
+
+def doctor(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ebbmq.cli", "doctor", "--data", str(data), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_damage_is_accepted_by_doctor(damaged: tuple[Path, Path, int]) -> None:
+    data = damaged[0]
+    ran = doctor(data, "--accept-damage")
+    assert ran.returncode == 1
+    assert "the damage is accepted" in ran.stdout
+    with Broker.open(data) as broker:
+        assert [p["state"] for p in broker.stats("ill")["partitions"]] == ["ok"]
+    assert doctor(data).returncode == 0

@@ -15,6 +15,8 @@ from ebbmq.node.broker import Broker
 CLEAN: Final = 0
 DAMAGED: Final = 1
 UNUSABLE: Final = 2
+_CLOCK: Final = "the clock is accepted; removals by age go on"
+_DAMAGE: Final = "the damage is accepted; what can be read is served"
 
 
 @click.command(short_help="Check every record and body.")
@@ -23,14 +25,19 @@ UNUSABLE: Final = 2
     is_flag=True,
     help="Trust the wall clock after it jumped: removals by age go on.",
 )
+@click.option(
+    "--accept-damage",
+    is_flag=True,
+    help="Give up what cannot be read of faulty partitions, and serve the rest of them.",
+)
 @common_options
 @pass_session
 @click.pass_context
-def doctor(ctx: click.Context, session: Session, accept_clock: bool) -> None:
+def doctor(ctx: click.Context, session: Session, accept_clock: bool, accept_damage: bool) -> None:
     """Read every record and body of the data directory and compare it with its checksum.
 
-    Changes nothing (but see --accept-clock). The directory must not be open elsewhere.
-    Exit code: 0 clean, 1 damage found, 2 unusable.
+    Changes nothing (but see --accept-clock and --accept-damage). The directory must not be open
+    elsewhere. Exit code: 0 clean, 1 damage found, 2 unusable.
 
     \b
     Example:
@@ -41,15 +48,22 @@ def doctor(ctx: click.Context, session: Session, accept_clock: bool) -> None:
         ctx.exit(UNUSABLE)
     try:
         report = _examine(session)
-        if accept_clock and not report.unusable:
-            Broker.open(session.data, accept_clock=True).close()
+        accepted = [
+            said
+            for wanted, said in ((accept_clock, _CLOCK), (accept_damage, _DAMAGE))
+            if wanted and not report.unusable
+        ]
+        if accepted:
+            Broker.open(
+                session.data, accept_clock=accept_clock, accept_damage=accept_damage
+            ).close()
     except EbbError as error:
         _unusable(session, error.detail, error.action)
         ctx.exit(UNUSABLE)
     if session.as_json:
         session.show_json(report.to_dict())
     else:
-        _show(session, report, accept_clock=accept_clock)
+        _show(session, report, accepted)
     ctx.exit(UNUSABLE if report.unusable else CLEAN if report.clean else DAMAGED)
 
 
@@ -69,10 +83,10 @@ def _unusable(session: Session, detail: str, action: str) -> None:
     click.echo(f"hint: {action}", err=True)
 
 
-def _show(session: Session, report: node_doctor.Report, *, accept_clock: bool) -> None:
+def _show(session: Session, report: node_doctor.Report, accepted: list[str]) -> None:
     for problem in report.problems:
         session.say(f"- {problem}")
     verdict = "unusable" if report.unusable else "clean" if report.clean else "damaged"
     session.say(f"{session.data} is {verdict}: {show_count(report.messages, 'message')}")
-    if accept_clock and not report.unusable:
-        session.say("the clock is accepted; removals by age go on")
+    for said in accepted:
+        session.say(said)

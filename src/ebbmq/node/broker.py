@@ -56,7 +56,7 @@ class Broker(RuleVerbs, PlanVerbs):
         self.engine = engine
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913  # what a store may be opened with
         cls,
         data: str | Path,
         config: Config | dict[str, Any] | str | Path | None = None,
@@ -65,6 +65,7 @@ class Broker(RuleVerbs, PlanVerbs):
         disk: Disk | None = None,
         threaded: bool = True,
         accept_clock: bool = False,
+        accept_damage: bool = False,
     ) -> Broker:
         """Open a data directory, making it if need be.
 
@@ -75,6 +76,7 @@ class Broker(RuleVerbs, PlanVerbs):
             disk: where journal and checkpoints are kept instead of in the directory.
             threaded: False commits in the caller's thread, so that a run can be repeated.
             accept_clock: believe the calendar although it jumped since the store was last open.
+            accept_damage: serve what can be read of faulty partitions, and give up the rest.
 
         Raises:
             DirectoryInUse: another process has it open.
@@ -83,7 +85,13 @@ class Broker(RuleVerbs, PlanVerbs):
         """
         return cls(
             open_engine(
-                data, config, clock, disk=disk, threaded=threaded, accept_clock=accept_clock
+                data,
+                config,
+                clock,
+                disk=disk,
+                threaded=threaded,
+                accept_clock=accept_clock,
+                accept_damage=accept_damage,
             )
         )
 

@@ -14,21 +14,29 @@ from ebbmq.core.row import FREE, SHARED
 from ebbmq.core.values import distinct_values
 from ebbmq.node import declaring
 from ebbmq.node.keeping import restarting
+from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
     from ebbmq.core.index import Page
     from ebbmq.core.partition import Partition
+    from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.losses import Losses
 
 _FAULTY: Final = "a page of its checkpoint and records of its journal cannot be read"
 
 
-def derive(engine: Engine, losses: Losses, now_ms: int, *, was_closed: bool) -> None:
+def derive(
+    engine: Engine, losses: Losses, now_ms: int, *, was_closed: bool, accept_damage: bool
+) -> None:
     """Derive order, wheels, counts and shares; the engine's time is known."""
     for pid in losses.faulty():
-        engine.catalog.shards[pid].faulty = _FAULTY
+        shard = engine.catalog.shards[pid]
+        if accept_damage:
+            _serve_what_is_left(shard)
+        else:
+            shard.faulty = _FAULTY
     _drop_without_segment(engine, losses)
     _drop_without_body(engine, losses)
     restarting.mark_rows(engine)
@@ -50,6 +58,15 @@ def derive(engine: Engine, losses: Losses, now_ms: int, *, was_closed: bool) -> 
         queue = engine.catalog.queues.get(name)
         if queue is not None:
             declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+
+
+def _serve_what_is_left(shard: Shard) -> None:
+    """Give up what cannot be read of a partition; its numbers are not given out again."""
+    partition = shard.partition
+    partition.index.next_seq += limits.LOST_NUMBERS_MAX
+    log.warning(
+        "damage_accepted", queue=shard.queue.spec.name, partition=f"{partition.pid:x}", why=_FAULTY
+    )
 
 
 def _drop_without_body(engine: Engine, losses: Losses) -> None:

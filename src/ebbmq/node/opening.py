@@ -33,7 +33,7 @@ _CLOCK_EVERY_MS: Final = 10_000
 _RETRY_FAULTY_MS: Final = 30_000
 
 
-def open_engine(
+def open_engine(  # noqa: PLR0913  # what a store may be opened with
     path: str | Path,
     config: Config | dict[str, Any] | str | Path | None = None,
     clock: Clock | None = None,
@@ -41,6 +41,7 @@ def open_engine(
     disk: Disk | None = None,
     threaded: bool = True,
     accept_clock: bool = False,
+    accept_damage: bool = False,
 ) -> Engine:
     """Take a data directory, put back what it holds, and let time pass.
 
@@ -60,7 +61,7 @@ def open_engine(
         engine.journal = recovery.run(threaded=threaded)
         _set_time(engine, recovery, accept=accept_clock)
         engine.catalog.epoch += 1
-        recovery.finish(engine.now_ms())
+        recovery.finish(engine.now_ms(), accept_damage=accept_damage)
         engine.rules.start(engine.clock.wall_ms())
         engine.feed = _open_feed(engine)
         for shard in engine.catalog.shards.values():

@@ -130,7 +130,8 @@ def usable(queue: Queue, shard: Shard) -> Shard:
         raise StorageFailed(
             f"partition {shard.partition.pid:x} of queue {queue.spec.name!r} is faulty: "
             f"{shard.faulty}",
-            "run `ebbmq doctor` on the data directory; the other partitions go on",
+            "run `ebbmq doctor` on the data directory, `--accept-damage` to go on without what "
+            "cannot be read; the other partitions go on",
             code="partition_faulty",
         )
     return shard

@@ -453,9 +453,15 @@ class Recovery:
                 self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
         self._restorer(pid).published(first, block, position)
 
-    def finish(self, now_ms: int) -> None:
+    def finish(self, now_ms: int, *, accept_damage: bool) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
-        derive(self._engine, self._losses, now_ms, was_closed=self._was_closed)
+        derive(
+            self._engine,
+            self._losses,
+            now_ms,
+            was_closed=self._was_closed,
+            accept_damage=accept_damage,
+        )
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

@@ -60,3 +60,42 @@ def _told(broker: Broker) -> dict[str, object]:
     stats = broker.stats("q")
     told = {name: stats[name] for name in ("depth", "by_importance", "bytes")}
     return {**told, "next": [message.id for message in broker.peek("q", 3_000)]}
+
+
+def test_a_named_lease_is_found_under_its_name_after_a_checkpoint_and_a_restart(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=500_000))
+        broker.publish("q", [Message(b"%d" % number) for number in range(30)])
+        early = broker.lease("q", count=10, name="early")
+        broker.ack("q", [lease.token for lease in broker.lease("q", count=10, name="over")])
+        broker.engine.checkpoint()
+        late = broker.lease("q", count=10, name="late")
+        broker.ack("q", [early[3].token])
+    with Broker.open(tmp_path, clock=clock) as broker:
+        held = early[:3] + early[4:]
+        assert [lease.token for lease in broker.lease("q", name="early")] == [
+            lease.token for lease in held
+        ]
+        assert broker.lease("q", count=10, name="late") == late
+        assert broker.lease("q", count=10, name="over") == []
+
+
+def test_a_name_given_after_a_checkpoint_is_whole_after_a_crash(
+    tmp_path: Path,
+) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    clock = ManualClock()
+    with Broker.open(directory, clock=clock) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=500_000))
+        broker.publish("q", [Message(b"x")] * 9_000)
+        broker.lease("q", count=4_000)
+        before = broker.engine.checkpoint_position
+        broker.engine.checkpoint()
+        assert broker.engine.checkpoint_position > before
+        named = broker.lease("q", count=3_000, name="across two pages")
+        shutil.copytree(directory, copy)
+    with Broker.open(copy, clock=clock) as broker:
+        assert broker.lease("q", count=3_000, name="across two pages") == named

@@ -12,6 +12,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
+from ebbmq.core import names
 from ebbmq.core import row as rows
 from ebbmq.core.block import (
     ALL,
@@ -48,8 +49,6 @@ _pack_grant: Final = fact.GRANT_ONE.pack
 #: Below this many rows of a page, one by one is faster.
 MANY: Final = 16
 _NO_ROW: Final = bytes(ROW.size)
-#: Names of leases that are over and not yet forgotten, at least.
-_NAMES_SPARED: Final = 64
 #: Where the fields that are asked for stand: in the row, and in which bits of which word.
 _FIELDS: Final = {
     "importance": (2, KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT),
@@ -368,26 +367,9 @@ def _note_grants(partition: Partition, grants: Grants, now_ms: int, name: str) -
             Happened(TOLD_LEASED, partition.pid, now_ms, count, seqs, before, seqs[0], name=name)
         )
     if name:
-        if len(partition.names) >= 2 * partition.names_in_use + _NAMES_SPARED:
-            _forget_names(partition)
-        partition.names[name] = [
-            (seq, generation + 1)
-            for seq, generation in zip(seqs, grants.column("generation"), strict=True)
-        ]
-
-
-def _forget_names(partition: Partition) -> None:
-    """Drop names of which no lease is held; seldom enough to cost nothing a name."""
-    index = partition.index
-    partition.names = {
-        name: held
-        for name, held in partition.names.items()
-        if any(
-            (row := index.read(seq)) is not None and row[0] == LEASED and row[13] == generation
-            for seq, generation in held
-        )
-    }
-    partition.names_in_use = len(partition.names)
+        generations = grants.column("generation")
+        held = [(seq, before + 1) for seq, before in zip(seqs, generations, strict=True)]
+        names.note(partition, name, held)
 
 
 def _runs(grants: Grants) -> bytes:

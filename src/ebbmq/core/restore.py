@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.core.index import Page
+    from ebbmq.core.names import Names
     from ebbmq.core.partition import Partition
 
 _LOW48: Final = np.uint64(LOW48)
@@ -36,6 +37,8 @@ class Restorer:
         self._as_of: dict[int, int] = {}
         #: The pages they are in; in all others, rows can be taken many at a time.
         self._moved: set[int] = set()
+        #: Names of leases granted before this position are known.
+        self._named_until = 0
 
     def settle(self) -> None:
         """Count the rows of every page: while facts are applied nobody needs to know."""
@@ -46,6 +49,11 @@ class Restorer:
         """Put back a checkpointed page."""
         self._index.load_page(number, image, position)
         self._index.next_seq = max(self._index.next_seq, (number << PAGE_BITS) + 1)
+
+    def named(self, names: Names, position: int) -> None:
+        """Put back the names of leases, as they were at a position."""
+        self._partition.names = names
+        self._named_until = position
 
     def relocated(
         self, seqs: list[int], row_block: memoryview, as_of: int, checkpoint: int
@@ -131,7 +139,7 @@ class Restorer:
                 if page is not None and page.position <= position:
                     self._lease_rows(page, seq, take, generation, grant, position)
                 done += take
-            if grant.name:
+            if grant.name and position >= self._named_until:
                 named += [
                     (seq, generation)
                     for seq in range(first, first + count)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core import held
+from ebbmq.core import held, names
 from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
 from ebbmq.node.advising import pinning
-from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, PAGE
+from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE
 from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ class Checkpointer:
                     extras.append((DEDUP, pid, partition.dedup.entries()))
                 if partition.histories:
                     extras.append((HISTORIES, pid, partition.histories.pack()))
+                named = names.in_use(partition) if partition.names else {}
+                if named:
+                    extras.append((NAMES, pid, names.pack(named)))
             told = engine.catalog.declared([s.number for s in engine.journal.segments()])
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()

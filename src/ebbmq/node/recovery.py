@@ -18,6 +18,7 @@ from ebbmq.core import envelope, held
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.block import DUE, ENQUEUED, as_words
+from ebbmq.core.names import unpack as unpack_names
 from ebbmq.core.restore import Restorer
 from ebbmq.core.row import HIGH, LOW48, ROW
 from ebbmq.errors import DamagedRecord
@@ -47,6 +48,7 @@ PAGE: Final = 1
 DEDUP: Final = 2
 HISTORIES: Final = 4
 COPIES: Final = 5
+NAMES: Final = 6
 _PAGE: Final = 4_096
 
 
@@ -166,6 +168,8 @@ class Recovery:
             shard.partition.dedup.restore(payload)
         elif blob.kind == HISTORIES:
             shard.partition.histories.restore(payload)
+        elif blob.kind == NAMES:
+            self._restorer(blob.pid).named(unpack_names(payload), blob.position)
         elif blob.kind == COPIES:
             self._copies(payload[0], blob.pid, payload[1:])
         return True

@@ -1,8 +1,7 @@
 """Leases read again: by the name they were asked for under, or by their tokens.
 
-Both find the leases that are held, as they were granted, and grant nothing. A token outlives a
-restart of the node as its lease does. A name lasts until a checkpoint is taken and the node
-restarted: it is for answers that were lost on the way.
+Both find the leases that are held, as they were granted, and grant nothing. A name and a token
+outlive a restart of the node as the lease does.
 """
 
 from __future__ import annotations

@@ -77,4 +77,5 @@ def test_every_kind_of_blob_is_listed_under_its_number() -> None:
         "dedup": recovery.DEDUP,
         "histories": recovery.HISTORIES,
         "copies": recovery.COPIES,
+        "names": recovery.NAMES,
     }

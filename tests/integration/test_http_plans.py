@@ -7,10 +7,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import jsonschema_rs
 import pytest
 
 from ebbmq import AsyncClient, Client, InvalidSpec, Message, QueueSpec, UnknownRun
 from ebbmq.feed.plans import PlanRow
+from ebbmq.node.server.openapi import document
+from ebbmq.wire.http import codec
 from tests.advice import plan_row, until_usable, write_plan
 from tests.served import Served
 from tests.serving import wait_until
@@ -111,3 +114,42 @@ def test_what_became_of_rows_is_counted(served: Served) -> None:
     assert 'ebbmq_plan_rows_total{table="plans",outcome="applied"} 1' in told
     assert 'ebbmq_plan_rows_total{table="plans",outcome="gone"} 1' in told
     assert "ebbmq_plan_pinned_messages 1" in told
+
+
+def described() -> Any:
+    """Whether an answer is what the document says of a message, with no field it does not name."""
+    components = json.loads(codec.encode(document()))["components"]
+    for kind in components["schemas"].values():
+        if "properties" in kind:
+            kind["additionalProperties"] = False
+    return jsonschema_rs.validator_for(
+        {"$ref": "#/components/schemas/MessageView", "components": components}
+    )
+
+
+def test_what_is_told_of_a_message_is_what_the_document_says(served: Served) -> None:
+    form = described()
+    kept, purged, acked = published(served, 3)
+    (bare,) = (each.id for each in served.broker.publish("q", [Message(b"never planned for")]))
+    with Client(url(served)) as client:
+        seen = {"new": client.why(kept), "of no plan": client.why(bare)}
+        leases = client.lease("mine", 3)
+        client.ack("mine", [lease.token for lease in leases if lease.id == acked])
+        client.release("mine", [lease.token for lease in leases if lease.id != acked])
+        rows = [PlanRow(**row(each, generation=1)) for each in (kept, purged)]
+        assert client.apply_plan_rows("r1", rows).applied == 2
+        seen["held to a plan"] = client.why(kept)
+        wait_until(lambda: client.why(kept)["copies"] == ["cold"], "the message moves")
+        seen["moved"] = client.why(kept)
+        client.purge("mine")
+        seen |= {"purged": client.why(purged), "acked": client.why(acked)}
+        seen["unknown"] = client.why("1-ffff")
+    for told in seen.values():
+        form.validate(told)
+    assert seen["moved"]["pinned"]["run"] == "r1"
+    assert {each["event"] for each in seen["moved"]["decisions"]} >= {"pinned", "asked"}
+    assert [seen[each]["state"] for each in ("purged", "acked", "unknown")] == [
+        "removed", "gone", "unknown",
+    ]  # fmt: skip
+    assert not form.is_valid({**seen["moved"], "more": 1})
+    assert not form.is_valid({**seen["moved"], "pinned": {"run": "r1"}})

@@ -62,8 +62,38 @@ class ReadLeaseQuery(msgspec.Struct, rename={"first": "from", "last": "to"}):
     last: _Number | None = None
 
 
+class DecisionView(msgspec.Struct):
+    """Something that was decided about the copies of a message, or happened to them."""
+
+    at_ms: int
+    event: str
+    device: str
+    reason: str
+
+
+class PinnedView(msgspec.Struct):
+    """The plan of the pipeline that a message is held to."""
+
+    run: str
+    action: str
+    target: int
+    tier: str | None
+    decided_at_ms: int
+    until_ms: int
+
+
+class MovingView(msgspec.Struct, rename={"to_devices": "to", "from_devices": "from"}):
+    """Devices that are yet to have a copy, and those that are yet to forget theirs."""
+
+    to_devices: list[str]
+    from_devices: list[str]
+
+
 class MessageView(msgspec.Struct, omit_defaults=True):
-    """Where a message is, or why it left; which fields there are depends on `state`."""
+    """Where a message is, or why it left; which fields there are depends on `state`.
+
+    Those from `access_count` on are there where the broker has devices.
+    """
 
     id: str
     queue: str | None
@@ -81,6 +111,20 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     segment: int | None = None
     damaged: bool | None = None
     moved_to: str | None = None
+    access_count: int | None = None
+    access_rate: float | None = None
+    decay_score: float | None = None
+    tier: str | None = None
+    #: Devices that have a copy.
+    copies: list[str] | None = None
+    copies_acked: int | None = None
+    replica_target: int | None = None
+    removals_acked: int | None = None
+    #: Of a message that left: devices that are yet to forget it.
+    removals_waiting: list[str] | None = None
+    decisions: list[DecisionView] | None = None
+    pinned: PinnedView | None = None
+    moving: MovingView | None = None
 
 
 _QUEUE: Final = "/v1/queues/{queue}"

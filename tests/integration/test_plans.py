@@ -6,9 +6,10 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun
+from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun, limits
 from ebbmq.core.copies import LOG, Holding, name_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS, PlanRow
@@ -273,6 +274,15 @@ def _run_out(scene: Scene, message_id: str) -> dict[str, Any]:
     return row
 
 
+def _faded(scene: Scene, message_id: str) -> dict[str, Any]:
+    """Faded while it was leased: it is about to be removed, but was not looked at yet."""
+    scene.broker.declare(msgspec.structs.replace(SPEC, on_faded="remove"))
+    (lease,) = scene.broker.lease("q", 1, lease_timeout_ms=10 * DAY_MS)
+    scene.clock.advance(6 * DAY_MS)
+    scene.broker.release("q", [lease.token])
+    return scene.row(message_id, generation=1, policy_version=2)
+
+
 OUTDATED: dict[str, Callable[[Scene, str], dict[str, Any]]] = {
     "gone": _acked,
     "not_ready": _leased,
@@ -289,6 +299,7 @@ OUTDATED: dict[str, Callable[[Scene, str], dict[str, Any]]] = {
     "invalid": lambda scene, one: scene.row(one, action="burn"),
     "invalid without copies": lambda scene, one: scene.row(one, target=0),
     "invalid id": lambda scene, one: scene.row("../" + one),
+    "faded": _faded,
 }
 
 
@@ -300,6 +311,45 @@ def test_a_row_that_does_not_fit_is_refused_by_reason(scene: Scene, case: str) -
     assert scene.pinned() == 0
     held = scene.holding(one)
     assert "cold" not in held.copies | held.pending
+
+
+def test_a_message_that_faded_leaves_whatever_was_planned_for_it(scene: Scene) -> None:
+    (one,) = scene.publish()
+    assert scene.apply(_faded(scene, one)).refused == {"faded": 1}
+    scene.clock.advance(1_000)
+    assert (scene.broker.why(one)["state"], scene.broker.why(one)["reason"]) == ("removed", "faded")
+
+
+def test_no_more_messages_than_can_be_are_held_to_plans(scene: Scene) -> None:
+    first, second, third, _ = ids = scene.publish(4)
+    assert scene.apply(scene.row(first), run="before").applied == 1
+    scene.until_on(first, "cold")
+    # Room for one more: the others are pins of a partition that nobody asks about.
+    base, pins = name_of(99, 0), scene.broker.engine.pins
+    others = range(base, base + limits.PINS_MAX - 2)
+    parts = [others[at : at + 65_536] for at in range(0, len(others), 65_536)]
+    advice = pins.of(name_of(*parse_id(first)))
+    with scene.broker.engine.lock:
+        for part in parts:
+            pins.pin(part, advice)
+    try:
+        now_ms = START_MS + 10
+        worth = dict(zip(ids, (1.0, 2.0, 4.0, 3.0), strict=True))
+        told = scene.apply(
+            *(scene.row(each, decided_at_ms=now_ms, value=worth[each]) for each in ids), run="r2"
+        )
+        assert (told.rows, told.applied, told.refused) == (4, 2, {"too_many_pins": 2})
+        assert scene.pinned() == limits.PINS_MAX
+        assert [scene.broker.why(each).get("pinned", {}).get("run") for each in ids] == [
+            "r2", None, "r2", None,
+        ]  # fmt: skip
+        scene.until_on(third, "cold")
+        held = scene.holding(second)
+        assert (held.copies, held.pending) == ({LOG}, frozenset())
+    finally:
+        with scene.broker.engine.lock:
+            for part in parts:
+                pins.forget(part)
 
 
 def test_fewer_copies_than_the_publisher_asked_for_are_refused(scene: Scene) -> None:

@@ -143,9 +143,7 @@ class Applying:
         if view is None or not _has_tier(group.advice.pin.tier, shard, view):
             self.counts["unknown_tier"] += len(seqs)
             return
-        if len(engine.pins) + len(seqs) > limits.PINS_MAX:
-            self.counts["too_many_pins"] += len(seqs)
-            return
+        seqs = self._pinnable(shard, group, seqs)
         now_ms = engine.now_ms()
         looked = Looking(engine, shard, view, fetched).at(seqs, now_ms)
         # Its headers are on a device that is away: where it should be cannot be said.
@@ -158,6 +156,19 @@ class Applying:
                 self.counts[why] += len(alike.seqs)
             else:
                 self._do(alike, wanted, group)
+
+    def _pinnable(self, shard: Shard, group: _Group, seqs: list[int]) -> list[int]:
+        """Those that can be held to a plan: who is held to one already, then the most valuable."""
+        pins = self._engine.pins
+        if len(pins) + len(seqs) <= limits.PINS_MAX:
+            return seqs
+        base = name_of(shard.partition.pid, 0)
+        known = pins.of_many([base | seq for seq in seqs])
+        more = [seq for seq, advice in zip(seqs, known, strict=True) if advice is None]
+        more.sort(key=lambda seq: -group.values[seq])
+        refused = set(more[max(0, limits.PINS_MAX - len(pins)) :])
+        self.counts["too_many_pins"] += len(refused)
+        return [seq for seq in seqs if seq not in refused]
 
     def _do(self, alike: Alike, wanted: Wanted, group: _Group) -> None:
         """Ask for copies as far as there is room for them, and hold their messages to it."""

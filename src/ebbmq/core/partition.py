@@ -222,6 +222,10 @@ class Partition:
         self.spec = spec
         #: Whether `grants.lease_one` will do.
         self.is_leased_simply = not (spec.fair_share or spec.score_access_bonus)
+        #: Whether `arrival.publish_one` will do: nobody is refused, and nothing has to go for it.
+        self.is_published_simply = spec.page_to_disk and not (
+            spec.max_messages or spec.max_bytes or spec.privileged
+        )
         self.classes = Classes(spec.band_width)
         self.order: Order = (
             BandedOrder(self.index, self.classes, spec.failure_penalty)

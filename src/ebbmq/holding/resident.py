@@ -180,6 +180,18 @@ class Resident:
         self.bytes += cost
         self._node.bytes += cost
 
+    def admit_one(self, seq: int, importance: int, payload: bytes) -> None:
+        """`admit_many` for one body."""
+        cost = len(payload) + _OVERHEAD
+        if self.page_to_disk and (
+            self._behind or self.bytes + cost > self.bytes_max or not self._node.fits(cost)
+        ):
+            self._admit_some(range(seq, seq + 1), (importance,), (payload,))
+            return
+        self._bands[importance][seq] = payload
+        self.bytes += cost
+        self._node.bytes += cost
+
     def admit(self, seq: int, importance: int, payload: bytes) -> bool:
         """Keep a body read ahead; False means there is no room for it nor for what follows it.
 

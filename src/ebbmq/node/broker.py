@@ -180,6 +180,10 @@ class Broker(RuleVerbs, PlanVerbs):
                 same message ids to be sure.
             StorageFailed: the journal has failed; open the broker again.
         """
+        if confirm in {"written", "memory"}:
+            receipts = single.publish(self.engine, queue, messages, confirm)
+            if receipts is not None:
+                return receipts
         checked = intake.as_messages(messages)
         level = intake.level_of(confirm, checked)
         batch = intake.pack(checked, qos=level)

@@ -104,7 +104,7 @@ class Engine:
         self.shared_bytes: dict[int, int] = {}
         self.catalog_position = 0
         self.closed: str | None = None
-        #: Queues of which `single` leases and acks; forgotten when anything about them changes.
+        #: Queues that `single` knows; forgotten when anything about them changes.
         self.simple: dict[str, Shard] = {}
         #: Partitions with batches that wait for their level.
         self.holding: set[Shard] = set()

@@ -1,6 +1,7 @@
-"""One message leased or acked by a call of its own: what a batch needs is left out.
+"""One message published, leased or acked by a call of its own: what a batch needs is left out.
 
-The outcome is that of `leasing` and `settling`, which take over wherever there is more to it.
+The outcome is that of `publishing`, `leasing` and `settling`, which take over wherever there is
+more to it.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.facts import ACK, ACK_RUN, GRANT
+from ebbmq.core.arrival import HEAD_BYTES, publish_one
+from ebbmq.core.envelope import is_plain
+from ebbmq.core.facts import ACK, ACK_RUN, GRANT, PUBLISH
 from ebbmq.core.grants import Grants, lease_one
 from ebbmq.core.leases import TOKEN, ack_one
+from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
 from ebbmq.node.outflow import TOKEN_CHARS, lease_of
 
@@ -21,9 +25,56 @@ if TYPE_CHECKING:
 
 #: How often it is looked whether bodies are to be read ahead: each time so many were in RAM.
 _AHEAD_MASK: Final = 31
+#: Larger ones are worth the way of a batch, which does not copy them.
+_BODY_BYTES_MAX: Final = 16 * 1024
+#: Header and padding of a journal record, and more.
+_RECORD_OVERHEAD_BYTES: Final = 64
 _unpack_token: Final = TOKEN.unpack
 _pack_ack: Final = ACK_RUN.pack
 _from_hex: Final = bytes.fromhex
+
+
+def publish(engine: Engine, name: str, messages: object, level: str) -> list[Receipt] | None:
+    """Publish one message at level memory or written; None: ask `publishing`."""
+    if type(messages) is list and len(messages) == 1:
+        messages = messages[0]
+    if type(messages) is not Message or messages.delay_ms or not is_plain(messages):
+        return None
+    body = messages.body
+    size = len(body)
+    if size > _BODY_BYTES_MAX:
+        return None
+    lock = engine.lock
+    lock.acquire()
+    try:
+        shard = engine.simple.get(name) or _simple(engine, name)
+        if shard is None:
+            return None
+        partition = shard.partition
+        journal, pid = engine.journal, partition.pid
+        if partition.held or not partition.is_published_simply or journal.failed is not None:
+            return None
+        engine.admit(HEAD_BYTES + size + _RECORD_OVERHEAD_BYTES)
+        segment, offset = journal.place(HEAD_BYTES + size)
+        now_ms = engine.time_base_ms + engine.clock.elapsed_ms()
+        told = publish_one(partition, messages, segment, offset + HEAD_BYTES, now_ms)
+        seq, importance, payload = told
+        if level == "written":
+            journal.append_written(PUBLISH, pid, 1, seq, payload)
+        else:
+            journal.append(PUBLISH, pid, 1, seq, (payload,))
+        engine.facts_since_checkpoint += 1
+        engine.live += 1
+        engine.note_range(segment, pid, seq, 1)
+        if engine.holding:
+            engine.open_written()
+        resident = shard.resident
+        if resident.bytes_max:
+            resident.admit_one(seq, importance, body)
+        engine.announce(shard.queue, 1)
+        return [Receipt(partition.spelling % seq)]
+    finally:
+        lock.release()
 
 
 def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | None:

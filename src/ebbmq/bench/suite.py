@@ -16,6 +16,7 @@ import msgspec
 
 from ebbmq.bench.row import Row
 from ebbmq.bench.run import Run, calibrate_us
+from ebbmq.errors import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,32 +75,45 @@ def ask(
 
 
 def _listen(child: subprocess.Popen[bytes], tell: Callable[[str, int, int], None]) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     try:
         for line in child.stdout or ():
-            said = msgspec.json.decode(line)
-            if "row" in said:
-                rows.append(msgspec.convert(said["row"], Row))
-            else:
-                tell(*said["progress"])
+            _hear(msgspec.json.decode(line), rows, tell)
     except BaseException:
         child.kill()
         raise
     return rows
 
 
+def _hear(said: dict[str, Any], rows: list[Row], tell: Callable[[str, int, int], None]) -> None:
+    if "row" in said:
+        rows.append(msgspec.convert(said["row"], Row))
+    elif "lacks" in said:
+        raise UnansweredError(said["lacks"])
+    else:
+        tell(*said["progress"])
+
+
 def answer(
     question: str, directory: Path, *, quick: bool, say: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Answer one question in this process, calibrated before and after."""
-    module = importlib.import_module(f"ebbmq.bench.questions.{question}")
+    """Answer one question in this process, calibrated before and after; or say what it lacks."""
     run = Run(
         directory,
         quick=quick,
         tell=lambda label, done, total: say({"progress": (label, done, total)}),
     )
     before = calibrate_us()
-    rows: list[Row] = module.measure(run)
+    try:
+        module = importlib.import_module(f"ebbmq.bench.questions.{question}")
+        rows: list[Row] = module.measure(run)
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        say({"lacks": f"{question} needs {package}: pip install 'ebbmq[bench,spark]'"})
+        return
+    except ClientError as error:
+        say({"lacks": f"{error.detail}; {error.action}"})
+        return
     calibration_us = (before + calibrate_us()) / 2
     for row in rows:
         say({"row": row.with_multiple_of(calibration_us)})

@@ -29,10 +29,12 @@ _ROOM: Final = 1 << 40
 
 def measure(run: Run) -> list[Row]:
     """The bare job and a run of upkeep, in turns; then the device takes what was made."""
-    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
+    from ebbmq_spark.java import require_java  # noqa: PLC0415  # an extra
+    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
     from ebbmq_spark.upkeep.job import Asked, upkeep  # noqa: PLC0415
     from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415
 
+    require_java()
     count = run.scale(600_000, 3_000)
     directory = run.fresh("archive")
     _fill(run, directory, count, run.scale(PACK_MESSAGES, 1_000))

@@ -30,6 +30,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
+from ebbmq.core import kinds
 from ebbmq.core import row as rows
 from ebbmq.core.accesses import Accesses
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
@@ -66,6 +67,9 @@ from ebbmq.policy.adapt import AdaptiveDecay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from ebbmq.core.happened import Tell
     from ebbmq.core.index import Page
     from ebbmq.model import Level, Message, QueueSpec
@@ -94,6 +98,8 @@ class Batch(NamedTuple):
     client: str | None = None
     #: The confirm level asked for.
     qos: Level = "written"
+    #: Of few kinds: which of `messages` each is; the lists have one entry for each all the same.
+    which: npt.NDArray[np.intp] | None = None
 
 
 class Profile(NamedTuple):
@@ -316,13 +322,18 @@ class Partition:
         `open_runs`. Rows are packed straight into their page and copied from there to the journal.
         All of them get `flags`: SHARED, PRIVILEGED.
         """
-        count = len(batch.messages)
+        count = len(batch.payloads)
         first = self.index.next_seq
         runs = _Runs(self, first, now_ms)
-        blocks = self._pack_rows(batch, runs, segment, offset, flags)
+        if batch.which is None:
+            block = b"".join(self._pack_rows(batch, runs, segment, offset, flags))
+        else:
+            words = kinds.rows_of(batch, runs, batch.which, self.next_place, flags)
+            kinds.add_bodies(words, batch, segment, offset)
+            kinds.put(self.index, first, words)
+            block = words.tobytes()
         self.index.next_seq = first + count
         self.next_place += count
-        block = b"".join(blocks)
         self.facts.append(fact.publish(self.pid, first, count, block, batch.payloads))
         if self.tell is not None:
             self.tell(Happened(PUBLISHED, self.pid, now_ms, count, None, block, first))

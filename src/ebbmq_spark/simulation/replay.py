@@ -18,32 +18,29 @@ leases do not expire; a message that fails by the trace is retried when the work
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from typing_extensions import override
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import grants, leases, lifecycle
-from ebbmq.core.classes import NEVER
 from ebbmq.core.partition import Batch, Partition
 from ebbmq.core.row import DYING, READY
-from ebbmq.core.wheel import Wheel
-from ebbmq.model import Message, Reason
-from ebbmq_spark.simulation.traffic import NONE
+from ebbmq.model import Reason
+from ebbmq_spark.simulation.arrivals import arrivals_of
+from ebbmq_spark.simulation.ends import WAITING, DueWheel, Ends
+from ebbmq_spark.simulation.hands import Hands, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from ebbmq.model import QueueSpec
     from ebbmq_spark.simulation.traffic import Traffic
 
-WAITING: Final = 0
+__all__ = ["ACKED", "DEAD_LETTERED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
+
 ACKED: Final = 100
 DEAD_LETTERED: Final = 101
 REJECTED: Final = 102
@@ -54,6 +51,8 @@ _EPOCH: Final = 1
 _NONCE: Final = 1
 _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
+#: Fewer messages are packed one by one.
+_TOGETHER_MIN: Final = 16
 _BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION), DEAD_LETTERED)
 
 
@@ -65,10 +64,6 @@ class Fates(NamedTuple):
     left_ms: npt.NDArray[np.float64]
 
 
-#: A message that a consumer works on: when he is done, its row, and the generation of its lease.
-_Run = tuple[float, int, int]
-
-
 def replay(traffic: Traffic, spec: QueueSpec, resolution_ms: int) -> Fates:
     """Run the traffic through a queue of this policy until every message has its fate."""
     return _Replay(traffic, spec, resolution_ms).run()
@@ -78,37 +73,37 @@ class _Replay:
     """The state of one replay."""
 
     def __init__(self, traffic: Traffic, spec: QueueSpec, resolution_ms: int) -> None:
+        count = len(traffic)
+        start_ms = int(traffic.at_ms[0]) if count else 0
         self.traffic = traffic
         self.resolution_ms = resolution_ms
         # Consumers extend their leases, so none expires: it may as well last for ever.
         spec = msgspec.structs.replace(spec, lease_timeout_ms=limits.DURATION_MS_MAX, partitions=1)
-        self.partition = Partition(_PID, spec, _EPOCH)
-        if len(traffic) and traffic.delay_ms.max() < limits.DURATION_MS_MAX // 2:
-            self.partition.due_wheel = _DueWheel(int(traffic.at_ms[0]) + limits.DURATION_MS_MAX)
         self.spec = spec
+        self.partition = Partition(_PID, spec, _EPOCH)
+        if count and traffic.delay_ms.max() < limits.DURATION_MS_MAX // 2:
+            self.partition.due_wheel = DueWheel(start_ms + limits.DURATION_MS_MAX)
         self.first = self.partition.index.next_seq
-        #: Messages of the traffic in the order they come in, and which of them each row is.
-        self.incoming = self._incoming()
-        self.number: list[int] = []
-        self.kinds, self.kind_of = _kinds(traffic)
-        self.messages = _messages(self.kinds, self.kind_of[self.incoming])
-        self.bodies = _bodies(traffic, self.incoming) if spec.max_bytes else [b""] * len(traffic)
-        self.ready_from = (traffic.at_ms + np.maximum(traffic.delay_ms, 0)).tolist()
-        self.service_ms = traffic.service_ms.tolist()
-        self.service_mean_ms = max(float(traffic.service_ms.mean()), 1e-3) if len(traffic) else 1.0
-        self.failures = traffic.failures.tolist() if (traffic.failures > 0).any() else None
-        count = len(traffic)
+        bounded = bool(spec.max_messages or spec.max_bytes)
+        # Not by kind where a slice is the smallest there is, or the last ones may be rejected.
+        as_they_came = resolution_ms == 1 or (bounded and spec.overflow == "reject")
+        self.arrivals = arrivals_of(traffic, None if as_they_came else resolution_ms)
+        self.sizes = traffic.bytes[self.arrivals.numbers].tolist() if spec.max_bytes else None
+        self.bodies: dict[int, bytes] = {}
+        #: Which message of the traffic each row is.
+        self.number = np.empty(count, dtype=np.int64)
+        self.rows = 0
+        self.published = 0
+        self.service_mean_ms = max(float(traffic.service_ms.mean()), 1e-3) if count else 1.0
+        self.may_fail = bool((traffic.failures > 0).any())
         self.outcome = np.zeros(count, dtype=np.int16)
         self.started_ms = np.full(count, np.nan)
         self.left_ms = np.full(count, np.nan)
-        start_ms = float(traffic.at_ms[0]) if count else 0.0
-        self.free = [start_ms] * traffic.consumers
-        self.running: list[_Run] = []
-        self.published = 0
-        bounded = spec.max_messages or spec.max_bytes
-        self.ends: _Ends | None = None
+        self.hands = Hands(traffic.consumers, float(start_ms))
+        self.ends: Ends | None = None
         if resolution_ms > 1 and not bounded and spec.adapt is None:
-            self.ends = self.partition.end_wheel = _Ends(self)
+            self.ends = Ends(self.partition, traffic, self.arrivals, resolution_ms)
+            self.partition.end_wheel = self.ends
 
     def run(self) -> Fates:
         """Go from slice to slice until nothing is left to happen."""
@@ -120,39 +115,30 @@ class _Replay:
                 break
             now_ms = max(later_ms, now_ms + self.resolution_ms)
         if self.ends is not None:
-            self.ends.date()
+            self._date(self.ends)
         return Fates(self.outcome, self.started_ms, self.left_ms)
 
-    def _incoming(self) -> list[int]:
-        """Messages in the order they come in: those of a slice by kind, which is much cheaper.
-
-        Not where a slice is the smallest there is, or where the last ones may be rejected.
-        """
-        bounded = self.spec.max_messages or self.spec.max_bytes
-        if self.resolution_ms == 1 or (bounded and self.spec.overflow == "reject"):
-            return list(range(len(self.traffic)))
-        traffic = self.traffic
-        slices = traffic.at_ms // self.resolution_ms
-        order = np.lexsort((traffic.decay_rate, traffic.ttl_ms, traffic.importance, slices))
-        numbers: list[int] = order.tolist()
-        return numbers
+    def _date(self, ends: Ends) -> None:
+        """Let messages that nobody began with leave when they ended, not when that was noticed."""
+        ended = np.isin(self.outcome, _BY_AGE) & np.isnan(self.started_ms)
+        self.left_ms[ended] = np.minimum(self.left_ms, ends.ends_ms)[ended]
 
     def _next_ms(self) -> int | None:
         """The slice in which something happens next."""
-        partition = self.partition
+        partition, hands = self.partition, self.hands
         instants: list[float] = []
-        if self.published < len(self.messages):
+        if self.published < len(self.traffic):
             instants.append(float(self.traffic.at_ms[self.published]))
         if partition.depth[READY]:
-            instants.append(self.free[0])
-        if self.running:
-            instants.append(min(self.running)[0])
-        if partition.live() > len(self.running):
+            instants.append(hands.free[0])
+        if hands.working:
+            instants.append(hands.soonest_ms)
+        if partition.live() > hands.working:
             wheels = [partition.due_wheel]
             if self.ends is None:
                 wheels.append(partition.end_wheel)
             elif not instants:
-                instants.append(self.ends.next_ms())
+                instants.append(self.ends.next_ms(self.outcome))
             instants += [float(at) for wheel in wheels if (at := wheel.next_deadline_ms())]
         if not instants:
             return None
@@ -173,32 +159,26 @@ class _Replay:
 
     def _settle(self, now_ms: int) -> None:
         """Ack what was finished, retry what failed."""
-        done = [run for run in self.running if run[0] <= now_ms]
-        if not done:
+        done = self.hands.done(now_ms)
+        if not len(done.rows):
             return
-        self.running = [run for run in self.running if run[0] > now_ms]
-        number, first = self.number, self.first
-        if self.failures is not None:
-            failing = self.failures
-            failed = [run for run in done if run[2] <= failing[number[run[1] - first]]]
-            if failed:
-                tokens = [_token(run) for run in sorted(failed)]
-                leases.retry(self.partition, tokens, None, now_ms)
-                done = [run for run in done if run[2] > failing[number[run[1] - first]]]
+        if self.may_fail:
+            fails = done.generations <= self.traffic.failures[done.numbers]
+            if fails.any():
+                failed, done = done.where(fails).in_order(), done.where(~fails)
+                leases.retry(self.partition, _tokens(failed), None, now_ms)
         if self.partition.adapt is not None:
-            for run in sorted(done):
-                leases.ack(self.partition, leases.TOKEN.pack(*_token(run)), int(run[0]))
+            finished = done.in_order()
+            for token, until in zip(_tokens(finished), finished.until_ms.tolist(), strict=True):
+                leases.ack(self.partition, leases.TOKEN.pack(*token), int(until))
         else:
             # One that failed before would slow down all that are acked with it.
-            for part in ([r for r in done if r[2] == 1], [r for r in done if r[2] > 1]):
-                if part:
-                    leases.ack(self.partition, _tokens(part), now_ms)
-        numbers = [number[seq - first] for _, seq, _ in done]
-        self.outcome[numbers] = ACKED
-        self.left_ms[numbers] = [done_ms for done_ms, _, _ in done]
-
-    def _number(self, seq: int) -> int:
-        return self.number[seq - self.first]
+            again = done.generations > 1
+            for part in (done.where(~again), done.where(again)) if again.any() else (done,):
+                if len(part.rows):
+                    leases.ack(self.partition, _packed_tokens(part), now_ms)
+        self.outcome[done.numbers] = ACKED
+        self.left_ms[done.numbers] = done.until_ms
 
     def _tick(self, now_ms: int) -> None:
         partition = self.partition
@@ -212,7 +192,7 @@ class _Replay:
             lifecycle.tick(partition, now_ms)
         partition.removes_by_age = True
         if self.ends is not None:
-            self.ends.take_out(now_ms)
+            self.ends.take_out(self.outcome, now_ms)
 
     def _move(self, now_ms: int) -> None:
         """Let go of what the dead queue takes."""
@@ -231,21 +211,32 @@ class _Replay:
         accepted = self._accepted(start, stop, now_ms)
         partition, count = self.partition, accepted - start
         if count:
-            bodies = self.bodies[start:accepted]
-            zeros = [0] * count
-            body_bytes = sum(map(len, bodies)) if self.spec.max_bytes else 0
-            batch = Batch(self.messages[start:accepted], bodies, zeros, zeros, body_bytes, False)
-            partition.open_runs(partition.publish(batch, now_ms, 1, 0))
-            self.number += self.incoming[start:accepted]
+            partition.open_runs(partition.publish(self._batch(start, accepted), now_ms, 1, 0))
+            self.number[self.rows : self.rows + count] = self.arrivals.numbers[start:accepted]
+            self.rows += count
             if self.spec.overflow != "reject" and (self.spec.max_messages or self.spec.max_bytes):
                 partition.trim(now_ms)
         return count
+
+    def _batch(self, start: int, stop: int) -> Batch:
+        """Messages of the arrivals as a publish has them; bodies of one size are the same."""
+        count = stop - start
+        bodies, body_bytes = [b""] * count, 0
+        if self.sizes is not None:
+            known, sizes = self.bodies, self.sizes[start:stop]
+            bodies = [known.get(size) or known.setdefault(size, bytes(size)) for size in sizes]
+            body_bytes = sum(sizes)
+        which, kinds, zeros = self.arrivals.which[start:stop], self.arrivals.kinds, [0] * count
+        if count < _TOGETHER_MIN:
+            messages = [kinds[kind] for kind in which.tolist()]
+            return Batch(messages, bodies, zeros, zeros, body_bytes, has_ids=False)
+        return Batch(kinds, bodies, zeros, zeros, body_bytes, has_ids=False, which=which)
 
     def _accepted(self, start: int, stop: int, now_ms: int) -> int:
         """Where the messages end that a queue with bounds has room for; rejects the others."""
         spec, partition = self.spec, self.partition
         accepted = stop
-        if spec.overflow == "reject":
+        if spec.overflow == "reject" and (spec.max_messages or spec.max_bytes):
             if spec.max_messages:
                 room = spec.max_messages - partition.live() + partition.depth[DYING]
                 accepted = min(accepted, start + max(0, room))
@@ -264,7 +255,7 @@ class _Replay:
         estimate leaves the rest to the next round, so that nobody leases what he cannot begin.
         Who waits for work takes it as it comes, and the estimate must not leave him waiting.
         """
-        partition, free = self.partition, self.free
+        partition, free = self.partition, self.hands.free
         share = 1.0 if as_it_comes else _CAUTION
         while free[0] < end_ms and partition.depth[READY]:
             idle = [instant for instant in free if instant < end_ms]
@@ -275,29 +266,26 @@ class _Replay:
             )
             if not got.seqs:
                 return
-            pairs = list(zip(got.seqs, got.column("generation"), strict=True))
-            if as_it_comes:
-                pairs.sort(key=lambda pair: self.ready_from[self._number(pair[0])])
-            self._begin(pairs, now_ms)
+            self._begin(got, now_ms, as_it_comes=as_it_comes)
 
-    def _begin(self, pairs: list[tuple[int, int]], now_ms: int) -> None:
-        """Have consumers begin with messages, who is free first with the first."""
-        free, running, first, number = self.free, self.running, self.first, self.number
-        ready_from, service_ms = self.ready_from, self.service_ms
-        begun: list[int] = []
-        instants: list[float] = []
-        for seq, generation in pairs:
-            at = number[seq - first]
-            begin_ms = now_ms if generation else ready_from[at]
-            if free[0] > begin_ms:  # noqa: PLR1730  # a call of max takes longer than all the rest
-                begin_ms = free[0]
-            done_ms = begin_ms + service_ms[at]
-            heapq.heapreplace(free, done_ms)
-            running.append((done_ms, seq, generation + 1))
-            if not generation:
-                begun.append(at)
-                instants.append(begin_ms)
-        self.started_ms[begun] = instants
+    def _begin(self, got: grants.Grants, now_ms: int, *, as_it_comes: bool) -> None:
+        """Have consumers begin with messages they leased."""
+        rows = np.array(got.seqs, dtype=np.int64)
+        generations = np.array(got.column("generation"), dtype=np.int64)
+        numbers = self.number[rows - self.first]
+        ready_ms = self.arrivals.ready_from[numbers]
+        if as_it_comes:
+            order = np.argsort(ready_ms, kind="stable")
+            rows, generations, numbers = rows[order], generations[order], numbers[order]
+            ready_ms = ready_ms[order]
+        anew = generations > 0
+        ready_ms[anew] = now_ms
+        service_ms = self.traffic.service_ms[numbers]
+        begins_ms = self.hands.take(ready_ms, service_ms)
+        self.hands.add(Work(begins_ms + service_ms, rows, generations + 1, numbers))
+        if anew.any():
+            numbers, begins_ms = numbers[~anew], begins_ms[~anew]
+        self.started_ms[numbers] = begins_ms
 
     def _note(self) -> None:
         """Read from the facts which messages left, and drop what a journal would keep."""
@@ -305,8 +293,7 @@ class _Replay:
         for each in partition.facts:
             if each[0] == fact.REMOVE:
                 gone = np.frombuffer(each[4][0], dtype=fact.REMOVAL_DTYPE)
-                rows = gone["seq"].astype(np.int64) - self.first
-                numbers = np.array([self.number[row] for row in rows.tolist()], dtype=np.int64)
+                numbers = self.number[gone["seq"].astype(np.int64) - self.first]
                 moved = gone["moved_pid"] == _DEAD_PID
                 self.outcome[numbers] = np.where(moved, DEAD_LETTERED, gone["reason"])
                 self.left_ms[numbers] = gone["at_ms"]
@@ -315,126 +302,18 @@ class _Replay:
         partition.let_go.clear()
 
 
-class _DueWheel(Wheel):
-    """What is due some day; leases never expire here, so they need not be remembered."""
-
-    def __init__(self, never_ms: int) -> None:
-        super().__init__()
-        self.never_ms = never_ms
-
-    @override
-    def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
-        if deadline_ms < self.never_ms:
-            super().add_many(deadline_ms, seqs)
-
-    @override
-    def add(self, deadline_ms: int, seq: int) -> None:
-        if deadline_ms < self.never_ms:
-            super().add(deadline_ms, seq)
+def _tokens(work: Work) -> list[leases.Token]:
+    pairs = zip(work.rows.tolist(), work.generations.tolist(), strict=True)
+    return [(_PID, row, generation, _EPOCH, _NONCE) for row, generation in pairs]
 
 
-class _Ends(Wheel):
-    """When messages end by their age: all of that is known before, so nothing has to be added."""
-
-    def __init__(self, replay: _Replay) -> None:
-        super().__init__()
-        self.replay = replay
-        partition, traffic = replay.partition, replay.traffic
-        ages = [partition.profile(_key(kind)).end_age_ms for kind in replay.kinds]
-        came_ms = traffic.at_ms // replay.resolution_ms * replay.resolution_ms
-        self.ends_ms = came_ms + np.array(ages, dtype=np.int64)[replay.kind_of]
-        order = np.argsort(self.ends_ms, kind="stable")
-        self.numbers = order[self.ends_ms[order] < NEVER]
-        self.instants = self.ends_ms[self.numbers]
-        #: Which row each message is: they come in in the order of `incoming`.
-        self.row_of = np.empty(len(traffic), dtype=np.uint64)
-        self.row_of[replay.incoming] = np.arange(len(traffic), dtype=np.uint64)
-        self.done = 0
-
-    @override
-    def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
-        return
-
-    @override
-    def add(self, deadline_ms: int, seq: int) -> None:
-        return
-
-    @override
-    def may_be_due(self, now_ms: int) -> bool:
-        return self.done < len(self.instants) and bool(self.instants[self.done] <= now_ms)
-
-    def next_ms(self) -> float:
-        """When the next message ends that still waits; the last one, if none does."""
-        waiting = self.replay.outcome[self.numbers[self.done :]] == WAITING
-        if not waiting.any():
-            return float(self.instants[-1]) if len(self.instants) else 0.0
-        return float(self.instants[self.done + int(np.argmax(waiting))])
-
-    def take_out(self, now_ms: int) -> None:
-        """Take out what has ended and still waits."""
-        stop = int(np.searchsorted(self.instants, now_ms, side="right"))
-        numbers = self.numbers[self.done : stop]
-        self.done = max(self.done, stop)
-        waiting = numbers[self.replay.outcome[numbers] == WAITING]
-        if len(waiting):
-            seqs = np.sort(self.row_of[waiting]) + np.uint64(self.replay.first)
-            lifecycle.end_waiting(self.replay.partition, seqs, now_ms)
-
-    def date(self) -> None:
-        """Let messages that nobody began with leave when they ended, not when that was noticed."""
-        replay = self.replay
-        ended = np.isin(replay.outcome, _BY_AGE) & np.isnan(replay.started_ms)
-        replay.left_ms[ended] = np.minimum(replay.left_ms, self.ends_ms)[ended]
-
-
-def _kinds(traffic: Traffic) -> tuple[list[Message], npt.NDArray[np.intp]]:
-    """The messages that differ in what a publisher says, and which of them each row is."""
-    columns = (traffic.importance, traffic.ttl_ms, traffic.decay_rate, traffic.delay_ms)
-    which = np.zeros(len(traffic), dtype=np.intp)
-    for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            _, which = np.unique(which * len(values) + place.reshape(-1), return_inverse=True)
-            which = which.reshape(-1)
-    _, first = np.unique(which, return_index=True)
-    rows = zip(*(column[first].tolist() for column in columns), strict=True)
-    return [_message(*row) for row in rows], which
-
-
-def _message(importance: int, ttl_ms: int, decay_rate: float, delay_ms: int) -> Message:
-    return Message(
-        b"",
-        importance=None if importance == NONE else importance,
-        ttl_ms=None if ttl_ms == NONE else ttl_ms,
-        decay_rate=None if decay_rate == NONE else decay_rate,
-        delay_ms=max(0, delay_ms),
-    )
-
-
-def _key(message: Message) -> tuple[int | None, int | None, float | None]:
-    return message.importance, message.ttl_ms, message.decay_rate
-
-
-def _messages(kinds: list[Message], which: npt.NDArray[np.intp]) -> list[Message]:
-    """A message for each row; rows that say the same share one."""
-    return [kinds[kind] for kind in which.tolist()]
-
-
-def _bodies(traffic: Traffic, order: list[int]) -> list[bytes]:
-    """Bodies of the right size, in this order; those of one size are the same."""
-    known: dict[int, bytes] = {}
-    return [known.setdefault(size, bytes(size)) for size in traffic.bytes[order].tolist()]
-
-
-def _token(run: _Run) -> leases.Token:
-    return (_PID, run[1], run[2], _EPOCH, _NONCE)
-
-
-def _tokens(runs: list[_Run]) -> bytes:
-    packed = np.empty(len(runs), dtype=leases.TOKEN_DTYPE)
+def _packed_tokens(work: Work) -> bytes:
+    """Tokens as they are acked, by row: those of a page are next to each other."""
+    order = np.argsort(work.rows)
+    packed = np.empty(len(order), dtype=leases.TOKEN_DTYPE)
     packed["pid"], packed["epoch"], packed["nonce"] = _PID, _EPOCH, _NONCE
-    packed["seq"] = [seq for _, seq, _ in runs]
-    packed["generation"] = [generation for _, _, generation in runs]
+    packed["seq"] = work.rows[order]
+    packed["generation"] = work.generations[order]
     return packed.tobytes()
 
 

@@ -38,7 +38,7 @@ class InvalidTrace(ClientError):
     code = "invalid_trace"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Traffic:
     """Messages of one queue in the order they were published; NONE where nothing was said."""
 

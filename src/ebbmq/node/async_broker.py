@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, LeaseLost, Overloaded
-from ebbmq.node import fetching, intake, leasing, moving_back, publishing, rereading, settling
+from ebbmq.node import (
+    fetching,
+    intake,
+    leasing,
+    moving_back,
+    peeking,
+    publishing,
+    rereading,
+    settling,
+)
 from ebbmq.node.async_plan_verbs import AsyncPlanVerbs
 from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
@@ -38,7 +47,8 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
-    from ebbmq.node.leasing import Between, Consumer
+    from ebbmq.node.leasing import Consumer
+    from ebbmq.node.peeking import Between
     from ebbmq.node.rereading import Held
 
 T = TypeVar("T")
@@ -487,7 +497,7 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     ) -> list[Peeked]:
         """See Broker.peek; bytes_max bounds the bodies returned together, but for the first."""
         return await self._call(
-            leasing.peek,
+            peeking.peek,
             self._engine,
             queue,
             count,

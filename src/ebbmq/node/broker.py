@@ -12,6 +12,7 @@ from ebbmq.node import (
     leasing,
     looking,
     moving_back,
+    peeking,
     publishing,
     rereading,
     settling,
@@ -376,7 +377,7 @@ class Broker(RuleVerbs, PlanVerbs):
 
         With `counted` a look is an access, which the decay score of the queue may count.
         """
-        return leasing.peek(self.engine, queue, count, state, where, counted=counted)
+        return peeking.peek(self.engine, queue, count, state, where, counted=counted)
 
     def redrive(
         self,

@@ -1,17 +1,16 @@
-"""Handing messages out: lease, named lease, peek, and reading bodies that are not in RAM."""
+"""Handing messages out: lease, named lease, and reading bodies that are not in RAM."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
 from ebbmq.core.grants import Grants
-from ebbmq.core.row import ELSEWHERE, LEASED, PRIVILEGED, READY
+from ebbmq.core.row import ELSEWHERE, PRIVILEGED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import fetching, outflow, rereading
@@ -21,9 +20,9 @@ from ebbmq.node.log import log
 from ebbmq.node.outflow import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from ebbmq.model import Kept, Lease, Peeked
+    from ebbmq.model import Kept, Lease
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.reading import Body
@@ -38,22 +37,11 @@ class Consumer(NamedTuple):
     privileged: bool = True
 
 
-class Between(NamedTuple):
-    """Messages of one partition by the order they came in: after one id, up to another.
-
-    One of the two is given, or both; ids of two partitions have nothing between them.
-    """
-
-    after: str | None = None
-    up_to: str | None = None
-
-
 OWN: Final = Consumer()
 #: How long a message rests whose devices cannot be reached, or not be read by who leased it.
 _AWAY_MS: Final = 1_000
 #: How many bodies are read ahead at a time: the first of them is soon leased.
 _AHEAD_ROWS: Final = 1_024
-STATES: Final = {"ready": READY, "leased": LEASED, "scheduled": 1, "replicating": 2, "dying": 5}
 
 
 def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
@@ -363,155 +351,6 @@ def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
         identity = outflow.message_id(shard.partition.pid, seq)
         engine.damage.append(f"body of message {identity} does not match its checksum")
         log.error("damaged_body", message=identity, queue=shard.queue.spec.name)
-
-
-def peek(  # noqa: PLR0913  # what a caller may say about what to show
-    engine: Engine,
-    name: str,
-    count: int,
-    state: str,
-    where: Callable[[Peeked], bool] | None,
-    bytes_max: int | None = None,
-    *,
-    counted: bool = False,
-    consumer: Consumer = OWN,
-    between: Between | None = None,
-) -> list[Peeked]:
-    """Look at messages in delivery order (ready) or in order of arrival (other states).
-
-    Args:
-        engine: the engine.
-        name: the queue's name.
-        count: most messages to return.
-        state: the state they are in.
-        where: which of them to return; None returns all.
-        bytes_max: most bytes of bodies to return together, but always one message.
-        counted: whether to look is an access.
-        consumer: who looks.
-        between: which ids, in order of arrival whatever the state; for who looks at all, in parts.
-    """
-    if state not in STATES:
-        raise InvalidMessage(f"state is {state!r}", f"use one of {', '.join(STATES)}")
-    if counted and where is not None:
-        raise InvalidMessage("a counted peek cannot choose with where", "leave one of them out")
-    check_lease(count, 0, None)
-    out: list[Peeked] = []
-    shown: list[tuple[Shard, int]] = []
-    most = count if where is None else limits.LEASE_COUNT_MAX
-    with engine.lock:
-        engine.check_open()
-        queue = engine.catalog.queue(name)
-        now_ms = engine.now_ms()
-        if between is not None:
-            chosen = _arrived(queue, most, STATES[state], between, consumer)
-        else:
-            chosen = [
-                (shard, seq)
-                for shard in queue.shards
-                if shard.faulty is None
-                for seq in _shown(shard, most, state, now_ms, consumer)
-            ]
-    total = 0
-    for shard, seq in chosen:
-        if len(out) >= count:
-            break
-        found = look(engine, shard, seq)
-        if found is not None and found.state == state and (where is None or where(found)):
-            total += len(found.body)
-            if out and bytes_max is not None and total > bytes_max:
-                break
-            out.append(found)
-            shown.append((shard, seq))
-    if counted and queue.spec.score_access_bonus:
-        with engine.lock:
-            engine.keeping.count_looks(shown)
-    return out
-
-
-def _shown(shard: Shard, count: int, state: str, now_ms: int, consumer: Consumer) -> list[int]:
-    """Messages in a state that a consumer may be shown (the lock is held)."""
-    seqs = _seqs(shard, count, state, now_ms)
-    if consumer.privileged:
-        return seqs
-    read = shard.partition.index.read
-    allowed = [seq for seq in seqs if (row := read(seq)) and not row[1] & PRIVILEGED]
-    if len(allowed) < len(seqs) and count < limits.LEASE_COUNT_MAX:
-        return _shown(shard, limits.LEASE_COUNT_MAX, state, now_ms, consumer)
-    return allowed
-
-
-def _arrived(
-    queue: Queue, count: int, state: int, between: Between, consumer: Consumer
-) -> list[tuple[Shard, int]]:
-    """Messages in a state by the order they came in (the lock is held)."""
-    found = [_place(text) for text in between if text is not None]
-    shard = queue.by_pid.get(found[0][0])
-    if shard is None or shard.faulty is not None or len({pid for pid, _ in found}) > 1:
-        return []
-    after = -1 if between.after is None else found[0][1]
-    out: list[tuple[Shard, int]] = []
-    index = shard.partition.index
-    for seq in index.live_after(after):
-        if (between.up_to is not None and seq > found[-1][1]) or len(out) >= count:
-            break
-        row = index.read(seq)
-        if row is None or row[0] != state:
-            continue
-        if consumer.privileged or not row[1] & PRIVILEGED:
-            out.append((shard, seq))
-    return out
-
-
-def _place(identity: str) -> tuple[int, int]:
-    parsed = outflow.parse_id(identity)
-    if parsed is None:
-        raise InvalidMessage(
-            f"{identity!r:.80} is not a message id", "ids look like 1-2f, as receipts show them"
-        )
-    return parsed
-
-
-def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Peeked | None:
-    """One message as it is now; None if it is gone or cannot be read (the lock is free).
-
-    With `moving`, a body that was fetched from a device is kept for the move that follows.
-    """
-    with engine.lock:
-        row = shard.partition.index.read(seq)
-        payload = shard.resident.get(seq, row[2]) if row else None
-    if row is None:
-        return None
-    if payload is None:
-        read = read_bodies(engine, shard, [seq])[0]
-        payload = None if read is AWAY else read
-    if payload is None:
-        return None
-    with engine.lock:
-        if moving and row[1] & ELSEWHERE and engine.keeping.fetcher is not None:
-            engine.keeping.fetcher.keep(shard, seq, payload)
-        seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
-        if engine.devices is None:
-            return seen
-        return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
-
-
-def _seqs(shard: Shard, count: int, state: str, now_ms: int) -> list[int]:
-    partition = shard.partition
-    if state == "ready":
-        return partition.order.peek(count, now_ms)
-    wanted = STATES[state]
-    if state == "replicating":
-        held = [run for _, _, runs in partition.held for run in runs]
-        return [run.first + i for run in held for i in range(run.length)][:count]
-    out: list[int] = []
-    for page, slots in partition.index.live_seqs():
-        for slot in slots.tolist():
-            seq = page.number * limits.PAGE_ROWS + slot
-            if partition.index.state_of(seq) == wanted:
-                out.append(seq)
-                if len(out) >= count:
-                    return out
-    return out
 
 
 def read_ahead(engine: Engine, shard: Shard) -> bool:

@@ -12,7 +12,7 @@ from ebbmq.core import row as rows
 from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import REASON_TEXT, Reason, Removal
-from ebbmq.node import leasing
+from ebbmq.node import peeking
 from ebbmq.node.devices import describing
 from ebbmq.node.devices.settings import LOG
 from ebbmq.node.keeping import telling
@@ -205,7 +205,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
         issued = shard.partition.index.next_seq if shard else 0
     queue = shard.queue.spec.name if shard else None
     if shard is not None and row is not None:
-        seen = leasing.look(engine, shard, seq)
+        seen = peeking.look(engine, shard, seq)
         return {
             "id": identity,
             "queue": queue,

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import InvalidMessage, UnknownQueue
-from ebbmq.node import leasing, moving
+from ebbmq.node import moving, peeking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def redrive(
     for shard, seq in waiting:
         if stop.is_set():
             break
-        seen = leasing.look(engine, shard, seq, moving=True)
+        seen = peeking.look(engine, shard, seq, moving=True)
         if seen is None or (where is not None and not where(seen)):
             continue
         name = to or seen.headers.get(moving.SOURCE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from ebbmq import limits
 from ebbmq.errors import Draining, InvalidMessage, LeaseLost, Overloaded
-from ebbmq.node.leasing import Between
+from ebbmq.node.peeking import Between
 from ebbmq.wire.http import codec, forms, routes
 
 if TYPE_CHECKING:

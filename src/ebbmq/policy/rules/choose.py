@@ -46,6 +46,8 @@ Ground = Literal["rules", "default", "status"]
 NOBODY: Final[frozenset[str]] = frozenset()
 BIAS_MAX: Final = 100.0
 _MILLIONTHS: Final = THOUSANDTHS * THOUSANDTHS
+#: So many totals are remembered until a status changes.
+_KNOWN_MAX: Final = 1_024
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -254,12 +256,14 @@ class _ScoredView(View):
 class AggregateView(_ScoredView):
     """The rules of a device are taken together."""
 
-    __slots__ = ("_fixed", "_totals")
+    __slots__ = ("_fixed", "_known", "_totals")
 
     def __init__(self, chooser: Chooser, states: States, totals: Totals) -> None:
         super().__init__(chooser, states)
         self._totals = totals
         self._fixed = totals.fixed(states)
+        #: What was chosen by a total: few rules come to few different ones.
+        self._known: dict[int, Choice] = {}
 
     @override
     def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
@@ -273,8 +277,18 @@ class AggregateView(_ScoredView):
 
     @override
     def best(self, message: Properties, statuses: list[float]) -> Choice | None:
-        # As max(scores), for every message: no lists and no calls on the way.
         total = self._totals.of(message, self.states, self._fixed)
+        if statuses is not self.statuses:
+            return self._best_by(total, statuses)
+        found = self._known.get(total)
+        if found is None:
+            found = self._best_by(total, statuses)
+            if found is not None and len(self._known) < _KNOWN_MAX:
+                self._known[total] = found
+        return found
+
+    def _best_by(self, total: int, statuses: list[float]) -> Choice | None:
+        # As max(scores): no lists and no calls on the way, for many rules come to many totals.
         strategy = self.chooser.strategy
         plain = strategy.combine == "mean"
         best, best_rules, best_device, device = -INF, 0, -1, 0

@@ -67,7 +67,7 @@ class Tables(Generic[P]):
         self._always: Final = [making.posting(always)] if always else []
         self._headers: Final[dict[str, _Texts[P]]] = {}
         self._texts: Final[list[tuple[Get, dict[str, P], _More[P] | None]]] = []
-        self._numbers: Final[list[tuple[Get, _Numbers[P]]]] = []
+        self._numbers: Final[list[tuple[Get, list[float], list[tuple[P, ...]]]]] = []
         self._devices: Final[list[tuple[str, Get, _Numbers[P]]]] = []
         for of, asked in by_property.items():
             keyword = KEYWORDS[of.keyword]
@@ -77,7 +77,8 @@ class Tables(Generic[P]):
             elif keyword.needs == "device":
                 self._devices.append((str(of.argument), get, _Numbers(asked, making)))
             elif keyword.kind == "number":
-                self._numbers.append((get, _Numbers(asked, making)))
+                numbers = _Numbers(asked, making)
+                self._numbers.append((get, numbers.starts, numbers.leaves))
             else:
                 self._texts.append((get, *_texts(asked, making)))
 
@@ -106,8 +107,8 @@ class Tables(Generic[P]):
                     found.append(words[text])
                 if more is not None:
                     more.collect(text, found)
-        for get, numbers in self._numbers:
-            found += numbers.met(get(message))
+        for get, starts, leaves in self._numbers:
+            found += leaves[bisect_right(starts, get(message))]
         return found
 
 
@@ -147,8 +148,14 @@ class _More(Generic[P]):
             rarest = min(_pieces(part), key=lambda piece: common[piece])
             tables[len(rarest)][rarest].append((part, posting))
         self._tables = [(length, dict(table)) for length, table in tables.items()]
+        self._only = None if present or len(parts) > 1 else self._parts[0]
 
     def collect(self, text: str, found: list[P]) -> None:
+        if self._only is not None:
+            part, posting = self._only
+            if part in text:
+                found.append(posting)
+            return
         found += self._present
         searches = len(self._parts) * (1 + len(text) // _CHARS_PER_SEARCH)
         if searches <= len(text) * len(self._tables):
@@ -180,19 +187,19 @@ class _Numbers(Generic[P]):
         spans = [(key, these) for key, these in entries.items() if isinstance(key, SpanKey)]
         starts = {key.low for key, _ in spans}
         starts |= {above(key.high) for key, _ in spans if key.high != INF}
-        self._starts = sorted(starts)
-        leaves = 1 << len(self._starts).bit_length()
+        self.starts = sorted(starts)
+        leaves = 1 << len(self.starts).bit_length()
         nodes: defaultdict[int, list[E]] = defaultdict(list)
         for key, these in spans:
-            first = leaves + bisect_right(self._starts, key.low)
-            last = leaves + bisect_right(self._starts, key.high)
+            first = leaves + bisect_right(self.starts, key.low)
+            last = leaves + bisect_right(self.starts, key.high)
             for node in _covering(first, last):
                 nodes[node] += these
         # Leaf i holds the numbers from start i - 1 on; leaf 0 those before the first start.
-        self._leaves: list[tuple[P, ...]] = _paths(nodes, leaves, making)[: len(starts) + 1]
+        self.leaves: list[tuple[P, ...]] = _paths(nodes, leaves, making)[: len(starts) + 1]
 
     def met(self, number: float) -> tuple[P, ...]:
-        return self._leaves[bisect_right(self._starts, number)]
+        return self.leaves[bisect_right(self.starts, number)]
 
 
 def _covering(first: int, last: int) -> Iterator[int]:

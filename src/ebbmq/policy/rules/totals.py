@@ -81,7 +81,8 @@ class Totals:
                 if entry.once is None or (entry.test, entry.once) not in alike:
                     alike[entry.test, entry.once] += entry.packed
         tested = tuple(_Entry(packed, *test) for test, packed in alike.items())
-        return [Posting(sum(posting.certain for posting in met), tested)]
+        certain = sum(posting.certain for posting in met)
+        return [Posting(certain, tested)] if certain or tested else []
 
     def of(self, message: Properties, states: States, fixed: list[Posting]) -> int:
         """The total of the rules true of a message, packed."""

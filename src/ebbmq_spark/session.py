@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
+import socket
 import sys
 import tempfile
+import zipfile
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -19,9 +24,16 @@ from ebbmq_spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.abc import Traversable
 
 MASTER_DEFAULT: Final = "local[*]"
 CONNECT: Final = "sc://"
+CONNECT_PORT: Final = 15_002
+SHIPPED: Final = "ebbmq-shipped.zip"
+_CONNECT_S: Final = 10.0
+_LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)\])?")
+#: As many as on a cluster.
+_TRIES: Final = 4
 
 
 class SparkFailed(ClientError):
@@ -55,15 +67,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         settings = {
             # Instants are whole milliseconds; where one is shown it must not depend on the place.
             "spark.sql.session.timeZone": "UTC",
-            "spark.ui.enabled": str(self.ui).lower(),
-            "spark.ui.showConsoleProgress": "false",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
-            "spark.log.level": "ERROR",
         }
         if self.shuffle_partitions is not None:
             settings["spark.sql.shuffle.partitions"] = str(self.shuffle_partitions)
         if self.has_driver:
             settings |= {
+                "spark.ui.enabled": str(self.ui).lower(),
+                "spark.ui.showConsoleProgress": "false",
+                "spark.log.level": "ERROR",
                 "spark.driver.memory": self.memory,
                 "spark.local.dir": str(scratch),
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -95,6 +107,8 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     log = scratch / "spark.log"
     try:
         spark = _open(settings, name, scratch, log)
+        if not settings.is_local:
+            ship(spark, scratch)
     except Exception as error:
         raise SparkFailed(
             f"Spark did not start on {settings.master}: {_first_line(error)}",
@@ -108,12 +122,52 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
 
 
 def _require_connect(master: str) -> None:
-    """See that Spark Connect can be spoken; PySpark itself would end the process without a word."""
+    """See that Spark Connect can be spoken, and is listened to.
+
+    PySpark itself would end the process without a word, and try for ten minutes.
+    """
     if importlib.util.find_spec("grpc") is None:
         raise SparkFailed(
             f"Spark Connect is not installed, so {master} cannot be reached",
             "pip install 'pyspark[connect]', or name a cluster by spark://HOST:PORT",
         )
+    server = urlsplit(master)
+    try:
+        where = server.hostname or "", server.port or CONNECT_PORT
+        socket.create_connection(where, _CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise SparkFailed(
+            f"no Spark Connect server at {server.netloc or master}: {error}",
+            f"--master names one as sc://HOST:PORT, {CONNECT_PORT} unless given",
+        ) from error
+
+
+def ship(spark: SparkSession, scratch: Path) -> None:
+    """Send this package to where tasks run; libraries that it needs have to be there."""
+    path = scratch / SHIPPED
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in ("ebbmq", "ebbmq_spark"):
+            # As it is imported here, from wherever that is.
+            for found in resources.files(package).iterdir():
+                _pack(archive, found, package)
+    if is_connect(spark):
+        spark.addArtifacts(str(path), pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(str(path))
+
+
+def _pack(archive: zipfile.ZipFile, found: Traversable, above: str) -> None:
+    name = f"{above}/{found.name}"
+    if found.is_dir() and found.name != "__pycache__":
+        for each in found.iterdir():
+            _pack(archive, each, name)
+    elif found.is_file():
+        archive.writestr(name, found.read_bytes())
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect: then the driver is elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSession:
@@ -125,11 +179,17 @@ def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSessi
     if settings.master.startswith(CONNECT):
         builder = builder.remote(settings.master)
     else:
-        builder = builder.master(settings.master)
+        builder = builder.master(_patient(settings.master))
     for key, value in settings.of_spark(scratch).items():
         builder = builder.config(key, value)
     with _errors_to(log):
         return builder.getOrCreate()
+
+
+def _patient(master: str) -> str:
+    """Let a task on this machine be tried again, as on a cluster: Python may be slow to start."""
+    found = _LOCAL.fullmatch(master)
+    return f"local[{found[1] or 1},{_TRIES}]" if found else master
 
 
 @contextlib.contextmanager

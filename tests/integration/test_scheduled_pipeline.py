@@ -78,8 +78,38 @@ def test_a_child_that_hangs_is_ended_in_time_and_told(tmp_path, config) -> None:
         assert "took longer than 5000 ms" in str(health(server)["pipeline"])
 
 
+def test_the_child_reads_a_lake_in_an_object_store_and_its_secrets_are_not_on_its_command_line(
+    tmp_path, config, weed
+) -> None:
+    config.write_text(
+        f"""
+[feed]
+lake = "s3://{weed.bucket}/scheduled-{tmp_path.name}"
+every_ms = 50
+[feed.options]
+endpoint = "{weed.endpoint}"
+region = "us-east-1"
+access_key_id = "{weed.access_key}"
+secret_access_key = "{weed.secret_key}"
+[pipeline]
+every_ms = 50
+"""
+    )
+    seen = tmp_path / "arguments"
+    # It has the options when it starts Java: by then the lake is open.
+    hangs = java(
+        tmp_path,
+        f"tr '\\0' ' ' < /proc/$PPID/cmdline > {seen}.part; mv {seen}.part {seen}; exec sleep 3600",
+    )
+    with Running(tmp_path / "data", "--config", str(config), environment=hangs) as server:
+        wait_until(seen.exists, "the child is at work")
+        assert f"--lake s3://{weed.bucket}/scheduled-{tmp_path.name}" in seen.read_text()
+        assert weed.secret_key not in seen.read_text()
+        assert health(server)["pipeline"] == []
+
+
 def test_a_pipeline_without_a_lake_is_told_in_the_log(tmp_path, config) -> None:
     config.write_text("[pipeline]\nevery_ms = 1000\n")
     with Running(tmp_path / "data", "--config", str(config)) as server:
         assert server.stop() == 0
-    assert "feed.lake names no directory" in server.log()
+    assert "feed.lake names no lake" in server.log()

@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from ebbmq_spark.session import Settings, spark_session
+from tests.servers import Weed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,15 @@ def spark() -> Iterator[SparkSession]:
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         del gateway, session
         gc.collect()
+
+
+@pytest.fixture(scope="package")
+def weed() -> Iterator[Weed]:
+    """An S3 service for this directory."""
+    server = Weed()
+    server.start()
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)

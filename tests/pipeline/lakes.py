@@ -30,20 +30,39 @@ FADING = QueueSpec("orders", score_per_day=10.0, tiers=("ssd", "hdd", "s3"), ada
 class Node:
     """A broker on a clock of its own, which writes a feed."""
 
-    def __init__(self, root: Path, name: str, start_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        start_ms: int | None = None,
+        feed: dict[str, Any] | None = None,
+    ) -> None:
         self.lake = root / "lake"
         self.clock = ManualClock(start_ms or time.time_ns() // 1_000_000 - 25 * DAY_MS)
-        feed = {"lake": str(self.lake), "every_ms": 10, "snapshot_every_ms": 10}
+        feed = {
+            "lake": str(self.lake),
+            "every_ms": 10,
+            "snapshot_every_ms": 10,
+            **(feed or {}),
+        }
         self.broker = Broker.open(
             root / name, {"node": name, "feed": feed, "devices": DEVICES}, self.clock
         )
 
-    def work(self, queue: QueueSpec = FADING, *, took_ms: int = 50, messages: int = 20) -> None:
+    def work(
+        self,
+        queue: QueueSpec = FADING,
+        *,
+        took_ms: int = 50,
+        messages: int = 20,
+        apart_ms: int = 0,
+    ) -> None:
         """Publish, and work on a quarter of it, some of it in vain."""
         self.broker.declare(queue)
-        self.broker.publish(
-            queue.name, [Message(b"x" * 100, importance=1 + n % 10) for n in range(messages)]
-        )
+        batch = [Message(b"x" * 100, importance=1 + n % 10) for n in range(messages)]
+        for some in [[each] for each in batch] if apart_ms else [batch]:
+            self.broker.publish(queue.name, some)
+            self.clock.advance(apart_ms)
         leases = self.broker.lease(queue.name, count=messages // 4)
         self.clock.advance(took_ms)
         tokens = [lease.token for lease in leases]

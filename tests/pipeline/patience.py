@@ -23,7 +23,7 @@ def patiently(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Exception as error:
-            if _TOO_LATE not in str(error):
+            if _TOO_LATE not in f"{error} {error.__cause__}":
                 raise
     return ask()
 

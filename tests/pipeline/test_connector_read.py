@@ -24,10 +24,10 @@ from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
 from ebbmq.holding.objects import ObjectDevice
 from ebbmq_spark.connector import register
-from ebbmq_spark.connector.lake import Piece, batches, spread
-from ebbmq_spark.connector.places import Directory
+from ebbmq_spark.connector.lake import spread
+from ebbmq_spark.pieces import Piece, batches
+from ebbmq_spark.places import Directory
 from tests.pipeline.patience import patiently
-from tests.servers import Weed
 from tests.serving import Running
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.servers import Weed
 
 STORE = b"s" * 16
 
@@ -182,29 +184,22 @@ def test_large_files_are_read_by_several_tasks_and_small_ones_together() -> None
 
 
 def test_a_lake_in_an_object_store_is_the_same_table(
-    tmp_path: Path, server: Running, spark: SparkSession
+    tmp_path: Path, server: Running, spark: SparkSession, weed: Weed
 ) -> None:
     made = make_lake(tmp_path, 300, 2)
-    weed = Weed()
-    try:
-        weed.start()
-        client: Any = {"allow_http": True}
-        known = {"endpoint": weed.endpoint, "region": "us-east-1", "access_key_id": weed.access_key}
-        bucket = S3Store(
-            weed.bucket, secret_access_key=weed.secret_key, client_options=client, **known
-        )
-        for path in tmp_path.rglob("*.*"):
-            obstore.put(bucket, f"lake/{path.relative_to(tmp_path)}", path.read_bytes())
-        known["secret_access_key"] = weed.secret_key
-        store = {f"store.{name}": value for name, value in known.items()}
-        frame = table(spark, f"s3://{weed.bucket}/lake", **store)
-        assert weed.secret_key not in plan_of(frame)
-        rows = patiently(frame.orderBy("seq").collect)
-        assert [row.asDict() for row in rows] == made.to_pylist()
-        some = frame.where("seq < 10").select("seq")
-        assert sorted(row["seq"] for row in patiently(some.collect)) == list(range(10))
-    finally:
-        weed.close()
+    client: Any = {"allow_http": True}
+    known = {"endpoint": weed.endpoint, "region": "us-east-1", "access_key_id": weed.access_key}
+    bucket = S3Store(weed.bucket, secret_access_key=weed.secret_key, client_options=client, **known)
+    for path in tmp_path.rglob("*.*"):
+        obstore.put(bucket, f"table/{path.relative_to(tmp_path)}", path.read_bytes())
+    known["secret_access_key"] = weed.secret_key
+    store = {f"store.{name}": value for name, value in known.items()}
+    frame = table(spark, f"s3://{weed.bucket}/table", **store)
+    assert weed.secret_key not in plan_of(frame)
+    rows = patiently(frame.orderBy("seq").collect)
+    assert [row.asDict() for row in rows] == made.to_pylist()
+    some = frame.where("seq < 10").select("seq")
+    assert sorted(row["seq"] for row in patiently(some.collect)) == list(range(10))
 
 
 def copy(seq: int, body: bytes, queue: str, **properties: Any) -> Copy:

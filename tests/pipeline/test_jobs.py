@@ -13,8 +13,8 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.jobs import history
-from ebbmq_spark.jobs.history import PipelineBusy
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of
 from tests.pipeline.lakes import DAY_MS, FADING, Node, counted, rows
@@ -157,7 +157,7 @@ def test_a_clock_that_is_wrong_does_not_make_messages_old(
 
 def test_two_runs_at_once_are_one_too_many(spark: SparkSession, tmp_path: Path) -> None:
     with (
-        history.only_one(tmp_path, "run"),
+        open_lake(tmp_path).only_one("run"),
         pytest.raises(PipelineBusy, match=r"process \d+ is at work"),
     ):
         run(spark, Arguments(tmp_path))

@@ -11,6 +11,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
+from ebbmq.cli.spark import lake_settings_option
 from ebbmq.cli.values import show_count
 from ebbmq.errors import ClientError, InvalidSpec, UnknownQueue, UnknownRun
 from ebbmq.feed.advice import REFUSALS, Applied
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
 @click.command("apply", short_help="Hand plans and rates of a lake to a broker.")
 @click.option(
     "--lake",
-    metavar="DIR",
+    metavar="DIR|URL",
     help="The lake that the pipeline wrote to; without it the broker looks into its own.",
 )
+@lake_settings_option
 @click.option("--run", "name", metavar="ID", help="Only this run; else all that are new.")
 @anywhere_options
 @pass_session
-def apply(session: Session, /, *, lake: str | None, name: str | None) -> None:
+def apply(
+    session: Session, /, *, lake: str | None, lake_options: list[tuple[str, str]], name: str | None
+) -> None:
     """Have a broker do what the pipeline planned, and use the decay factors it recommends.
 
     The broker checks each action against the present: what is outdated is refused and counted.
@@ -58,7 +62,7 @@ def apply(session: Session, /, *, lake: str | None, name: str | None) -> None:
         if lake is None:
             done = broker.apply_plans(name, progress=lambda now: tell(now.rows, now.rows))
         else:
-            done = _Handing(session, broker, lake).hand_over(name, tell)
+            done = _Handing(session, broker, lake, dict(lake_options)).hand_over(name, tell)
     if session.as_json:
         session.show_json([msgspec.to_builtins(each) for each in done])
     else:
@@ -74,7 +78,7 @@ def apply(session: Session, /, *, lake: str | None, name: str | None) -> None:
 class _Handing:
     """Reads a lake here and hands what is in it to a broker that may be elsewhere."""
 
-    def __init__(self, session: Session, broker: Verbs, lake: str) -> None:
+    def __init__(self, session: Session, broker: Verbs, lake: str, options: dict[str, str]) -> None:
         try:
             # Who has no lake does not load what it needs.
             from ebbmq.node.advising import reading  # noqa: PLC0415
@@ -87,7 +91,7 @@ class _Handing:
             ) from error
         self._session, self._broker = session, broker
         self._reading = reading
-        self._lake: Lake = open_lake(lake, {}, Path.cwd())
+        self._lake: Lake = open_lake(lake, options, Path.cwd())
 
     def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:
         """All of a run, or of those that are new to the broker."""

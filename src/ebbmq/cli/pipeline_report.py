@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session, wall_ms
-from ebbmq.cli.spark import lake_option, require_spark, spark_options, spark_settings
+from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import show_duration, show_instant
 
 
@@ -35,10 +35,9 @@ def report(session: Session, /, **options: Any) -> None:
     """
     require_spark("the pipeline")
     from ebbmq_spark.jobs import fleet, history, page, reporting  # noqa: PLC0415  # an extra
-    from ebbmq_spark.jobs.writing import replace  # noqa: PLC0415
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
 
-    lake: Path = options["lake"]
+    lake = open_lake(options)
     records = history.read(lake).records
     with session.progress(counted=False) as bar:
         bar.add_task("drawing", total=None)
@@ -46,10 +45,15 @@ def report(session: Session, /, **options: Any) -> None:
             told = reporting.figures(
                 spark, lake, fleet.read(lake, wall_ms()), records[-1] if records else None
             )
-    out: Path = options["out"] or lake / "reports" / reporting.LATEST
-    replace(out, page.html(told).encode())
+    drawn = page.html(told).encode()
+    if options["out"] is None:
+        lake.replace(reporting.LATEST, drawn)
+        out = f"{options['lake'].rstrip('/')}/{reporting.LATEST}"
+    else:
+        out = str(options["out"])
+        options["out"].write_bytes(drawn)
     if session.as_json:
-        session.show_json({"report": str(out)})
+        session.show_json({"report": out})
     else:
         session.say(f"The report: {out}")
 
@@ -59,7 +63,7 @@ def report(session: Session, /, **options: Any) -> None:
 @lake_option
 @common_options
 @pass_session
-def history(session: Session, /, *, lake: Path, last: int) -> None:
+def history(session: Session, /, *, last: int, **options: Any) -> None:
     """Show the last runs of the pipeline on a lake, the newest last; needs neither Spark nor Java.
 
     \b
@@ -68,7 +72,7 @@ def history(session: Session, /, *, lake: Path, last: int) -> None:
     """
     from ebbmq_spark.jobs import history as runs  # noqa: PLC0415  # of its own package
 
-    found = runs.read(lake)
+    found = runs.read(open_lake(options))
     for error in found.refused:
         session.note(f"attention: {error.detail}; {error.action}")
     records = found.records[-last:]
@@ -76,7 +80,7 @@ def history(session: Session, /, *, lake: Path, last: int) -> None:
         session.show_json([msgspec.to_builtins(each) for each in records])
         return
     if not records:
-        session.say(f"no run yet; the first one: ebbmq pipeline run --lake {lake}")
+        session.say(f"no run yet; the first one: ebbmq pipeline run --lake {options['lake']}")
         return
     session.show_table(
         ("RUN", "WHAT", "WHEN", ">TOOK", ">EVENTS", ">REJECTED", ">LOOKED AT", ">OF", ">ACTIONS",

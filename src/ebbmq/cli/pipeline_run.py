@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
-from ebbmq.cli.spark import lake_option, require_spark, spark_options, spark_settings
+from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def _run_options(command: Any) -> Any:
         click.option(
             "--attended",
             is_flag=True,
-            help="End when standard input does: for who starts this as a child.",
+            help="For who starts this as a child: the lake's options are the first line of "
+            "standard input, as JSON, and this ends when it does.",
         ),
         spark_options,
         lake_option,
@@ -64,6 +65,7 @@ def run(session: Session, /, **options: Any) -> None:
     Examples:
       ebbmq pipeline run --lake /var/lib/ebbmq-lake
       ebbmq pipeline run --lake /mnt/lake --master spark://head:7077 --full
+      ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
     """
     record = _carry_out(session, "run", options)
     if session.as_json:
@@ -75,7 +77,7 @@ def run(session: Session, /, **options: Any) -> None:
         f"{record.impossible:,} impossible"
     )
     _show_plan(session, record)
-    session.say(f"The report: {options['lake'] / 'reports' / 'latest.html'}")
+    session.say(f"The report: {options['lake'].rstrip('/')}/reports/latest.html")
 
 
 @click.command(short_help="Plan copies and tiers for the whole fleet.")
@@ -99,13 +101,14 @@ def plan(session: Session, /, **options: Any) -> None:
 
 def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
     if options["attended"]:
+        options["lake_options"] = [*options["lake_options"], *_told_by_parent().items()]
         _end_with_parent()
     require_spark("the pipeline")
     from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
 
     arguments = running.Arguments(
-        options["lake"],
+        open_lake(options),
         full=options["full"],
         bounded=not options["unbounded"],
         hold_ms=options["hold_ms"],
@@ -124,6 +127,16 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
     for refused, why in record.refused.items():
         session.note(f"attention: {refused} was not read: {why}")
     return record
+
+
+def _told_by_parent() -> dict[str, str]:
+    """Options that may be secrets: on the command line everybody would see them."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (some := os.read(0, 1)):
+            raise SystemExit(1)
+        line += some
+    return msgspec.json.decode(line, type=dict[str, str])
 
 
 def _end_with_parent() -> None:

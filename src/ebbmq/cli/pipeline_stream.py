@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
-from ebbmq.cli.spark import lake_option, require_spark, spark_options, spark_settings
+from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, show_count
 
 
@@ -29,6 +30,11 @@ from ebbmq.cli.values import duration_ms, show_count
     show_default=True,
     help="A bound of what one batch reads.",
 )
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where it keeps its place; _state/stream of a lake that is a directory unless given.",
+)
 @spark_options
 @lake_option
 @common_options
@@ -43,16 +49,18 @@ def stream(session: Session, /, **options: Any) -> None:
     Examples:
       ebbmq pipeline stream --lake /var/lib/ebbmq-lake
       ebbmq pipeline stream --lake /var/lib/ebbmq-lake --once
+      ebbmq pipeline stream --lake s3://bucket/lake --state /var/lib/ebbmq-stream
     """
     require_spark("the pipeline")
     from ebbmq_spark.jobs import stream as job  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
 
     arguments = job.Arguments(
-        options["lake"],
+        open_lake(options),
         once=options["once"],
         every_ms=options["every_ms"],
         files_per_batch=options["files_per_batch"],
+        state=options["state"],
     )
     with session.progress(counted=False) as bar:
         task = bar.add_task("starting Spark", total=None)

@@ -108,7 +108,8 @@ def _first_steps(session: Session, started: Started) -> list[str]:
     steps["lease"] = f"curl -s {token}{path}/leases -d '{{\"count\": 1}}'"
     if not started.has_users:
         steps["users"] = "none, so this machine only; ebbmq users --help says how to add one"
-    if started.lake is not None and "://" not in started.lake:
-        steps["spark"] = f"ebbmq pipeline history --lake {session.data / started.lake}"
+    if started.lake is not None:
+        lake = started.lake if "://" in started.lake else session.data / started.lake
+        steps["spark"] = f"ebbmq pipeline history --lake {lake}"
     steps["data"] = f"{session.data}; stop with Ctrl-C"
     return [f"  {name:8} {step}" for name, step in steps.items()]

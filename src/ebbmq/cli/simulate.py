@@ -11,12 +11,13 @@ import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
-from ebbmq.cli.spark import require_spark, spark_options
+from ebbmq.cli.spark import lake_settings_option, open_lake, require_spark, spark_options
 from ebbmq.cli.values import duration_ms, show_count, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ebbmq_spark.lake import Lake
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy
     from ebbmq_spark.simulation.sweep import Sweep
@@ -39,9 +40,10 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--trace", help="A Parquet file or directory of recorded traffic.")
 @click.option(
     "--lake",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The directory in which nodes keep their feed: the traffic they had.",
+    metavar="DIR|URL",
+    help="Where nodes keep their feed, a directory or s3://bucket/prefix: the traffic they had.",
 )
+@lake_settings_option
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
@@ -129,8 +131,8 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
-def _read(session: Session, spark: Any, trace: str | Path) -> Any:
-    """The traffic in a file, or in a lake, which is named by a path."""
+def _read(session: Session, spark: Any, trace: str | Lake) -> Any:
+    """The traffic in a file, or in a lake."""
     from ebbmq_spark.simulation.traces import read_lake, read_trace  # noqa: PLC0415
 
     if isinstance(trace, str):
@@ -142,10 +144,10 @@ def _read(session: Session, spark: Any, trace: str | Path) -> Any:
 
 
 @contextlib.contextmanager
-def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Path]:
+def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
     """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
     if options["pattern"] is None:
-        yield options["trace"] or options["lake"]
+        yield options["trace"] or open_lake(options)
         return
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415

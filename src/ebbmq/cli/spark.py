@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ebbmq.cli.values import pair
 from ebbmq.errors import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ebbmq_spark.lake import Lake
     from ebbmq_spark.session import Settings
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -31,13 +32,36 @@ def spark_options(command: F) -> F:
 
 
 def lake_option(command: F) -> F:
-    """`--lake DIR`, which every command on a lake needs."""
+    """`--lake` and `--lake-option`, which every command on a lake takes."""
+    command = lake_settings_option(command)
     return click.option(
         "--lake",
         required=True,
-        type=click.Path(path_type=Path, file_okay=False),
-        help="The directory in which brokers keep their feed.",
+        metavar="DIR|URL",
+        help="Where brokers keep their feed: a directory, or s3://bucket/prefix, gs://, az://.",
     )(command)
+
+
+def lake_settings_option(command: F) -> F:
+    """`--lake-option`, what an object store asks for."""
+    return click.option(
+        "--lake-option",
+        "lake_options",
+        multiple=True,
+        type=pair,
+        help="Of a store, as obstore names it: endpoint=..; else its usual variables count.",
+    )(command)
+
+
+def open_lake(options: dict[str, Any]) -> Lake:
+    """The lake that `lake_option` took in.
+
+    Raises:
+        ClientError: there is no such kind of lake, or what it needs is not installed.
+    """
+    from ebbmq_spark import lake  # noqa: PLC0415  # of its own package
+
+    return lake.open_lake(options["lake"], dict(options["lake_options"]))
 
 
 def require_spark(doing: str) -> None:
@@ -50,7 +74,7 @@ def require_spark(doing: str) -> None:
         ClientError: it is not.
     """
     try:
-        import ebbmq_spark.lake  # noqa: F401, PLC0415  # an optional dependency
+        import ebbmq_spark.schemas  # noqa: F401, PLC0415  # an optional dependency
     except ModuleNotFoundError as error:
         package = (error.name or "a package of it").partition(".")[0]
         raise ClientError(

@@ -12,7 +12,7 @@ Files are found by manifests alone; directories are for people and for clearing 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 EVENTS: Final = "events"
@@ -95,6 +95,24 @@ def manifest_file(table: str, at_ms: int, node: str, boot: int, number: int) -> 
     """The manifest that makes files of a table visible; names sort by instant."""
     name = f"{at_ms:016d}-{segment(node)}-{boot:08d}-{number:09d}.json"
     return f"{table}/{MANIFESTS}/date={date_of(at_ms)}/{name}"
+
+
+class Named(NamedTuple):
+    """What the name of a manifest says: it need not be read to be known."""
+
+    at_ms: int
+    node: str
+    boot: int
+    number: int
+
+
+def named(path: str) -> Named | None:
+    """What a manifest is by its name; None where that is no name of one."""
+    at, _, rest = path.rpartition("/")[2].removesuffix(".json").partition("-")
+    parts = rest.rsplit("-", 2)
+    if len(parts) < 3 or not all(each.isdecimal() for each in (at, *parts[1:])):  # noqa: PLR2004  # node, boot, number
+        return None
+    return Named(int(at), value_of(parts[0]), int(parts[1]), int(parts[2]))
 
 
 def node_file(node: str) -> str:

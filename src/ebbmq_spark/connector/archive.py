@@ -19,7 +19,8 @@ from typing_extensions import override
 from ebbmq.errors import DamagedRecord
 from ebbmq.feed import layout
 from ebbmq.holding import dead_marks, pack
-from ebbmq_spark.connector import columns, lake, places
+from ebbmq_spark import pieces, places
+from ebbmq_spark.connector import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyspark.sql.types import StructType
 
-    from ebbmq_spark.connector.options import Place
-    from ebbmq_spark.connector.places import Files
+    from ebbmq_spark.places import Files, Place
 
 _PACK: Final = re.compile(
     rf"{layout.ARCHIVE}/store=([0-9a-f]+)/queue=([^/]+)/pack-([0-9]+)\.parquet"
@@ -66,9 +66,8 @@ class ArchiveReader(DataSourceReader):
         dead = {store: dead_marks.by_pack(parts) for store, parts in marks.items()}
         out: list[InputPartition] = []
         # A pack is read as a whole: its dead rows are known by where they are in it.
-        for task in lake.spread(found):
-            assert isinstance(task, lake.Pieces)
-            whole = [piece.path for piece in task.pieces if not piece.part]
+        for task in pieces.spread(found):
+            whole = [piece.path for piece in task if not piece.part]
             if whole:
                 out.append(Packs([(path, _dead_in(path, dead)) for path in whole]))
         return out
@@ -101,7 +100,7 @@ def _messages(
     at = 0
     # Where only what the path says is asked for, something must count the rows.
     counted = inner if len(inner) else pa.schema([pa.field("id", pa.string())])
-    for batch in lake.batches(files, lake.Piece(path), counted):
+    for batch in pieces.batches(files, pieces.Piece(path), counted):
         begin, at = at, at + batch.num_rows
         kept = batch if is_alive is None else batch.filter(pa.array(is_alive[begin:at]))
         if kept.num_rows:

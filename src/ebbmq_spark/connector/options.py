@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import LEVELS
+from ebbmq_spark.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,15 +204,6 @@ def leasing(given: Mapping[str, str]) -> Leasing:
         whole(given, "waitMs", 500, 0, 60_000),
         whole(given, "rowsPerPartition", 25_000, 1, limits.LEASE_COUNT_MAX),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A lake or an archive: a directory or the URL of an object store."""
-
-    address: str
-    #: May hold keys and secrets.
-    store: dict[str, str] = field(repr=False)
 
 
 def place_of(given: Mapping[str, str]) -> Place:

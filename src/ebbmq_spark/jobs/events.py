@@ -16,6 +16,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Read
 from ebbmq.limits import DAY_MS
+from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms import quality
@@ -24,15 +25,16 @@ from ebbmq_spark.transforms.profiles import merged, profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.layout import Named
     from ebbmq.feed.manifests import Manifest
     from ebbmq.feed.runs import Record
     from ebbmq.feed.settings import QueueParameters
     from ebbmq.feed.table import Table
     from ebbmq_spark.jobs.writing import Output
+    from ebbmq_spark.lake import Lake
 
 #: Hours that profiles keep.
 KEEP_MS: Final = 30 * DAY_MS
@@ -58,11 +60,18 @@ class Checked(NamedTuple):
     impossible: int = 0
 
 
-def unread(root: Path, last: Record | None) -> Unread:
+def unread(lake: Lake, last: Record | None) -> Unread:
     """The events of a lake that a run, and those before it, did not read."""
-    found = visible(root, EVENTS)
     read = dict(last.read) if last else {}
     failed = last.refused if last else {}
+
+    def is_new_or_failed(told: Named) -> bool:
+        known = read.get(told.node)
+        if known is None or (known.boot, known.number) < (told.boot, told.number):
+            return True
+        return layout.manifest_file(EVENTS.name, *told) in failed
+
+    found = visible(lake, EVENTS, is_new_or_failed)
     files: list[str] = []
     missing = 0
     order = sorted(found.manifests, key=lambda each: (each.node, each.boot, each.number))
@@ -71,7 +80,7 @@ def unread(root: Path, last: Record | None) -> Unread:
         is_new = known is None or (known.boot, known.number) < (each.boot, each.number)
         if not is_new and _name(each) not in failed:
             continue
-        files += [str((root / part.path).resolve()) for part in each.parts]
+        files += [lake.file(part.path) for part in each.parts]
         if is_new:
             if known is not None and known.boot == each.boot and known.last_seq:
                 missing += max(0, (each.first_seq or 0) - known.last_seq - 1)
@@ -101,7 +110,7 @@ def check(told: DataFrame, output: Output) -> Checked:
 
 def count(spark: SparkSession, events: DataFrame, last: Record | None, output: Output) -> None:
     """Add what happened to the profiles of the last run, and write them anew."""
-    known = of_run(spark, output.root, PROFILES, last.counted if last else None)
+    known = of_run(spark, output.lake, PROFILES, last.counted if last else None)
     whole = merged(known.unionByName(profile(events)), output.at_ms - KEEP_MS)
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))
 
@@ -116,7 +125,7 @@ def judge(
     hold_ms: int,
 ) -> None:
     """Recommend decay factors from what happened since the last run, and write them."""
-    before = of_run(spark, output.root, RATES, last.counted if last else None)
+    before = of_run(spark, output.lake, RATES, last.counted if last else None)
     until_ms = output.at_ms + hold_ms
     factors = recommended_factors(
         events, adapting(spark, queues), before, since_ms=0, until_ms=until_ms
@@ -137,11 +146,9 @@ def judge(
     output.publish(RATES, output.write(RATES, rows.coalesce(1)))
 
 
-def of_run(spark: SparkSession, root: Path, table: Table, run: str | None) -> DataFrame:
+def of_run(spark: SparkSession, lake: Lake, table: Table, run: str | None) -> DataFrame:
     """What a run wrote of a table; nothing for a run there was not."""
-    files = [
-        file
-        for file in visible(root, table).files
-        if run is not None and layout.told_in(file, "run") == run
-    ]
-    return read_table(spark, table, files)
+    # A run is named by its instant, and so are its manifests.
+    found = visible(lake, table, lambda told: run_name(told.at_ms) == run).files
+    files = [file for file in found if layout.told_in(file, "run") == run]
+    return read_table(spark, table, files, lake)

@@ -8,7 +8,6 @@ is always the same, so that a batch that is done again is the same batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -27,15 +26,20 @@ from ebbmq.feed import layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq_spark import schemas
-from ebbmq_spark.lake import visible
+from ebbmq_spark.lake import open_lake, visible
+from ebbmq_spark.object_lake import ObjectLake
+from ebbmq_spark.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq.feed.manifests import Manifest
+    from ebbmq_spark.lake import Lake
 
 Offset = dict[str, Any]
 FORMAT: Final = "ebbmq_events"
+#: Options that begin with this are of the object store.
+_STORE: Final = "store."
 #: Files of one batch unless the caller says otherwise.
 FILES_PER_BATCH: Final = 500
 
@@ -48,7 +52,16 @@ class File(InputPartition):
 
 
 class EventsSource(DataSource):
-    """`spark.readStream.format("ebbmq_events").option("lake", DIR)`."""
+    """`spark.readStream.format("ebbmq_events").option("lake", DIR)`, or a URL and `store.NAME`."""
+
+    @staticmethod
+    def options_of(lake: Lake, files_per_batch: int) -> dict[str, str]:
+        """What to say in `.options(..)` to read a lake."""
+        told = {"lake": lake.file(""), "filesPerBatch": str(files_per_batch)}
+        if isinstance(lake, ObjectLake):
+            told["lake"] = lake.place.address
+            told |= {f"{_STORE}{name}": value for name, value in lake.place.store.items()}
+        return told
 
     @classmethod
     @override
@@ -66,14 +79,19 @@ class EventsSource(DataSource):
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
         """A reader for one query."""
         files = int(self.options.get("filesPerBatch", str(FILES_PER_BATCH)))
-        return EventsReader(Path(self.options["lake"]), files)
+        store = {
+            name.lower().removeprefix(_STORE): value
+            for name, value in self.options.items()
+            if name.lower().startswith(_STORE)
+        }
+        return EventsReader(Place(self.options["lake"], store), files)
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Looks for new manifests on the driver and reads their files on executors."""
 
-    def __init__(self, root: Path, files_per_batch: int) -> None:
-        self._root = root
+    def __init__(self, place: Place, files_per_batch: int) -> None:
+        self._place = place
         self._files_per_batch = files_per_batch
         #: With availableNow: what there was when the query began.
         self._names: frozenset[str] | None = None
@@ -91,12 +109,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def prepareForTriggerAvailableNow(self) -> None:
         """What is written from now on is left for later."""
-        self._names = frozenset(name_of(each) for each in visible(self._root, EVENTS).manifests)
+        self._names = frozenset(name_of(each) for each in visible(self._lake(), EVENTS).manifests)
 
     @override
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """How far the next batch reads."""
-        found = visible(self._root, EVENTS)
+        found = visible(self._lake(), EVENTS)
         most = self._files_per_batch
         if isinstance(limit, ReadAllAvailable):
             most = len(found.files)
@@ -122,10 +140,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The files between two offsets."""
-        later = set(end["refused"])
+        later, lake = set(end["refused"]), self._lake()
         return [
-            File(str(self._root / part.path))
-            for each in visible(self._root, EVENTS).manifests
+            File(lake.file(part.path))
+            for each in visible(lake, EVENTS).manifests
             if _is_new(each, start)
             and not _is_after(each, end["read"].get(each.node))
             and name_of(each) not in later
@@ -136,8 +154,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a file; a column that it lacks is empty."""
         assert isinstance(partition, File)
-        for batch in pq.ParquetFile(partition.path).iter_batches():
+        for batch in pq.ParquetFile(self._lake().open(partition.path)).iter_batches():
             yield conformed(batch)
+
+    def _lake(self) -> Lake:
+        """Opened anew wherever this runs: connections do not travel."""
+        return open_lake(self._place.address, self._place.store)
 
 
 def conformed(batch: pa.RecordBatch) -> pa.RecordBatch:

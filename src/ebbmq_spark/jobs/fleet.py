@@ -9,16 +9,15 @@ from pyspark.sql import types as T
 from ebbmq.feed import layout
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import DAY_MS, GIB
-from ebbmq_spark.lake import visible
+from ebbmq_spark.lake import opened, visible
 from ebbmq_spark.transforms import parameters
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
+    from ebbmq_spark.lake import Lake, Where
 
 #: Of kinds that several nodes may use at once; their name is the same on all of them.
 _SHARED: Final = ("object", "sql", "grid")
@@ -62,14 +61,15 @@ class Fleet(NamedTuple):
         return max((each.now_ms for each in self.snapshots), default=0)
 
 
-def read(root: Path, now_ms: int) -> Fleet:
+def read(where: Where, now_ms: int) -> Fleet:
     """The last snapshot of each node.
 
     Args:
-        root: of the lake.
+        where: the lake.
         now_ms: the instant of the run, by the clock of this machine.
     """
-    found = visible(root, CATALOG)
+    lake = opened(where)
+    found = visible(lake, CATALOG)
     last: dict[str, Manifest] = {}
     for each in found.manifests:
         known = last.get(each.node)
@@ -78,7 +78,7 @@ def read(root: Path, now_ms: int) -> Fleet:
     refused = dict(zip(found.refused_names, found.refused, strict=True))
     fleet = Fleet([], refused, [])
     for node, manifest in sorted(last.items()):
-        skew_ms, age_ms = _clock(root, manifest, now_ms)
+        skew_ms, age_ms = _clock(lake, manifest, now_ms)
         if age_ms > _GONE_MS:
             fleet.notes.append(f"node {node} wrote its last snapshot {age_ms // DAY_MS} days ago")
             continue
@@ -87,18 +87,19 @@ def read(root: Path, now_ms: int) -> Fleet:
             continue
         if skew_ms:
             fleet.notes.append(f"the clock of node {node} differs by {skew_ms / 1_000:.0f} s")
-        files = tuple(str((root / part.path).resolve()) for part in manifest.parts)
+        files = tuple(lake.file(part.path) for part in manifest.parts)
         rows = sum(part.rows for part in manifest.parts)
         fleet.snapshots.append(Snapshot(node, now_ms + skew_ms, files, rows, manifest.settings))
     return fleet
 
 
-def _clock(root: Path, manifest: Manifest, now_ms: int) -> tuple[int, int]:
+def _clock(lake: Lake, manifest: Manifest, now_ms: int) -> tuple[int, int]:
     """How far a node's clock is ahead of the lake's, and how old its snapshot is by the latter."""
     name = layout.manifest_file(
         manifest.table, manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
     )
-    seen_ms = (root / name).stat().st_mtime_ns // 1_000_000
+    # A node that takes it away at this moment wrote a newer one a moment ago.
+    seen_ms = lake.modified_ms(name) or now_ms
     skew_ms = manifest.written_at_ms - seen_ms
     return (0 if abs(skew_ms) < _SAME_CLOCK_MS else skew_ms), now_ms - seen_ms
 

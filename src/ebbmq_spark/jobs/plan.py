@@ -17,8 +17,8 @@ from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
 from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.lake import read_table
-from ebbmq_spark.transforms.plans import as_plan, due, judged, within_capacity
+from ebbmq_spark.lake import Reach, read_table
+from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged, within_capacity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,16 +71,22 @@ def plan(
         bounded: keep within the room of each tier.
         hold_ms: how long the advice holds.
     """
-    catalog = read_table(spark, CATALOG, fleet.files)
+    reach = None if full else Reach("review_at_ms", fleet.latest_ms)
+    catalog = read_table(spark, CATALOG, fleet.files, output.lake, (*NEEDED,), reach)
     if not full:
         catalog = due(catalog, fleet.latest_ms)
+        if output.lake.is_remote:
+            # It is counted and then planned for, and fetched once.
+            catalog = catalog.persist()
     looked_at = fleet.rows if full else catalog.count()
     # What was decided for a node is dated by its clock.
     chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), hold_ms)
     if bounded:
         chosen = within_capacity(chosen, fleets.capacity(spark, fleet))
     parts = output.write(PLANS, chosen)
-    written = read_table(spark, PLANS, [str(output.root.resolve() / part.path) for part in parts])
+    catalog.unpersist()
+    files = [output.lake.file(part.path) for part in parts]
+    written = read_table(spark, PLANS, files, output.lake)
     totals = summary(written)
     output.publish(PLANS, parts)
     tiers = fleets.tiers(fleet)

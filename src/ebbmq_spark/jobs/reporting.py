@@ -13,14 +13,13 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.jobs import page, writing
+from ebbmq_spark.jobs import page
 from ebbmq_spark.jobs.plan import summary
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.transforms.profiles import HOUR_MS, latencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,8 +27,10 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
     from ebbmq_spark.jobs.fleet import Fleet, Tier
     from ebbmq_spark.jobs.plan import Total
+    from ebbmq_spark.lake import Lake
 
-LATEST: Final = "latest.html"
+#: The page of the last run.
+LATEST: Final = f"{layout.REPORTS}/latest.html"
 #: Ages by which the backlog is told apart: up to a minute, up to ten, and so on.
 AGES_MS: Final = (60_000, 600_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS, 7 * 24 * HOUR_MS)
 #: Hours of which latencies and losses are shown.
@@ -75,7 +76,7 @@ class Figures(NamedTuple):
 
 def figures(
     spark: SparkSession,
-    root: Path,
+    lake: Lake,
     fleet: Fleet,
     record: Record | None,
     planned: list[Total] | None = None,
@@ -84,53 +85,60 @@ def figures(
 
     Args:
         spark: where to run.
-        root: of the lake.
+        lake: which.
         fleet: its last snapshots.
         record: the run that is reported.
         planned: what its plan asks for; that of the last plan unless given.
     """
-    files = _last(root, PROFILES)
+    files = _last(lake, PROFILES)
     # There are few hours and queues: these need no Spark.
-    hours = _columns(files, "hour_ms", "event", "reason", "count")
+    hours = _columns(lake, files, "hour_ms", "event", "reason", "count")
     newest = max((row["hour_ms"] for row in hours), default=0)
     since_ms = newest - HOURS * HOUR_MS
     if planned is None:
-        planned = summary(read_table(spark, PLANS, _last(root, PLANS)))
-    rates = _columns(_last(root, RATES), "queue", "factor", "reason")
+        planned = summary(read_table(spark, PLANS, _last(lake, PLANS), lake))
+    rates = _columns(lake, _last(lake, RATES), "queue", "factor", "reason")
     return Figures(
-        lake=str(root),
+        lake=lake.where,
         record=record,
         nodes=[each.node for each in fleet.snapshots],
-        backlog=_backlog(spark, fleet),
+        backlog=_backlog(spark, lake, fleet),
         tiers=fleets.tiers(fleet),
         losses=_losses([row for row in hours if row["hour_ms"] > since_ms]),
-        latencies=_latencies(read_table(spark, PROFILES, files).where(F.col("hour_ms") > since_ms)),
+        latencies=_latencies(
+            read_table(spark, PROFILES, files, lake).where(F.col("hour_ms") > since_ms)
+        ),
         planned=planned,
         rates=sorted(Rate(**row) for row in rates),
     )
 
 
-def _columns(files: list[str], *names: str) -> list[dict[str, Any]]:
+def _columns(lake: Lake, files: list[str], *names: str) -> list[dict[str, Any]]:
     return [
         row
         for file in files
-        for row in pq.read_table(file, columns=list(names), partitioning=None).to_pylist()
+        for row in pq.read_table(
+            lake.open(file), columns=list(names), partitioning=None
+        ).to_pylist()
     ]
 
 
-def _last(root: Path, table: Table) -> list[str]:
+def _last(lake: Lake, table: Table) -> list[str]:
     """The files of the newest manifest of a table that every run writes as a whole."""
-    found = visible(root, table).manifests
+    found = visible(lake, table).manifests
     newest = max(found, key=lambda each: each.written_at_ms, default=None)
-    parts = newest.parts if newest else ()
-    return [str((root / part.path).resolve()) for part in parts]
+    return [lake.file(part.path) for part in newest.parts] if newest else []
 
 
-def _backlog(spark: SparkSession, fleet: Fleet) -> dict[tuple[int, int], tuple[int, int]]:
+def _backlog(
+    spark: SparkSession, lake: Lake, fleet: Fleet
+) -> dict[tuple[int, int], tuple[int, int]]:
     clocks = spark.createDataFrame(
         [(each.node, each.now_ms) for each in fleet.snapshots], "node string, now_ms long"
     )
-    catalog = read_table(spark, CATALOG, fleet.files)
+    catalog = read_table(
+        spark, CATALOG, fleet.files, lake, ("node", "enqueued_at_ms", "importance", "bytes")
+    )
     age_ms = F.col("now_ms") - F.col("enqueued_at_ms")
     # Nested from the back, so that the first bound that holds decides.
     which = F.lit(len(AGES_MS))
@@ -165,13 +173,10 @@ def _latencies(recent: DataFrame) -> list[Lasting]:
     return [each for each in told if each.queue in shown]
 
 
-def keep(root: Path, run: str, told: Figures, draw: Callable[[Figures], str] = page.html) -> Path:
+def keep(lake: Lake, run: str, told: Figures, draw: Callable[[Figures], str] = page.html) -> None:
     """Write the page of a run, and as the latest one; old ones go."""
     drawn = draw(told).encode()
-    place = root / layout.REPORTS
-    writing.replace(place / f"{run}.html", drawn)
-    writing.replace(place / LATEST, drawn)
-    pages = sorted(each for each in place.glob("*.html") if each.name != LATEST)
-    for old in pages[:-_PAGES_KEPT]:
-        old.unlink(missing_ok=True)
-    return place / LATEST
+    lake.replace(f"{layout.REPORTS}/{run}.html", drawn)
+    lake.replace(LATEST, drawn)
+    pages = [name for name in lake.list(layout.REPORTS) if name.endswith(".html")]
+    lake.delete([name for name in pages if name != LATEST][:-_PAGES_KEPT])

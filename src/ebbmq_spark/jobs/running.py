@@ -23,17 +23,17 @@ from ebbmq.feed.runs import Record
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
 from ebbmq_spark.jobs.plan import HOLD_MS, plan
 from ebbmq_spark.jobs.writing import Output
-from ebbmq_spark.lake import read_table
+from ebbmq_spark.lake import opened, read_table
 from ebbmq_spark.transforms import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from ebbmq.feed.runs import Kind
     from ebbmq_spark.jobs.plan import Total
+    from ebbmq_spark.lake import Where
 
 
 class JobFailed(ClientError):
@@ -45,7 +45,8 @@ class JobFailed(ClientError):
 class Arguments(NamedTuple):
     """What a run is to do."""
 
-    lake: Path
+    #: Its directory, or what `open_lake` returned.
+    lake: Where
     #: Look at every message and every event that is there, also where a run before this one did.
     full: bool = False
     #: Keep within the room of each tier.
@@ -103,12 +104,12 @@ class _Run:
     ) -> None:
         self._spark = spark
         self._arguments = arguments
-        self._root = root = arguments.lake
+        self._lake = lake = opened(arguments.lake)
         self._stage = stage
         self._totals: list[Total] | None = None
         at_ms = _now_ms()
-        self._output = Output(root, history.run_name(at_ms), at_ms)
-        self._fleet = fleet.read(root, at_ms)
+        self._output = Output(lake, history.run_name(at_ms), at_ms)
+        self._fleet = fleet.read(lake, at_ms)
         self._record = Record(
             run=self._output.run,
             kind=kind,
@@ -122,21 +123,27 @@ class _Run:
     def read_events(self) -> None:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
-        last = None if self._arguments.full else history.read(self._root).last("run")
-        unread = events.unread(self._root, last)
+        last = None if self._arguments.full else history.read(self._lake).last("run")
+        unread = events.unread(self._lake, last)
         refused = {**self._record.refused, **unread.refused}
         self._note(refused=refused, read=unread.read, counted=last.counted if last else None)
         if not unread.files:
             return
-        told = read_table(spark, EVENTS, unread.files)
-        self._stage("checking")
-        checked = events.check(told, output)
-        sound = quality.usable(told)
-        self._stage("counting")
-        events.count(spark, sound, last, output)
-        self._stage("judging")
-        queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
-        events.judge(spark, sound, queues, last, output, hold_ms=hold_ms)
+        told = read_table(spark, EVENTS, unread.files, self._lake)
+        if self._lake.is_remote:
+            # It is gone through three times, and fetched once.
+            told = told.persist()
+        try:
+            self._stage("checking")
+            checked = events.check(told, output)
+            sound = quality.usable(told)
+            self._stage("counting")
+            events.count(spark, sound, last, output)
+            self._stage("judging")
+            queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
+            events.judge(spark, sound, queues, last, output, hold_ms=hold_ms)
+        finally:
+            told.unpersist()
         checked = checked._replace(missing=checked.missing + unread.missing)
         self._note(**checked._asdict(), counted=output.run)
 
@@ -160,18 +167,18 @@ class _Run:
         self._stage("reporting")
         self._note(ended_at_ms=_now_ms())
         figures = reporting.figures(
-            self._spark, self._root, self._fleet, self._record, self._totals
+            self._spark, self._lake, self._fleet, self._record, self._totals
         )
-        reporting.keep(self._root, self._record.run, figures)
+        reporting.keep(self._lake, self._record.run, figures)
 
     def end(self) -> Record:
         """Let the run count, and clear away what it makes superfluous."""
         self._note(ended_at_ms=_now_ms())
         self._output.end(self._record)
         for table in (PLANS, RATES):
-            writing.sweep(self._root, table, writing.RUNS_KEPT)
-        writing.sweep(self._root, PROFILES, writing.WHOLE_KEPT)
-        writing.sweep_records(self._root)
+            writing.sweep(self._lake, table, writing.RUNS_KEPT)
+        writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT)
+        writing.sweep_records(self._lake)
         return self._record
 
     def _note(self, **changes: object) -> None:
@@ -182,10 +189,11 @@ class _Run:
 def _begun(
     spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
 ) -> Iterator[_Run]:
-    with history.only_one(arguments.lake, "run"):
-        stage("reading")
+    lake = opened(arguments.lake)
+    stage("reading")
+    with lake.only_one("run"):
         try:
-            yield _Run(spark, arguments, kind, stage)
+            yield _Run(spark, arguments._replace(lake=lake), kind, stage)
         except PySparkException as error:
             raise failed(error) from error
 

@@ -15,13 +15,16 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from ebbmq.errors import InvalidSpec
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.runs import Record
+from ebbmq_spark.directory_lake import DirectoryLake, replace
 from ebbmq_spark.jobs import history, writing
 from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
 from ebbmq_spark.jobs.running import failed
 from ebbmq_spark.jobs.writing import Output
-from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.lake import opened, read_table, visible
+from ebbmq_spark.session import is_connect
 from ebbmq_spark.transforms.profiles import KEY, keyed, ranked, totals
 from ebbmq_spark.transforms.quality import with_faults
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ebbmq.feed.manifests import Manifest
+    from ebbmq_spark.lake import Lake, Where
 
 WRITER: Final = "stream"
 #: Hours that are kept, in the sums and in what is written.
@@ -47,13 +51,16 @@ _LOOK_S: Final = 1
 class Arguments(NamedTuple):
     """What to stream, and how."""
 
-    lake: Path
+    #: Its directory, or what `open_lake` returned.
+    lake: Where
     #: End when everything that is there was read; else go on until stopped.
     once: bool = False
     every_ms: int = 10_000
     files_per_batch: int = FILES_PER_BATCH
     #: Tasks, and stores, over which queues are spread; of a checkpoint it stays as it was.
     partitions: int = 4
+    #: Where its place and sums are kept; in the lake, if that is a directory.
+    state: Path | None = None
 
 
 class _Stream(msgspec.Struct):
@@ -75,17 +82,25 @@ def stream(
         told: is told of each batch: its number, and how many events were read so far.
 
     Raises:
+        InvalidSpec: over Spark Connect, or on a lake that is no directory without `state`.
         UnknownFeed: there is no lake.
         PipelineBusy: another stream is at work on it.
         JobFailed: Spark did not go on; the next one goes on from the last batch.
     """
-    root = arguments.lake
-    with history.only_one(root, WRITER):
+    if is_connect(spark):
+        raise InvalidSpec(
+            "what a stream writes is written by its driver, which Spark Connect has elsewhere",
+            "run it with --master local[*] or spark://HOST:PORT; over Spark Connect use "
+            "ebbmq pipeline run, as often as you like",
+        )
+    lake = opened(arguments.lake)
+    state = _state(lake, arguments)
+    with lake.only_one(WRITER):
         at_ms = _now_ms()
-        checkpoint = root / "_state" / WRITER
-        batches = _Batches(root.resolve(), _identity(checkpoint))
+        batches = _Batches(lake, _identity(state))
         try:
-            query = _started(spark, arguments, checkpoint / "checkpoint", batches)
+            source = EventsSource.options_of(lake, arguments.files_per_batch)
+            query = _started(spark, arguments, source, state / "checkpoint", batches)
             rows = _watched(query, told)
         except PySparkException as error:
             raise failed(error) from error
@@ -96,20 +111,31 @@ def stream(
             ended_at_ms=_now_ms(),
             events=rows,
         )
-        Output(root, record.run, at_ms, WRITER).end(record)
+        Output(lake, record.run, at_ms, WRITER).end(record)
         return record
 
 
+def _state(lake: Lake, arguments: Arguments) -> Path:
+    """Where the place of a stream is kept."""
+    if arguments.state is not None:
+        return arguments.state
+    if isinstance(lake, DirectoryLake):
+        return lake.root / "_state" / WRITER
+    raise InvalidSpec(
+        f"Spark keeps the place of a stream in a directory, and {lake.where} is none",
+        "name one that outlives the stream: --state DIR",
+    )
+
+
 def _started(
-    spark: SparkSession, arguments: Arguments, checkpoint: Path, batches: _Batches
+    spark: SparkSession,
+    arguments: Arguments,
+    source: dict[str, str],
+    checkpoint: Path,
+    batches: _Batches,
 ) -> StreamingQuery:
     spark.dataSource.register(EventsSource)
-    told = (
-        spark.readStream.format(FORMAT)
-        .option("lake", str(arguments.lake.resolve()))
-        .option("filesPerBatch", str(arguments.files_per_batch))
-        .load()
-    )
+    told = spark.readStream.format(FORMAT).options(**source).load()
     writer = (
         summed(told)
         .writeStream.outputMode("update")
@@ -164,8 +190,8 @@ def summed(told: DataFrame) -> DataFrame:
 class _Batches:
     """Writes what batches come to."""
 
-    def __init__(self, root: Path, stream: int) -> None:
-        self._root = root
+    def __init__(self, lake: Lake, stream: int) -> None:
+        self._lake = lake
         self._stream = stream
 
     def write(self, batch: DataFrame, number: int) -> None:
@@ -177,24 +203,26 @@ class _Batches:
             return
         spark = batch.sparkSession
         last = max(own, key=lambda each: each.number, default=None)
-        files = [str(self._root / part.path) for part in last.parts] if last else []
+        files = [self._lake.file(part.path) for part in last.parts] if last else []
         at_ms = _now_ms()
-        output = Output(self._root, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
+        output = Output(self._lake, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
         changed = ranked(batch).persist()
         try:
-            known = read_table(spark, PROFILES, files).where(F.col("hour_ms") >= at_ms - _KEEP_MS)
+            known = read_table(spark, PROFILES, files, self._lake).where(
+                F.col("hour_ms") >= at_ms - _KEEP_MS
+            )
             keys = changed.select(*KEY)
             whole = known.join(keys, on=list(KEY), how="left_anti").unionByName(changed)
             parts = output.write(PROFILES, whole.coalesce(1))
         finally:
             changed.unpersist()
         output.publish(PROFILES, parts, number + 1, self._stream)
-        writing.sweep(self._root, PROFILES, writing.WHOLE_KEPT, WRITER)
+        writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT, WRITER)
 
     def _written(self) -> list[Manifest]:
         return [
             each
-            for each in visible(self._root, PROFILES).manifests
+            for each in visible(self._lake, PROFILES).manifests
             if each.node == WRITER and each.boot == self._stream
         ]
 
@@ -206,7 +234,7 @@ def _identity(place: Path) -> int:
         return msgspec.json.decode(path.read_bytes(), type=_Stream).id
     made = _Stream(_now_ms() // 1_000)
     (place / "checkpoint").mkdir(parents=True, exist_ok=True)
-    writing.replace(path, msgspec.json.encode(made))
+    replace(path, msgspec.json.encode(made))
     return made.id
 
 

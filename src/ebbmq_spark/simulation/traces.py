@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from ebbmq.errors import EbbError
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.traces import TRACE
-from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack
 from ebbmq_spark.transforms.quality import usable
@@ -21,11 +21,11 @@ from ebbmq_spark.transforms.recorded import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.manifests import UnknownFeed
+    from ebbmq_spark.lake import Where
 
 BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
 
@@ -53,20 +53,21 @@ class Recorded(NamedTuple):
     refused: list[UnknownFeed]
 
 
-def read_lake(spark: SparkSession, root: Path) -> Recorded:
+def read_lake(spark: SparkSession, where: Where) -> Recorded:
     """The traffic in the events that nodes wrote to a lake; rows that are none are left out.
 
     Raises:
-        UnknownFeed: there is no such directory.
+        UnknownFeed: there is no such lake.
         InvalidTrace: it holds no events.
     """
-    found = visible(root, EVENTS)
+    lake = opened(where)
+    found = visible(lake, EVENTS)
     if not found.files:
         raise InvalidTrace(
-            f"there are no events in the lake at {root}",
-            "name the directory that feed.lake of the nodes' configuration names",
+            f"there are no events in the lake at {lake.where}",
+            "name the place that feed.lake of the nodes' configuration names",
         )
-    return Recorded(trace_of(usable(read_table(spark, EVENTS, found.files))), found.refused)
+    return Recorded(trace_of(usable(read_table(spark, EVENTS, found.files, lake))), found.refused)
 
 
 def as_trace(rows: DataFrame, name: str) -> DataFrame:

@@ -13,12 +13,16 @@ import os
 import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from ebbmq.node.config import PipelineConfig
 
 #: Of what a child says, so much is kept: the last lines tell why it failed.
@@ -29,9 +33,19 @@ _LINES: Final = 2
 class Scheduled:
     """The runs of the pipeline that a server starts."""
 
-    def __init__(self, config: PipelineConfig, lake: Path) -> None:
+    def __init__(
+        self, config: PipelineConfig, lake: str, options: Mapping[str, str] | None = None
+    ) -> None:
+        """Name what is run; nothing is started yet.
+
+        Args:
+            config: how often, and where.
+            lake: a directory, or the URL of an object store.
+            options: of that store, as obstore names them.
+        """
         self._config = config
         self._lake = lake
+        self._options = dict(options or {})
         self._child: asyncio.subprocess.Process | None = None
         self.runs = 0
         self.failures = 0
@@ -57,11 +71,11 @@ class Scheduled:
         self.runs += 1
         if problem is None:
             if self.problem is not None:
-                log.info("pipeline_well_again", lake=str(self._lake))
+                log.info("pipeline_well_again", lake=self._lake)
         else:
             self.failures += 1
             if problem != self.problem:  # the same is not said again
-                log.warning("pipeline_failed", lake=str(self._lake), detail=problem)
+                log.warning("pipeline_failed", lake=self._lake, detail=problem)
         self.problem = problem
 
     async def _once(self) -> str | None:
@@ -77,6 +91,9 @@ class Scheduled:
             )
         except OSError as error:
             return f"it could not be started: {error.strerror}"
+        # They may be secrets, and a command line is seen by everybody.
+        assert child.stdin is not None
+        child.stdin.write(msgspec.json.encode(self._options) + b"\n")
         try:
             async with asyncio.timeout(self._config.timeout_ms / 1_000):
                 said = await _last_of(child.stderr)
@@ -97,7 +114,7 @@ class Scheduled:
         return [
             *([nice, "-n", "10"] if nice else []),
             *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended"),
-            *("--lake", str(self._lake), "--master", config.master, "--memory", config.memory),
+            *("--lake", self._lake, "--master", config.master, "--memory", config.memory),
         ]
 
     def _kill(self) -> None:
@@ -108,14 +125,9 @@ class Scheduled:
                 os.killpg(child.pid, signal.SIGKILL)
 
 
-def directory_of(lake: str | None, data: Path) -> Path | None:
-    """The directory of a lake; None where it has none."""
-    if lake is None:
-        return None
-    scheme, found, _ = lake.partition("://")
-    if not found:
-        return data / lake
-    return Path(lake.removeprefix("file://")) if scheme == "file" else None
+def address_of(lake: str, data: Path) -> str:
+    """A lake as others find it: a directory is named from the data directory on."""
+    return lake if "://" in lake else str(data / lake)
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:

@@ -27,7 +27,7 @@ from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
 from ebbmq.node.server.listening import Listening, Server
 from ebbmq.node.server.receiving import Connection
-from ebbmq.node.server.scheduling import Scheduled, directory_of
+from ebbmq.node.server.scheduling import Scheduled, address_of
 
 if TYPE_CHECKING:
     import socket
@@ -188,18 +188,17 @@ class Serving:
 async def _scheduled(context: Context) -> AsyncIterator[None]:
     """Have the pipeline run now and then, if it is configured; it ends with the server."""
     config = context.config
-    lake = directory_of(config.feed.lake, context.broker.engine.directory.path)
     if not config.pipeline.every_ms:
         yield
         return
-    if lake is None:
+    if config.feed.lake is None:
         log.warning(
-            "pipeline_not_scheduled",
-            detail="pipeline.every_ms is set, and feed.lake names no directory",
+            "pipeline_not_scheduled", detail="pipeline.every_ms is set, and feed.lake names no lake"
         )
         yield
         return
-    context.scheduled = Scheduled(config.pipeline, lake)
+    lake = address_of(config.feed.lake, context.broker.engine.directory.path)
+    context.scheduled = Scheduled(config.pipeline, lake, config.feed.options)
     running = asyncio.create_task(context.scheduled.run())
     try:
         yield

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -18,11 +19,29 @@ from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.feed.manifests import UnknownFeed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ebbmq_spark.connector.options import Place
+    from collections.abc import Iterator, Sequence
 
 _SCHEMES: Final = ("s3", "gs", "az", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lake or an archive: a directory or the URL of an object store."""
+
+    address: str
+    #: May hold keys and secrets.
+    store: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class Stored(NamedTuple):
+    """What a store knows of an object: when it was written, by the store's clock, and its tag."""
+
+    modified_ms: int
+    tag: str | None
+
+
+class Outrun(StorageFailed):
+    """Somebody else wrote an object first."""
 
 
 class Files(Protocol):
@@ -129,10 +148,15 @@ class Store:
     def __init__(self, place: Place) -> None:
         import obstore  # noqa: PLC0415  # who reads a directory does without
         from obstore import store as stores  # noqa: PLC0415
-        from obstore.exceptions import BaseError  # noqa: PLC0415
+        from obstore.exceptions import (  # noqa: PLC0415
+            AlreadyExistsError,
+            BaseError,
+            PreconditionError,
+        )
 
         self._obstore: Any = obstore
         self._failures = (BaseError, OSError)
+        self._lost = (AlreadyExistsError, PreconditionError)
         parts = urlsplit(place.address)
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         client = {}
@@ -146,7 +170,7 @@ class Store:
             # What went wrong may quote an option, which may be a secret.
             raise InvalidSpec(
                 f"the object store {self.where} cannot be used ({type(error).__name__})",
-                "see the options that obstore takes for this kind of URL, as store.NAME",
+                "see the options that obstore takes for this kind of URL",
             ) from None
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -161,10 +185,27 @@ class Store:
             raise self._failed(f"listing {prefix}", error) from None
         yield from sorted(found)
 
+    def directories(self, prefix: str) -> Sequence[str]:
+        """The names one step below a prefix that have something below them, in order."""
+        try:
+            found = self._obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
+        except self._failures as error:
+            raise self._failed(f"listing {prefix}", error) from None
+        return sorted(each.rstrip("/") for each in found)
+
     def read(self, path: str) -> bytes:
         """See Files."""
         try:
             return bytes(self._obstore.get(self._store, path).bytes())
+        except self._failures as error:
+            raise self._failed(f"reading {path}", error) from None
+
+    def read_if_there(self, path: str) -> bytes | None:
+        """A small object; None if there is none."""
+        try:
+            return bytes(self._obstore.get(self._store, path).bytes())
+        except FileNotFoundError:
+            return None
         except self._failures as error:
             raise self._failed(f"reading {path}", error) from None
 
@@ -175,9 +216,53 @@ class Store:
         except self._failures as error:
             raise self._failed(f"opening {path}", error) from None
 
+    def head(self, path: str) -> Stored | None:
+        """What is known of an object; None if there is none."""
+        try:
+            found = self._obstore.head(self._store, path)
+        except FileNotFoundError:
+            return None
+        except self._failures as error:
+            raise self._failed(f"looking at {path}", error) from None
+        return Stored(int(found["last_modified"].timestamp() * 1_000), found["e_tag"])
+
+    def write(self, path: str, data: bytes, mode: Any = "overwrite") -> str | None:
+        """Store an object as a whole; returns its tag.
+
+        Args:
+            path: its name.
+            data: what it holds.
+            mode: `create`, or the tag of the object that it replaces; else whatever was there.
+
+        Raises:
+            Outrun: there was one already, or another one than was named.
+            StorageFailed: it could not be written.
+        """
+        how = mode if mode in ("create", "overwrite") else {"e_tag": mode}
+        try:
+            done = self._obstore.put(self._store, path, data, mode=how, use_multipart=False)
+        except self._lost as error:
+            raise Outrun(
+                f"{path} in {self.where} was written by somebody else", "look at who writes there"
+            ) from error
+        except self._failures as error:
+            raise self._failed(f"writing {path}", error) from None
+        tag: str | None = done["e_tag"]
+        return tag
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects; one that is not there is fine."""
+        for path in paths:
+            try:
+                self._obstore.delete(self._store, path)
+            except FileNotFoundError:
+                continue
+            except self._failures as error:
+                raise self._failed(f"deleting {path}", error) from None
+
     def _failed(self, doing: str, error: Exception) -> StorageFailed:
         why = str(error).strip().splitlines()
         return StorageFailed(
             f"{doing} in {self.where} failed: {why[0][:200] if why else type(error).__name__}",
-            "check the URL, the options store.* and that the store can be reached",
+            "check the URL, the options of the store and that it can be reached",
         )

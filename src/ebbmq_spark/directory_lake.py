@@ -1,0 +1,170 @@
+"""A lake in a directory, which Spark reads and writes by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+from ebbmq.feed import runs
+from ebbmq.feed.manifests import Part, UnknownFeed
+from ebbmq_spark.lake import OUTSIDE, busy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.feed.table import Table
+    from ebbmq_spark.lake import Reach
+
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+
+
+class DirectoryLake:
+    """See `lake.Lake`."""
+
+    is_remote = False
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.where = str(root)
+
+    def require(self) -> None:
+        """See Lake."""
+        if not self.root.is_dir():
+            raise UnknownFeed(
+                f"there is no lake at {self.root}", "name the directory that nodes write to"
+            )
+
+    def list(self, prefix: str) -> list[str]:
+        """See Lake."""
+        found = (self.root / prefix).rglob("*")
+        return sorted(str(each.relative_to(self.root)) for each in found if each.is_file())
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        """See Lake."""
+        found = (self.root / prefix).glob("*/")
+        return sorted(str(each.relative_to(self.root)) for each in found)
+
+    def sizes(self, paths: Sequence[str]) -> dict[str, int]:
+        """See Lake."""
+        inside, out = self.root.resolve(), {}
+        for path in paths:
+            place = (self.root / path).resolve()
+            if not place.is_relative_to(inside):
+                out[path] = OUTSIDE
+            elif place.is_file():
+                out[path] = place.stat().st_size
+        return out
+
+    def read_many(self, paths: Sequence[str]) -> Sequence[bytes | None]:
+        """See Lake."""
+        return [self._read(self.root / path) for path in paths]
+
+    @staticmethod
+    def _read(place: Path) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return place.read_bytes()
+        return None
+
+    def modified_ms(self, path: str) -> int | None:
+        """See Lake."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.root / path).stat().st_mtime_ns // 1_000_000
+        return None
+
+    def create(self, path: str, data: bytes) -> None:
+        """See Lake."""
+        place = self.root / path
+        beside = place.with_name(f".{place.name}.{os.getpid()}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(data)
+            try:
+                os.link(beside, place)
+            except OSError as error:
+                if error.errno not in _NO_LINKS or place.exists():
+                    raise
+                beside.rename(place)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See Lake."""
+        replace(self.root / path, data)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """See Lake."""
+        for path in paths:
+            (self.root / path).unlink(missing_ok=True)
+
+    def remove(self, directory: str) -> None:
+        """See Lake."""
+        shutil.rmtree(self.root / directory, ignore_errors=True)
+
+    def file(self, path: str) -> str:
+        """See Lake."""
+        return str((self.root / path).resolve())
+
+    def open(self, file: str) -> Any:
+        """See Lake."""
+        return file
+
+    def rows(
+        self,
+        spark: SparkSession,
+        table: Table,
+        files: Sequence[str],
+        columns: Sequence[str] | None,
+        reach: Reach | None,
+    ) -> DataFrame:
+        """See Lake; Spark finds out by itself what it can leave unread."""
+        from ebbmq_spark.schemas import schema_of  # noqa: PLC0415  # it needs Spark
+
+        found = spark.read.schema(schema_of(table)).parquet(*files)
+        return found if columns is None else found.select(*columns)
+
+    def write(self, frame: DataFrame, directory: str) -> tuple[Part, ...]:
+        """See Lake."""
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415  # as above
+
+        place = self.root / directory
+        frame.write.mode("overwrite").parquet(str(place.resolve()))
+        found = []
+        for path in sorted(place.glob("*.parquet")):
+            rows = pq.read_metadata(path).num_rows
+            found.append(Part(str(path.relative_to(self.root)), rows, path.stat().st_size))
+        for other in (*place.glob(".*.crc"), *place.glob("_SUCCESS")):
+            other.unlink()
+        return tuple(found)
+
+    @contextlib.contextmanager
+    def only_one(self, what: str) -> Iterator[None]:
+        """See Lake; the end of the process ends it, too."""
+        self.require()
+        place = self.root / runs.RUNS / f".{what}.lock"
+        place.parent.mkdir(exist_ok=True)
+        with place.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise busy(file.read().strip(), self.where) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            yield
+
+
+def replace(place: Path, data: bytes) -> None:
+    """Write a file in place of another, so that there is always one of the two."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside.write_bytes(data)
+    beside.rename(place)

@@ -25,6 +25,7 @@ import crc32c
 import numpy as np
 
 from ebbmq import limits
+from ebbmq.core.values import distinct_values
 from ebbmq.errors import DamagedRecord, StorageFailed
 from ebbmq.holding import dead_marks, pack
 from ebbmq.holding.columns import by_queue
@@ -129,7 +130,7 @@ class Archive:
         """The payloads in the order of the keys, each checked against its checksum."""
         entries = self._index.find(keys)
         found: list[bytes | Lack] = [Lack.MISSING] * len(keys)
-        for number in np.unique(entries["pack"]).tolist():
+        for number in distinct_values(entries["pack"]).tolist():
             if number:
                 places = np.flatnonzero(entries["pack"] == number)
                 payloads = self._read(number, entries[places])
@@ -294,7 +295,7 @@ class Archive:
             self._count_dead(entries)
 
     def _count_dead(self, entries: Entries) -> None:
-        for number in np.unique(entries["pack"]).tolist():
+        for number in distinct_values(entries["pack"]).tolist():
             part = entries[entries["pack"] == number]
             self._packs[number].touched_at = self._calls
             self._packs[number].dead_rows += len(part)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import numpy as np
@@ -103,24 +103,75 @@ class Columns(NamedTuple):
         )
 
 
+class Keys(Sequence[Key]):
+    """Keys of one store, by partition; whoever wants single ones gets them made one by one."""
+
+    __slots__ = ("_count", "parts", "store")
+
+    def __init__(self, store: bytes, parts: Sequence[tuple[int, Numbers]]) -> None:
+        """Makes some.
+
+        Args:
+            store: whose they are.
+            parts: partitions, and numbers of messages there.
+        """
+        self.store = store
+        self.parts = parts
+        self._count = sum([len(seqs) for _, seqs in parts])
+
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[Key]:
+        for pid, seqs in self.parts:
+            yield from map(_KEY, zip(repeat(self.store), repeat(pid), seqs.tolist(), strict=False))
+
+    @overload
+    def __getitem__(self, number: int) -> Key: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Key]: ...
+    @override
+    def __getitem__(self, number: int | slice) -> Key | list[Key]:
+        return list(self)[number]
+
+
+def keys_together(several: Sequence[Sequence[Key]]) -> Sequence[Key]:
+    """Keys of several calls as one, in columns if all of them are."""
+    if len(several) == 1:
+        return several[0]
+    packed = [keys for keys in several if isinstance(keys, Keys)]
+    if len(packed) == len(several) and len({keys.store for keys in packed}) == 1:
+        return Keys(packed[0].store, [part for keys in packed for part in keys.parts])
+    return [key for keys in several for key in keys]
+
+
 class Batch(Sequence[Copy]):
     """Copies of one store for one put."""
 
-    __slots__ = ("_count", "nbytes", "parts", "store")
+    __slots__ = ("_count", "nbytes", "parts", "read_back", "store")
 
-    def __init__(self, store: bytes, parts: Sequence[Columns]) -> None:
+    def __init__(self, store: bytes, parts: Sequence[Columns], *, read_back: bool = False) -> None:
+        """Makes one.
+
+        Args:
+            store: whose copies they are.
+            parts: the copies.
+            read_back: another copy goes for these: a device that can is to read them back.
+        """
         self.store = store
         self.parts = parts
+        self.read_back = read_back
         self._count = sum(len(part.seqs) for part in parts)
         self.nbytes = sum(sum(map(len, part.payloads)) for part in parts)
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> Keys:
         """The keys of all."""
-        return [
-            _KEY(key)
-            for part in self.parts
-            for key in zip(repeat(self.store), part.pids.tolist(), part.seqs.tolist(), strict=False)
-        ]
+        found: list[tuple[int, Numbers]] = []
+        for part in self.parts:
+            found += _by_pid(part)
+        return Keys(self.store, found)
 
     def payloads(self) -> list[bytes]:
         """The bodies of all."""
@@ -146,13 +197,28 @@ class Batch(Sequence[Copy]):
         raise IndexError(number)
 
 
+def _by_pid(part: Columns) -> Iterator[tuple[int, Numbers]]:
+    """The numbers of copies in their order, neighbours of one partition together."""
+    pids = part.pids
+    if not len(pids):
+        return
+    first = int(pids[0])
+    if (pids == first).all():
+        yield first, part.seqs
+        return
+    cuts = [0, *(np.flatnonzero(np.diff(pids)) + 1).tolist(), len(pids)]
+    for start, end in pairwise(cuts):
+        yield int(pids[start]), part.seqs[start:end]
+
+
 def together(batches: Sequence[Sequence[Copy]]) -> Sequence[Copy]:
     """Copies of several batches as one, in columns if all of them are."""
     if len(batches) == 1:
         return batches[0]
     packed = [batch for batch in batches if isinstance(batch, Batch)]
     if len(packed) == len(batches) and len({batch.store for batch in packed}) == 1:
-        return Batch(packed[0].store, [part for batch in packed for part in batch.parts])
+        parts = [part for batch in packed for part in batch.parts]
+        return Batch(packed[0].store, parts, read_back=any(each.read_back for each in packed))
     return [copy for batch in batches for copy in batch]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import crc32c
 import numpy as np
 
+from ebbmq.core.values import distinct_values
 from ebbmq.errors import DamagedRecord
 
 if TYPE_CHECKING:
@@ -43,4 +44,6 @@ def unpack(data: bytes) -> Marks:
 def by_pack(parts: list[Marks]) -> dict[int, Any]:
     """body_at of the dead rows of each pack."""
     marks = np.concatenate([np.zeros((0, 2), "<u4"), *parts])
-    return {number: marks[marks[:, 0] == number, 1] for number in np.unique(marks[:, 0]).tolist()}
+    return {
+        number: marks[marks[:, 0] == number, 1] for number in distinct_values(marks[:, 0]).tolist()
+    }

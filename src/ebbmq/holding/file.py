@@ -17,12 +17,13 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.errors import DamagedRecord, Overloaded, StorageFailed
 from ebbmq.holding import file_format
+from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 from ebbmq.holding.file_index import FileIndex, places_of
 from ebbmq.journal import faults, record
@@ -46,6 +47,15 @@ _PROBE_FILE: Final = "probe"
 _PROBE: Final = bytes(512)
 #: So many damaged copies are told of at once; the others follow when these are mended.
 _TOLD_MAX: Final = 1_024
+
+
+class _Appended(NamedTuple):
+    """A record of copies, and where its payload is."""
+
+    put: Put
+    segment: int
+    start: int
+    payload: bytes
 
 
 class FileDevice:
@@ -104,7 +114,9 @@ class FileDevice:
         if not puts:
             return
         self._admit(puts)
-        self._put(puts)
+        appended = self._put(puts)
+        if isinstance(copies, Batch) and copies.read_back:
+            self._read_back(appended)
         if self._damaged:
             self._damaged.difference_update(key for put in puts for key in put.names())
         # Without a later header nothing would prove, after a restart, that the batch was synced.
@@ -301,26 +313,43 @@ class FileDevice:
 
     # The log
 
-    def _put(self, puts: Sequence[Put]) -> None:
-        appended: list[tuple[Put, int, int]] = []
+    def _put(self, puts: Sequence[Put]) -> list[_Appended]:
+        appended: list[_Appended] = []
         try:
             for put in puts:
-                appended.append((put, *self._append_put(put)))
+                appended.append(self._append_put(put))
             self._log.commit()
         except Overloaded as error:
-            known = [key for put, _, _ in appended for key in put.names()]
+            known = [key for each in appended for key in each.put.names()]
             self._append_deletes([key for key in known if key not in self._index])
             self._log.commit()
             raise self._full(sum(put.nbytes() for put in puts)) from error
-        for put, segment, offset in appended:
-            self._index.put(put, segment, offset)
+        for put, segment, start, _ in appended:
+            first = start + file_format.payloads_at(len(put.seqs))
+            self._index.put(put, segment, first)
+        return appended
 
-    def _append_put(self, put: Put) -> tuple[int, int]:
-        """Where the payloads are: their segment, and where the first of them starts."""
-        segment, start = self._log.place(put.nbytes())
-        count = len(put.seqs)
-        self._log.append(file_format.PUT, int(put.pids[0]), count, int(put.seqs[0]), put.parts())
-        return segment, start + file_format.payloads_at(count)
+    def _append_put(self, put: Put) -> _Appended:
+        payload = b"".join(put.parts())
+        segment, start = self._log.place(len(payload))
+        count, pid, first = len(put.seqs), int(put.pids[0]), int(put.seqs[0])
+        self._log.append(file_format.PUT, pid, count, first, (payload,))
+        return _Appended(put, segment, start, payload)
+
+    def _read_back(self, appended: Sequence[_Appended]) -> None:
+        """Refuse what the disk does not give back as it was written: other copies go for it."""
+        for _, segment, start, payload in appended:
+            try:
+                is_same = self._log.read(segment, start, len(payload)) == payload
+            except DamagedRecord:
+                is_same = False
+            if not is_same:
+                raise StorageFailed(
+                    f"device {self._spec.name!r} in {self._disk.where} does not give back what was "
+                    "written to it",
+                    "look at its disk; copies are made on other devices",
+                    code="copy_not_verified",
+                )
 
     def _append_deletes(self, keys: Sequence[Key]) -> None:
         for payload in file_format.delete_payloads(keys):
@@ -339,6 +368,10 @@ class FileDevice:
             return Lack.UNREADABLE if isinstance(error.__cause__, OSError) else Lack.DAMAGED
 
     def _checked(self, payloads: list[bytes | Lack], crcs: list[int]) -> list[bytes | Lack]:
+        if Lack not in map(type, payloads) and (
+            list(map(crc32c, cast("list[bytes]", payloads))) == crcs
+        ):
+            return payloads
         return [
             Lack.DAMAGED if isinstance(payload, bytes) and crc32c(payload) != crc else payload
             for payload, crc in zip(payloads, crcs, strict=True)

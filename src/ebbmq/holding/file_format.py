@@ -22,7 +22,8 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.holding.columns import Batch, Columns, columns_of, joined
+from ebbmq.core.values import distinct_values
+from ebbmq.holding.columns import Batch, Columns, Keys, columns_of, joined
 from ebbmq.holding.contract import Key
 
 if TYPE_CHECKING:
@@ -151,9 +152,20 @@ def read_put(payload: memoryview, count: int) -> Iterator[Placed]:
 
 def by_owner(keys: Sequence[Key]) -> Iterator[tuple[Owner, Where, Numbers]]:
     """Keys by store and partition: where they stand, and their numbers."""
+    if isinstance(keys, Keys):
+        yield from _of_columns(keys)
+        return
     seqs = np.array([key[2] for key in keys], dtype=np.int64)
     for owner, where in _where([key[:2] for key in keys]):
         yield owner, where, seqs[where]
+
+
+def _of_columns(keys: Keys) -> Iterator[tuple[Owner, Where, Numbers]]:
+    at = 0
+    for pid, seqs in keys.parts:
+        where = slice(at, at + len(seqs))
+        at += len(seqs)
+        yield (keys.store, pid), where, seqs.astype(np.int64, copy=False)
 
 
 def _where(owners: list[Owner]) -> Iterator[tuple[Owner, Where]]:
@@ -177,7 +189,7 @@ def delete_payloads(keys: Sequence[Key]) -> Iterator[bytes]:
 
 def unique(seqs: Numbers) -> Numbers:
     """Numbers in ascending order, each once, as they mostly are."""
-    return seqs if (seqs[1:] > seqs[:-1]).all() else np.unique(seqs)
+    return seqs if (seqs[1:] > seqs[:-1]).all() else distinct_values(seqs)
 
 
 def _runs(owner: Owner, seqs: Numbers) -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from ebbmq.core.values import distinct_values
 from ebbmq.holding.contract import Key
 from ebbmq.holding.file_format import by_owner, unique
 from ebbmq.holding.listing import Listed, Listing
@@ -153,15 +154,15 @@ class FileIndex:
         if (put.pids == first).all():
             self.add((put.store, first), put.seqs, places)
             return
-        for pid in np.unique(put.pids).tolist():
+        for pid in distinct_values(put.pids).tolist():
             mine = put.pids == pid
             self.add((put.store, pid), put.seqs[mine], places[mine])
 
-    def present(self, keys: Sequence[Key]) -> list[Key]:
+    def present(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Those of which there is a copy."""
         there = self.find(keys)[:, _SEGMENT] != 0
         if there.all():
-            return list(keys)
+            return keys
         return [key for key, is_there in zip(keys, there.tolist(), strict=True) if is_there]
 
     def remove(self, keys: Sequence[Key]) -> None:
@@ -243,5 +244,5 @@ def _by_page(seqs: Numbers) -> Iterator[tuple[int, Where]]:
     if len(seqs) and (numbers == numbers[0]).all():
         yield int(numbers[0]), _ALL
         return
-    for number in np.unique(numbers).tolist():
+    for number in distinct_values(numbers).tolist():
         yield number, np.flatnonzero(numbers == number)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ebbmq.errors import StorageFailed
 from ebbmq.holding.adopting import Adoption
 from ebbmq.holding.archive import ROOT, Archive
-from ebbmq.holding.columns import Batch
+from ebbmq.holding.columns import Batch, Keys
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class ObjectDevice:
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
         """The bodies in the order of the keys, each checked against its checksum."""
         self._check()
+        if isinstance(keys, Keys):
+            return self._archive(keys.store).get(keys)
         found: dict[Key, bytes | Lack] = {}
         for store, part in _by_store(keys, _STORE_OF_KEY).items():
             found.update(zip(part, self._archive(store).get(part), strict=True))
@@ -97,7 +99,10 @@ class ObjectDevice:
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Forget the copies; absent keys are fine."""
         self._check()
-        for store, part in _by_store(keys, _STORE_OF_KEY).items():
+        of_stores: Mapping[bytes, Sequence[Key]] = (
+            {keys.store: keys} if isinstance(keys, Keys) else _by_store(keys, _STORE_OF_KEY)
+        )
+        for store, part in of_stores.items():
             archive = self._archive(store)
             archive.delete(part)
             self._tidy(archive)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ebbmq.core.values import distinct_values
+from ebbmq.holding.columns import Keys
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -54,7 +57,7 @@ class PackIndex:
     def add(self, pack: int, rows: Rows) -> Entries:
         """These messages are in this pack; gives the live entries that they replace."""
         replaced = [np.zeros(0, ENTRY)]
-        for pid in np.unique(rows["pid"]).tolist():
+        for pid in distinct_values(rows["pid"]).tolist():
             part = rows[rows["pid"] == pid]
             part = part[np.argsort(part["seq"], kind="stable")]
             entries = entries_of(pack, part)
@@ -80,7 +83,7 @@ class PackIndex:
         for pid, _, seqs in _by_pid(keys):
             runs = self._partitions.get(pid)
             if runs is not None:
-                removed.append(_taken(runs, np.unique(seqs)))
+                removed.append(_taken(runs, distinct_values(seqs)))
                 _merge(runs)
                 if not runs:
                     del self._partitions[pid]
@@ -112,9 +115,13 @@ def _live(parts: list[Entries]) -> Entries:
 def _by_pid(
     keys: Sequence[Key],
 ) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.uint64]]]:
+    if isinstance(keys, Keys) and len(keys.parts) == 1:
+        pid, numbers = keys.parts[0]
+        yield pid, np.arange(len(numbers)), numbers.astype(np.uint64)
+        return
     pids = np.fromiter((key.pid for key in keys), np.uint64, len(keys))
     seqs = np.fromiter((key.seq for key in keys), np.uint64, len(keys))
-    for pid in np.unique(pids).tolist():
+    for pid in distinct_values(pids).tolist():
         places = np.flatnonzero(pids == pid)
         yield pid, places, seqs[places]
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, StorageFailed
 from ebbmq.holding.columns import Batch
-from ebbmq.holding.contract import DeviceFull
+from ebbmq.holding.contract import DeviceFull, Lack
 from ebbmq.node.devices.calls import PENDING_BYTES_MAX, Call, Verb, Waiting
 from ebbmq.node.devices.health import Health
 from ebbmq.node.devices.talking import Talking, UnderWay
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.errors import InvalidSpec
-    from ebbmq.holding.contract import Adopted, Copy, Key, Lack, MissingPackage, Probe, Stored
+    from ebbmq.holding.contract import Adopted, Copy, Key, MissingPackage, Probe, Stored
     from ebbmq.node.clock import Clock
     from ebbmq.node.devices.talking import Openable
     from ebbmq.policy.rules.properties import DeviceState
@@ -344,9 +344,7 @@ class Port:
         if failures:
             return
         if under.verb == "get":
-            nbytes = sum(
-                [len(body) for bodies in answers for body in bodies if isinstance(body, bytes)]
-            )
+            nbytes = sum(map(_nbytes, answers))
         if under.verb != "scan":
             health.worked(took_ms, nbytes, probe=under.verb == "probe")
         health.succeeded(now_ms)
@@ -405,6 +403,13 @@ class Port:
         is_stuck = under is not None and under.is_answered
         if self._thread.is_alive() and not is_stuck:
             self._thread.join(_CLOSE_TIMEOUT_S)
+
+
+def _nbytes(bodies: list[bytes | Lack]) -> int:
+    """What was read; a lack is nothing."""
+    if Lack in map(type, bodies):
+        return sum([len(body) for body in bodies if isinstance(body, bytes)])
+    return sum(map(len, cast("list[bytes]", bodies)))
 
 
 def _in_words(error: EbbError) -> str:

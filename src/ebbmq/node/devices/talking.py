@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
-from ebbmq.holding.columns import together
+from ebbmq.holding.columns import keys_together, together
 from ebbmq.holding.contract import Adopting, DeviceFull, MissingPackage
 from ebbmq.holding.listing import Listing
 
@@ -84,7 +84,7 @@ class Talking:
             case "put":
                 return self._put(device, calls)
             case "delete":
-                device.delete_many([key for call in calls for key in call.given])
+                device.delete_many(keys_together([call.given for call in calls]))
                 return [None] * len(calls)
             case "scan":
                 found = device.scan(calls[0].given[0])
@@ -93,7 +93,7 @@ class Talking:
                 store = calls[0].given[0]
                 return [device.adopt(store) if isinstance(device, Adopting) else None]
             case "get":
-                bodies = device.get_many([key for call in calls for key in call.given])
+                bodies = device.get_many(keys_together([call.given for call in calls]))
                 return _shared_out(bodies, calls)
 
     def _put(self, device: Device, calls: list[Call]) -> list[Any]:
@@ -138,5 +138,8 @@ def _shared_out(bodies: list[Any], calls: list[Call]) -> list[Any]:
     """To each call as many as it asked for."""
     if len(calls) == 1:
         return [bodies]
-    left = iter(bodies)
-    return [[next(left) for _ in call.given] for call in calls]
+    out, at = [], 0
+    for call in calls:
+        out.append(bodies[at : at + len(call.given)])
+        at += len(call.given)
+    return out

@@ -58,13 +58,18 @@ class Load(NamedTuple):
     copies: Sequence[Copy]
 
     @property
+    def is_read_back(self) -> bool:
+        """Whether a device that took them has read them back itself."""
+        return isinstance(self.copies, Batch) and self.copies.read_back
+
+    @property
     def nbytes(self) -> int:
         """What their bodies take."""
         if isinstance(self.copies, Batch):
             return self.copies.nbytes
         return sum([len(copy.payload) for copy in self.copies])
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> Sequence[Key]:
         """Their names on every device."""
         if isinstance(self.copies, Batch):
             return self.copies.keys()
@@ -142,7 +147,8 @@ def load(engine: Engine, names: Sequence[Name], device: str, kind: str) -> tuple
             if engine.closed is None:
                 engine.keeping.copies_failed(device, unread)
     if packed:
-        return Load(names_read, Batch(engine.directory.identity.uuid, columns)), rest
+        uuid = engine.directory.identity.uuid
+        return Load(names_read, Batch(uuid, columns, read_back=True)), rest
     return Load(names_read, copies), rest
 
 

@@ -9,7 +9,7 @@ record and mended; one that does not answer is only away, and its bodies with it
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from ebbmq.core.block import KIND, LOW32, SIZE, STATE, Block
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.core.row import FREE
 from ebbmq.errors import EbbError
-from ebbmq.holding.contract import Key, Lack
+from ebbmq.holding.columns import Keys
+from ebbmq.holding.contract import Lack
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -43,11 +44,18 @@ Body = bytes | Away | None
 
 
 class _Sought(NamedTuple):
-    seq: int
-    length: int
-    crc: int
-    #: Devices that have it, the best one first.
+    """Bodies that the same devices have."""
+
+    seqs: list[int]
+    lengths: list[int]
+    crcs: list[int]
+    #: The best one first.
     devices: list[str]
+
+    def only(self, places: list[int], devices: list[str]) -> _Sought:
+        """Some of them, to be asked of other devices."""
+        seqs, lengths, crcs = ([column[at] for at in places] for column in self[:3])
+        return _Sought(seqs, lengths, crcs, devices)
 
 
 def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
@@ -56,7 +64,7 @@ def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     with engine.lock:
         sought = _seek(engine, shard, seqs) if seqs else []
     for each in sought:
-        found[each.seq] = AWAY
+        found.update(dict.fromkeys(each.seqs, AWAY))
     while sought:
         sought = _ask(engine, shard, sought, found)
     return [found[seq] for seq in seqs]
@@ -84,23 +92,18 @@ def _seek(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[_Sought]:
     words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
     block, base = Block(words), name_of(shard.partition.pid, 0)
     states = engine.devices.states if engine.devices is not None else {}
-    ways: dict[Devices, list[str]] = {}
-    out: list[_Sought] = []
-    for seq, state, length, crc, holding in zip(
-        seqs,
-        block.values(KIND, STATE),
-        block.values(SIZE, LOW32),
-        block.values(SIZE, LOW32 << 32, 32),
-        engine.holdings.of_many([base | seq for seq in seqs]),
-        strict=True,
-    ):
-        if state == FREE:
-            continue
-        way = ways.get(holding.copies)
-        if way is None:
-            way = ways[holding.copies] = _fastest_first(holding.copies, states)
-        out.append(_Sought(seq, length, crc, way))
-    return out
+    holdings = engine.holdings.of_many([base | seq for seq in seqs])
+    every = _Sought(list(seqs), block.values(SIZE, LOW32), block.values(SIZE, LOW32 << 32, 32), [])
+    places: dict[Devices, list[int]] = {}
+    for at, (state, holding) in enumerate(zip(block.values(KIND, STATE), holdings, strict=True)):
+        if state != FREE:
+            places.setdefault(holding.copies, []).append(at)
+    return [
+        every.only(some, _fastest_first(copies, states))
+        if len(some) < len(seqs)
+        else every._replace(devices=_fastest_first(copies, states))
+        for copies, some in places.items()
+    ]
 
 
 def _fastest_first(copies: Devices, states: States) -> list[str]:
@@ -112,36 +115,57 @@ def _ask(
     engine: Engine, shard: Shard, sought: list[_Sought], found: dict[int, Body]
 ) -> list[_Sought]:
     """Ask each message's best device; returns those to ask of their next one."""
-    by_device: dict[str, list[_Sought]] = {}
+    asked: list[tuple[_Sought, Future[list[bytes | Lack]]]] = []
     for each in sought:
         if each.devices:
-            by_device.setdefault(each.devices[0], []).append(each)
-    devices = engine.devices
-    assert devices is not None or not by_device
-    asked: list[tuple[str, list[_Sought], Future[list[bytes | Lack]]]] = []
-    for device, several in by_device.items():
-        assert devices is not None
-        keys = keys_of(engine, shard, [each.seq for each in several])
-        asked.append((device, several, devices.ports[device].get(keys)))
+            assert engine.devices is not None
+            port = engine.devices.ports[each.devices[0]]
+            asked.append((each, port.get(keys_of(engine, shard, each.seqs))))
     left: list[_Sought] = []
-    for device, several, future in asked:
+    for each, future in asked:
+        device, *others = each.devices
         try:
             bodies = future.result()
         except EbbError as error:
-            log.warning("copy_not_read", device=device, code=error.code, count=len(several))
-            left += [each._replace(devices=each.devices[1:]) for each in several]
+            log.warning("copy_not_read", device=device, code=error.code, count=len(each.seqs))
+            left.append(each._replace(devices=others))
             continue
-        lost: dict[int, bool] = {}
-        for each, body in zip(several, bodies, strict=True):
-            if isinstance(body, bytes) and len(body) == each.length and crc32c(body) == each.crc:
-                found[each.seq] = body
-                continue
-            left.append(each._replace(devices=each.devices[1:]))
-            if body is not Lack.UNREADABLE:
-                lost[each.seq] = body is not Lack.MISSING
-        if lost:
-            with engine.lock:
-                _mark_lost(engine.keeping, shard, device, lost, found)
+        if _are_whole(bodies, each):
+            found.update(zip(each.seqs, bodies, strict=True))
+        else:
+            left.append(each.only(_sort_out(engine, shard, each, bodies, found), others))
+    return left
+
+
+def _are_whole(bodies: list[bytes | Lack], sought: _Sought) -> TypeGuard[list[bytes]]:
+    """Whether all came as they were at intake, as they nearly always do."""
+    if Lack in map(type, bodies):
+        return False
+    given = cast("list[bytes]", bodies)
+    return list(map(len, given)) == sought.lengths and list(map(crc32c, given)) == sought.crcs
+
+
+def _sort_out(
+    engine: Engine,
+    shard: Shard,
+    sought: _Sought,
+    bodies: list[bytes | Lack],
+    found: dict[int, Body],
+) -> list[int]:
+    """Take what is whole, put on record what a device has lost; returns where the others stand."""
+    left: list[int] = []
+    lost: dict[int, bool] = {}
+    columns = zip(sought.seqs, sought.lengths, sought.crcs, bodies, strict=True)
+    for at, (seq, length, crc, body) in enumerate(columns):
+        if isinstance(body, bytes) and len(body) == length and crc32c(body) == crc:
+            found[seq] = body
+            continue
+        left.append(at)
+        if body is not Lack.UNREADABLE:
+            lost[seq] = body is not Lack.MISSING
+    if lost:
+        with engine.lock:
+            _mark_lost(engine.keeping, shard, sought.devices[0], lost, found)
     return left
 
 
@@ -163,7 +187,7 @@ def _mark_lost(
             found[seq] = None
 
 
-def keys_of(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Key]:
+def keys_of(engine: Engine, shard: Shard, seqs: Sequence[int]) -> Keys:
     """The names of messages' copies on every device."""
-    uuid, pid = engine.directory.identity.uuid, shard.partition.pid
-    return [Key(uuid, pid, seq) for seq in seqs]
+    numbers = np.array(seqs, dtype=np.int64)
+    return Keys(engine.directory.identity.uuid, [(shard.partition.pid, numbers)])

@@ -310,10 +310,20 @@ class Holdings:
 
     def removals_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
         """`removal_acked` for many."""
-        done: list[Name] = []
+        tombstones, done = self._tombstones, list[Name]()
+        after: dict[Tombstone, Tombstone] = {}
         for name in names:
-            step = self.removal_acked(name, device)
-            if step.facts:
+            before = tombstones.get(name)
+            if before is None or device not in before.waiting:
+                continue
+            left = after.get(before)
+            if left is None:
+                left = Tombstone(before.waiting - {device}, before.acked | {device})
+                after[before] = left
+            if left.waiting:
+                tombstones[name] = left
+            else:
+                del tombstones[name]
                 done.append(name)
         return Changed({}, gone={NO_DEVICES: done} if done else {})
 
@@ -401,12 +411,12 @@ class Holdings:
         """All that is true and not normal."""
         for name, holding in self._bodies.items():
             yield Held(name, holding)
-        for name, tombstone in self.removals():
+        for name, tombstone in self._tombstones.items():
             yield Gone(name, tombstone.waiting)
 
-    def removals(self) -> list[tuple[Name, Tombstone]]:
-        """The messages that left and that not all devices have forgotten."""
-        return list(self._tombstones.items())
+    def removals(self) -> dict[Name, Tombstone]:
+        """The messages that left and that not all devices have forgotten, as of the call."""
+        return self._tombstones.copy()
 
     def fact_of(self, name: Name) -> Fact:
         """What is true of one body, to be said again."""

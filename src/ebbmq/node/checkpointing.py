@@ -98,7 +98,7 @@ class Checkpointer:
         with engine.in_turn:
             removals = engine.holdings.removals()
         told = Changed({})
-        for gone, tombstone in removals:
+        for gone, tombstone in removals.items():
             told.gone.setdefault(tombstone.waiting, []).append(gone)
         self._put_told(told, numbers, position)
         for kind, pid, _, _, parts in pinning.for_checkpoint(engine):

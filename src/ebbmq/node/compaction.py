@@ -96,6 +96,12 @@ class Compactor:
                 self._relocate(number)
                 self._delete(number)
 
+    def _rest(self) -> None:
+        """Let others compute; what is to be moved is not kept waiting for what gives space back."""
+        self._engine.in_turn.rest()
+        if self._engine.devices is not None:
+            self._engine.keeping.reviewer.run_meanwhile()
+
     def waits_for_checkpoint(self) -> bool:
         """Whether a dead segment stays only because producers' ids in it are nowhere else."""
         engine = self._engine
@@ -181,7 +187,7 @@ class Compactor:
                 if not seqs or self._engine.closed is not None:
                     return
                 self._move(shard, seqs)
-            self._engine.in_turn.rest()
+            self._rest()
 
     def _move(self, shard: Shard, seqs: list[int]) -> None:
         """Relocate messages, as many as may be under one hold of the lock (which is held)."""
@@ -262,7 +268,7 @@ class Compactor:
                 parts = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
             for kind, pid, count, payload in parts:
                 out.setdefault(pid, _Told()).note(kind, count, payload)
-            self._engine.in_turn.rest()
+            self._rest()
         return out
 
     def _still_true(self, found: dict[int, _Told], number: int) -> list[fact.Fact]:
@@ -306,7 +312,7 @@ class Compactor:
                     pinned = [seq for seq in some if seq in told.pinned]
                     engine.append(self._copies(shard, some))
                     engine.append(pinning.said_again(engine, shard, pinned))
-                engine.in_turn.rest()
+                self._rest()
 
     def _copies(self, shard: Shard, seqs: list[int]) -> list[fact.Fact]:
         """What is true now of the copies of messages that are there, or not yet forgotten."""

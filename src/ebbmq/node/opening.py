@@ -176,6 +176,11 @@ class Upkeep:
                 engine.note_clock()
             with contextlib.suppress(Overloaded):
                 engine.admit(0)
+        with engine.in_turn.alone():
+            self._keep_small(now_ms)
+
+    def _keep_small(self, now_ms: int) -> None:
+        engine = self._engine
         with contextlib.suppress(Overloaded):
             flush_in_parts(engine)
         if any(shard.faulty for shard in engine.catalog.shards.values()):

@@ -79,20 +79,81 @@ def test_of_those_in_the_background_only_one_stands_in_line_for_the_lock() -> No
     assert not engine.lock.locked()
 
 
+class Engine:
+    """What turns ask of an engine: somebody is served as long as the journal grows."""
+
+    def __init__(self, served: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.journal = SimpleNamespace(position=0)
+        self.pauses: list[float] = []
+        self._served = served
+
+    def pause(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        if self._served:
+            self._served -= 1
+            self.journal.position += 1
+
+
 def test_who_has_computed_for_a_while_rests_as_long() -> None:
-    rests: list[float] = []
-    engine = SimpleNamespace(lock=threading.Lock(), pause=rests.append)
-    turns = Turns(engine)  # type: ignore[arg-type]  # it is asked only for the lock and to pause
+    engine = Engine()
+    turns = Turns(engine)  # type: ignore[arg-type]  # it is asked for little
 
     def work() -> None:
         turns.rest()
         until = time.thread_time() + 0.003
         while time.thread_time() < until:
             pass
+        engine.pauses.clear()
         turns.rest()
         turns.rest()
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert 0.003 <= rests[-1] <= 0.01
+    assert 0.003 <= engine.pauses[0] <= 0.01
+
+
+def test_who_computes_in_the_background_waits_while_somebody_is_served() -> None:
+    engine = Engine(served=3)
+    Turns(engine).give_way()  # type: ignore[arg-type]  # see above
+    assert len(engine.pauses) == 4
+    Turns(engine).give_way()  # type: ignore[arg-type]  # see above
+    assert len(engine.pauses) == 5
+
+
+def test_where_somebody_is_always_served_work_in_the_background_goes_on() -> None:
+    engine = Engine(served=1 << 40)
+    Turns(engine).give_way()  # type: ignore[arg-type]  # see above
+    assert engine.pauses
+
+
+def test_in_the_background_one_computes_at_a_time_and_the_others_in_the_order_they_came() -> None:
+    turns = Turns(Engine())  # type: ignore[arg-type]  # see above
+    assert turns.begin_alone()
+    assert not turns.begin_alone()
+    seen: list[str] = []
+    is_in_line = threading.Event()
+
+    def work() -> None:
+        is_in_line.set()
+        with turns.alone():
+            seen.append("other")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_in_line.wait()
+    turns.end_alone()
+    thread.join()
+    assert seen == ["other"]
+    assert turns.begin_alone()
+
+
+def test_who_does_not_get_to_be_alone_goes_on_all_the_same() -> None:
+    turns = Turns(Engine())  # type: ignore[arg-type]  # see above
+    assert turns.begin_alone()
+    with turns.alone():
+        pass
+    assert not turns.begin_alone()
+    turns.end_alone()
+    assert turns.begin_alone()

@@ -7,7 +7,7 @@ records are. Everything is called with the engine's lock held, unless it says ot
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from ebbmq.errors import ClosedBroker, Overloaded
@@ -97,12 +97,12 @@ class Confirming:
 
     def copied(self, names: Iterable[Name]) -> None:
         """Messages have the copies they need, or need them no more."""
-        lacking = self._lacking
-        for name in names:
-            record = lacking.pop(name, None)
-            if record is None:
-                continue
-            record.left -= 1
+        take = self._lacking.pop
+        found = Counter([take(name, None) for name in names])
+        del found[None]
+        for record, count in found.items():
+            assert record is not None
+            record.left -= count
             for call in record.calls if not record.left else ():
                 call.left -= 1
                 if not call.left:

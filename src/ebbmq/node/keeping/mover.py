@@ -18,20 +18,22 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.copies import LOG, seqs_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
-from ebbmq.holding.contract import Key
+from ebbmq.holding.columns import Keys
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from ebbmq.core.copies import Name
@@ -42,9 +44,10 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.loading import Load
 
-#: What takes about a millisecond of each thread that has to do with it.
-_COUNT_MAX: Final = 256
-_DELETE_COUNT_MAX: Final = 512
+#: What takes about a millisecond of each thread that has to do with it. With fewer, most of the
+#: time goes into what is done once a call.
+_COUNT_MAX: Final = 1_024
+_DELETE_COUNT_MAX: Final = 1_024
 #: Publishers wait for these, and a device flushes once for all of them.
 _URGENT_COUNT_MAX: Final = 2_048
 #: A put to an object store is one object, and small ones are written again to make large ones.
@@ -56,6 +59,9 @@ _CALLS_MAX: Final = 4
 _AT_ONCE_BYTES_MAX: Final = 8 * limits.MIB
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
+
+
+_A = TypeVar("_A")
 
 
 class _Delete(NamedTuple):
@@ -74,7 +80,17 @@ class _Work:
         #: When something that is not urgent came while nothing waited.
         self.calm_since_s = 0.0
         self.under_way = 0
+        self.deletes_first = True
         self.copied = self.deleted = self.failed = 0
+
+
+class _Call(NamedTuple):
+    """A put or a delete under way."""
+
+    port: Port
+    work: _Work
+    #: Nobody waits for it, so nothing else in the background computes meanwhile.
+    alone: bool = False
 
 
 class Mover:
@@ -85,7 +101,10 @@ class Mover:
         self._work: dict[str, _Work] = {}
         #: Of copies that publishers wait for, which go to their devices without a thread between.
         self._at_once: dict[str, _Work] = {}
-        self._answered: deque[tuple[Port, _Work, Load, Future[None]]] = deque()
+        #: What is to be done by the thread of the mover when a device has answered.
+        self._answered: deque[Callable[[], None]] = deque()
+        #: A call of ours, or somebody else in the background, computes.
+        self._is_alone = self._is_held_up = False
         #: How many ask that nothing be deleted.
         self._keeping = 0
         self._wake = threading.Event()
@@ -137,19 +156,18 @@ class Mover:
         if work is None:
             work = self._at_once[device] = _Work()
         work.under_way += 1
-        done = partial(self._put_at_once_done, threading.get_ident(), port, work, loaded)
+        done = partial(self._put_at_once_done, threading.get_ident(), _Call(port, work), loaded)
         port.put(loaded.copies).add_done_callback(done)
         return True
 
     def _put_at_once_done(
-        self, asker: int, port: Port, work: _Work, loaded: Load, future: Future[None]
+        self, asker: int, call: _Call, loaded: Load, future: Future[None]
     ) -> None:
         """Go on by the thread of the port; who asked has the engine's lock."""
         if threading.get_ident() == asker:
-            self._answered.append((port, work, loaded, future))
-            self._wake.set()
+            self._go_on(partial(self._put_done, call, loaded), future)
         else:
-            self._put_done(port, work, loaded, future)
+            self._put_done(call, loaded, future)
 
     def delete_many(
         self, names: Sequence[Name], device: str, position: int, *, forget: bool
@@ -221,6 +239,8 @@ class Mover:
         """How long to wait for more work, or until what waits may be moved."""
         calm = any(work.calm for work in list(self._work.values()))
         self._hand_over.be_quick(is_quick=calm)
+        if self._is_held_up:
+            return 0.0
         return min(_PAUSE_S, self._pace.wait_s() or _PAUSE_S) if calm else _PAUSE_S
 
     def _take_up_again(self) -> None:
@@ -237,7 +257,8 @@ class Mover:
         """Begin what can be begun; whether anything could."""
         begun = False
         while self._answered:
-            self._put_done(*self._answered.popleft())
+            self._answered.popleft()()
+        self._is_held_up = False
         for device, work in list(self._work.items()):
             if device == LOG:
                 begun |= self._bring_home(work)
@@ -249,15 +270,56 @@ class Mover:
             if not port.state.usable:
                 begun |= self._give_up(device, work)
                 continue
-            begun |= self._delete_some(port, work)
-            begun |= self._put_some(port, work)
+            # In turn, as one may keep the other from being alone.
+            steps = (self._delete_some, self._put_some)
+            for step in steps if work.deletes_first else reversed(steps):
+                begun |= step(port, work)
         return begun
+
+    def _begin(self, port: Port, work: _Work, *, calm: bool) -> _Call | None:
+        """Begin a call; None if it has to wait until others have computed."""
+        alone = calm and port.kind == "file"
+        if alone and self._is_alone:
+            return None  # it wakes us when it is over
+        if alone and not self._engine.in_turn.begin_alone():
+            self._is_held_up = True
+            return None
+        self._is_alone = self._is_alone or alone
+        work.under_way += 1
+        call = _Call(port, work, alone)
+        self._give_way(call)
+        return call
+
+    def _when_done(
+        self, call: _Call, future: Future[_A], then: Callable[[Future[_A]], None]
+    ) -> None:
+        """Go on when a device has answered: at once by its thread, or by ours if nobody waits."""
+        future.add_done_callback(partial(self._go_on, then) if call.alone else then)
+
+    def _go_on(self, then: Callable[[Future[_A]], None], future: Future[_A]) -> None:
+        self._answered.append(partial(then, future))
+        self._wake.set()
+
+    def _give_way(self, call: _Call) -> None:
+        """Let those who serve clients go first, where nobody waits for a call."""
+        if call.alone:
+            self._engine.in_turn.give_way()
+
+    def _end(self, call: _Call, *, at_once: bool = True) -> None:
+        """A call is over, one way or the other; what is next is begun at once, or after a pause."""
+        with self._engine.in_turn:
+            call.work.under_way -= 1
+        if call.alone:
+            self._is_alone = False
+            self._engine.in_turn.end_alone()
+        if at_once:
+            self._wake.set()
 
     def _bring_home(self, work: _Work) -> bool:
         """Write bodies that other devices have into the log."""
         engine = self._engine
         with engine.in_turn:
-            names = _take([work.urgent, work.calm], _COUNT_MAX)
+            names = _take(work.urgent or work.calm, _COUNT_MAX)
         if not names:
             return False
         loaded, rest = load(engine, names, LOG, LOG)
@@ -280,121 +342,132 @@ class Mover:
     def _give_up(self, device: str, work: _Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""
         with self._engine.in_turn:
-            names = _take([work.urgent, work.calm], _COUNT_MAX)
+            names = _take(work.urgent or work.calm, _COUNT_MAX)
             if names:
                 work.failed += len(names)
                 self._engine.keeping.copies_failed(device, names)
         return bool(names)
 
     def _put_some(self, port: Port, work: _Work) -> bool:
+        calm = not work.urgent
+        if calm and (not work.calm or self._pace.wait_s()):
+            return False
         is_archive = port.kind == "object"
-        if not work.urgent and (not work.calm or self._pace.wait_s()):
+        if calm and not self._has_company(work, is_archive=is_archive):
             return False
+        call = self._begin(port, work, calm=calm)
+        if call is None:
+            return False
+        queue, count_max = (work.calm, _COUNT_MAX) if calm else (work.urgent, _URGENT_COUNT_MAX)
+        try:
+            loaded = self._load(port, queue, _OBJECT_COUNT_MAX if is_archive else count_max)
+        except EbbError:
+            self._end(call)
+            raise
+        if not loaded.names:
+            self._end(call)
+            return bool(queue)
+        if calm:
+            self._pace.took(loaded.nbytes)
+            work.deletes_first = True
+        self._when_done(call, port.put(loaded.copies), partial(self._put_done, call, loaded))
+        return True
+
+    def _load(self, port: Port, queue: deque[Name], count_max: int) -> Load:
+        """Bodies of messages that wait; those for which there is no room wait on."""
         with self._engine.in_turn:
-            calm = not work.urgent
-            count_max = _COUNT_MAX if calm else _URGENT_COUNT_MAX
-            if is_archive:
-                count_max = _OBJECT_COUNT_MAX
-                if calm and not self._has_company(work):
-                    return False
-            names = _take([work.calm if calm else work.urgent], count_max)
-        if not names:
-            return False
+            names = _take(queue, count_max)
         loaded, rest = load(self._engine, names, port.name, port.kind)
         if rest:
             with self._engine.in_turn:
-                (work.calm if calm else work.urgent).extendleft(reversed(rest))
-        if not loaded.names:
-            return bool(rest)
-        if calm:
-            self._pace.took(loaded.nbytes)
-        work.under_way += 1
-        future = port.put(loaded.copies)
-        future.add_done_callback(partial(self._put_done, port, work, loaded))
-        return True
+                queue.extendleft(reversed(rest))
+        return loaded
 
-    def _has_company(self, work: _Work) -> bool:
-        """Whether what an archive is to have waits for no more."""
+    def _has_company(self, work: _Work, *, is_archive: bool) -> bool:
+        """Whether what nobody waits for makes a full call, or waits for no more to come."""
         waited_s = time.monotonic() - work.calm_since_s
-        return len(work.calm) >= _OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
+        if is_archive:
+            return len(work.calm) >= _OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
+        return len(work.calm) >= _COUNT_MAX or waited_s > _PAUSE_S
 
     def _delete_some(self, port: Port, work: _Work) -> bool:
         synced = self._engine.journal.synced_position
         if not work.deletes or work.deletes[0].position > synced:
             return False
+        call = self._begin(port, work, calm=True)
+        if call is None:
+            return False
         some: list[_Delete] = []
-        keys: list[Key] = []
+        names: list[Name] = []
         with self._engine.in_turn:
             while (
                 work.deletes
                 and not self._keeping
                 and work.deletes[0].position <= synced
-                and len(keys) < _DELETE_COUNT_MAX
+                and len(names) < _DELETE_COUNT_MAX
             ):
                 delete = work.deletes.popleft()
                 # A copy that was taken for a stray may have been asked for since.
-                names = self._engine.holdings.unheld(port.name, delete.names)
-                some.append(delete._replace(names=names))
-                keys += self._keys(names)
-        if not keys:
+                unheld = self._engine.holdings.unheld(port.name, delete.names)
+                some.append(delete._replace(names=unheld))
+                names += unheld
+        if not names:
+            self._end(call)
             return bool(some)
-        work.under_way += 1
-        future = port.delete(keys)
-        future.add_done_callback(partial(self._delete_done, port, work, some))
+        work.deletes_first = False
+        future = port.delete(self._keys(names))
+        self._when_done(call, future, partial(self._delete_done, call, some))
         return True
 
-    def _keys(self, names: Sequence[Name]) -> list[Key]:
+    def _keys(self, names: Sequence[Name]) -> Keys:
         uuid = self._engine.directory.identity.uuid
-        return [Key(uuid, pid, seq) for pid, seqs in seqs_of(names).items() for seq in seqs]
+        parts = seqs_of(names).items()
+        return Keys(uuid, [(pid, np.array(seqs, dtype=np.int64)) for pid, seqs in parts])
 
     # Results
 
-    def _put_done(self, port: Port, work: _Work, loaded: Load, future: Future[None]) -> None:
+    def _put_done(self, call: _Call, loaded: Load, future: Future[None]) -> None:
         error = future.exception()
         if error is not None:
-            self._failed(port, work, loaded, error)
+            self._failed(call, loaded, error)
             return
-        # An object store has read back itself what it was given.
-        if port.kind == "object":
-            self._copied(port, work, loaded.names)
+        if loaded.is_read_back:
+            self._give_way(call)
+            self._copied(call, loaded.names)
             return
-        moved = self._confirm(port, work, loaded.names, unseen=True)
+        moved = self._confirm(call, loaded.names, unseen=True)
         if not moved:
-            self._done(work)
+            self._end(call)
             return
         check = load_of(loaded, moved)
-        asked = port.get(check.keys())
-        asked.add_done_callback(partial(self._checked, port, work, check))
+        asked = call.port.get(check.keys())
+        asked.add_done_callback(partial(self._checked, call, check))
 
-    def _checked(
-        self, port: Port, work: _Work, loaded: Load, future: Future[list[bytes | Lack]]
-    ) -> None:
+    def _checked(self, call: _Call, loaded: Load, future: Future[list[bytes | Lack]]) -> None:
         error = future.exception()
         if error is not None:
-            self._failed(port, work, loaded, error)
+            self._failed(call, loaded, error)
             return
         bodies = future.result()
         payloads = loaded.payloads()
         if bodies == payloads:
-            self._copied(port, work, loaded.names)
+            self._copied(call, loaded.names)
             return
         good: list[Name] = []
         bad: list[Name] = []
         for name, payload, body in zip(loaded.names, payloads, bodies, strict=True):
             (good if body == payload else bad).append(name)
-        log.error("copy_not_verified", device=port.name, count=len(bad))
+        log.error("copy_not_verified", device=call.port.name, count=len(bad))
         with self._engine.in_turn:
             if self._engine.closed is None:
-                self._engine.keeping.copies_failed(port.name, bad)
-        self._copied(port, work, good)
+                self._engine.keeping.copies_failed(call.port.name, bad)
+        self._copied(call, good)
 
-    def _copied(self, port: Port, work: _Work, names: list[Name]) -> None:
-        self._confirm(port, work, names, unseen=False)
-        self._done(work)
+    def _copied(self, call: _Call, names: list[Name]) -> None:
+        self._confirm(call, names, unseen=False)
+        self._end(call)
 
-    def _confirm(
-        self, port: Port, work: _Work, names: Sequence[Name], *, unseen: bool
-    ) -> list[Name]:
+    def _confirm(self, call: _Call, names: Sequence[Name], *, unseen: bool) -> list[Name]:
         """Tell of copies; but of those not read back that let another one go, which are returned.
 
         Asked and told under one lock: in between a review might have another copy leave.
@@ -411,48 +484,37 @@ class Mover:
                     some = [name for name in some if name not in aside]
                     moved += leaving
                 if some:
-                    self._engine.keeping.copies_made(port.name, some)
-                work.copied += len(some)
+                    self._engine.keeping.copies_made(call.port.name, some)
+                call.work.copied += len(some)
         return moved
 
-    def _done(self, work: _Work) -> None:
-        with self._engine.in_turn:
-            work.under_way -= 1
-        self._wake.set()
-
-    def _failed(self, port: Port, work: _Work, loaded: Load, error: BaseException) -> None:
+    def _failed(self, call: _Call, loaded: Load, error: BaseException) -> None:
         code = error.code if isinstance(error, EbbError) else type(error).__name__
-        log.warning("copy_failed", device=port.name, code=code, count=len(loaded.names))
+        device = call.port.name
+        log.warning("copy_failed", device=device, code=code, count=len(loaded.names))
         with self._engine.in_turn:
-            work.under_way -= 1
-            work.failed += len(loaded.names)
+            call.work.failed += len(loaded.names)
             if self._engine.closed is None:
-                self._engine.keeping.refuse_for_now(port.name)
-                self._engine.keeping.copies_failed(port.name, loaded.names)
-        self._wake.set()
+                self._engine.keeping.refuse_for_now(device)
+                self._engine.keeping.copies_failed(device, loaded.names)
+        self._end(call)
 
-    def _delete_done(
-        self, port: Port, work: _Work, some: list[_Delete], future: Future[None]
-    ) -> None:
-        error = future.exception()
+    def _delete_done(self, call: _Call, some: list[_Delete], future: Future[None]) -> None:
+        error, work = future.exception(), call.work
+        self._give_way(call)
         with self._engine.in_turn:
-            work.under_way -= 1
             if error is not None:
                 work.deletes.extendleft(reversed(some))
             elif self._engine.closed is None:
                 work.deleted += sum(len(each.names) for each in some)
                 self._engine.keeping.copies_deleted(
-                    port.name,
+                    call.port.name,
                     [name for each in some if not each.forget for name in each.names],
                     [name for each in some if each.forget for name in each.names],
                 )
-        if error is None:
-            self._wake.set()
+        self._end(call, at_once=error is None)
 
 
-def _take(queues: Sequence[deque[Name]], count: int) -> list[Name]:
-    out: list[Name] = []
-    for queue in queues:
-        take = queue.popleft
-        out += [take() for _ in range(min(count - len(out), len(queue)))]
-    return out
+def _take(queue: deque[Name], count: int) -> list[Name]:
+    take = queue.popleft
+    return [take() for _ in range(min(count, len(queue)))]

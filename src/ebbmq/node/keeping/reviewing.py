@@ -7,6 +7,7 @@ the archive with one copy, or leaves. What follows is done by the mover when not
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import name_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.choose import View
 
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 512
 #: A message that is leased, or that no device gives, is looked at again after so long.
 _AGAIN_MS: Final = 1_000
 
@@ -42,6 +43,7 @@ class Reviewer:
         self._engine = engine
         self._reviews: dict[int, tuple[QueueSpec, Reviews]] = {}
         self._unmet = Unmet()
+        self._ran_at_s = time.monotonic()
         #: Cursors of the last checkpoint, by partition and age.
         self.resumed: dict[int, dict[int, int]] = {}
 
@@ -61,6 +63,12 @@ class Reviewer:
                 with engine.in_turn:
                     self._review(shard, seqs, fetched)
                 engine.in_turn.rest()
+        self._ran_at_s = time.monotonic()
+
+    def run_meanwhile(self) -> None:
+        """`run` unless that was a moment ago, for the same thread while it is at something long."""
+        if time.monotonic() - self._ran_at_s > self._engine.config.upkeep_every_ms / 1_000:
+            self.run()
 
     def was_read(self, shard: Shard, seqs: Iterable[int], until_ms: int) -> None:
         """Have messages looked at after a lease, unless they are gone by then (lock is held)."""

@@ -355,6 +355,9 @@ def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
 
 def read_ahead(engine: Engine, shard: Shard) -> bool:
     """Bring bodies that are delivered next into RAM; False if enough are there (lock is free)."""
+    fetcher = engine.keeping.fetcher
+    if fetcher is not None and fetcher.is_busy_with(shard):
+        return False  # what it brings is not there yet, and would be looked for again
     with engine.lock:
         partition = shard.partition
         depth = shard.resident.wanted(partition.depth[READY])
@@ -368,7 +371,7 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
             if importance
         ]
         missing = shard.resident.missing(wanted)
-        if missing and engine.keeping.fetcher is not None:
+        if missing and fetcher is not None:
             missing = engine.keeping.fetch_ahead(shard, missing)
     if not missing:
         return False

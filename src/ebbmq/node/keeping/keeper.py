@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ebbmq.core.block import FLAGS_BIT, KIND, STATE
 from ebbmq.core.copies import (
     LOG,
     NO_DEVICES,
@@ -22,7 +25,7 @@ from ebbmq.core.copies import (
     Step,
     name_of,
 )
-from ebbmq.core.row import ELSEWHERE
+from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import restarting
 from ebbmq.node.keeping.carrying import Carrying
@@ -112,15 +115,14 @@ class Keeper:
             called: a publish call waits for their copies.
         """
         answers = self.placing.answers(shard, batch, self.view(), topic=topic)
-        if all(
-            answer.holding == NORMAL for answer in {id(each): each for each in answers}.values()
-        ):
-            return False
         mover, base = self.mover, name_of(shard.partition.pid, first)
+        together = _together(answers, base)
+        if all(answer.holding == NORMAL for answer, _ in together):
+            return False
         assert mover is not None
         now_ms = self._engine.now_ms()
         lacking: list[Name] = []
-        for (holding, devices, reason), names in _together(answers, base):
+        for (holding, devices, reason), names in together:
             if holding == NORMAL:
                 continue
             self.decisions.note(now_ms, names, "placed", devices, reason)
@@ -163,13 +165,16 @@ class Keeper:
 
     def fetch_ahead(self, shard: Shard, wanted: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Have those (seq, importance) fetched that the log does not have; returns the others."""
-        read = shard.partition.index.read
-        away = {seq for seq, _ in wanted if (row := read(seq)) and row[1] & ELSEWHERE}
-        if not away:
+        seqs = np.array([seq for seq, _ in wanted], dtype=np.uint64)
+        kinds = shard.partition.index.words_of(seqs)[:, KIND]
+        away = (kinds & np.uint64(ELSEWHERE << FLAGS_BIT) != 0) & (kinds & np.uint64(STATE) != FREE)
+        if not away.any():
             return wanted
         assert self.fetcher is not None
-        self.fetcher.ahead(shard, [seq for seq, _ in wanted if seq in away])
-        return [each for each in wanted if each[0] not in away]
+        self.fetcher.ahead(shard, seqs[away].tolist())
+        if away.all():
+            return []
+        return [wanted[at] for at in np.flatnonzero(~away).tolist()]
 
     def brought(self, shard: Shard, seq: int) -> bytes | None:
         """The body of a message that is to be moved to another queue.
@@ -359,7 +364,7 @@ class Keeper:
         return [worker for worker in every if worker is not None]
 
 
-def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, list[Name]]]:
+def _together(answers: list[Answer], first: Name) -> Collection[tuple[Answer, list[Name]]]:
     """Messages with these answers, by answer: those that are alike have the same object."""
     if answers.count(answers[0]) == len(answers):
         return [(answers[0], list(range(first, first + len(answers))))]

@@ -9,7 +9,7 @@ archived message at the head is waited for by the one call that leased it, not b
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ _AT_ONCE: Final = 1_024
 #: Bodies kept for moves; the oldest goes when there are more, and is fetched again.
 _BROUGHT_MAX: Final = 256
 _WISHES_MAX: Final = 1_024
+#: With so many open wishes left, more is looked for: the consumer is not to catch up.
+_AHEAD_FEW: Final = 2
 
 
 class BodyElsewhere(Overloaded):
@@ -55,6 +57,8 @@ class Prefetcher:
         self._engine = engine
         self._wishes: deque[_Wish] = deque()
         self._wished: set[Name] = set()
+        #: By partition: how many wishes for RAM are open.
+        self._ahead: Counter[Shard] = Counter()
         self._brought: dict[Name, bytes] = {}
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -73,13 +77,18 @@ class Prefetcher:
 
     def ahead(self, shard: Shard, seqs: Sequence[int]) -> None:
         """Have bodies brought into RAM, in this order, unless they are on their way."""
-        pid = shard.partition.pid
-        fresh = [seq for seq in seqs if name_of(pid, seq) not in self._wished]
+        base, wished = name_of(shard.partition.pid, 0), self._wished
+        fresh = [seq for seq in seqs if base | seq not in wished]
         if fresh and len(self._wishes) < _WISHES_MAX:
-            self._wished.update(name_of(pid, seq) for seq in fresh)
+            wished.update([base | seq for seq in fresh])
             for at in range(0, len(fresh), _AT_ONCE):
                 self._wishes.append(_Wish(shard, fresh[at : at + _AT_ONCE], ahead=True))
+                self._ahead[shard] += 1
             self._wake.set()
+
+    def is_busy_with(self, shard: Shard) -> bool:
+        """Whether so much is being brought that there is no need to look for more."""
+        return self._ahead[shard] > _AHEAD_FEW
 
     def brought(self, shard: Shard, seq: int) -> bytes:
         """The body of a message that is to be moved.
@@ -137,11 +146,15 @@ class Prefetcher:
         base = name_of(shard.partition.pid, 0)
         with engine.lock:
             self._wished.difference_update([base | seq for seq in wish.seqs])
+            if wish.ahead:
+                self._ahead -= Counter({shard: 1})
             if engine.closed is not None:
                 return
             if wish.ahead:
                 if wanted:
                     fetching.admit(shard, wanted, bodies)
+                if self._ahead[shard] in (0, _AHEAD_FEW):
+                    engine.ask_ahead_if_short(shard)
                 return
             for seq, body in zip(seqs, bodies, strict=True):
                 if isinstance(body, bytes) and shard.partition.index.state_of(seq) != FREE:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.intp]
 
-#: As many as a worker needs while it goes from one queue to the next.
-_KEPT: Final = 2
+#: A worker tries one policy after the other on the same traffic.
+_KEPT: Final = 1
 
 
 class Arrivals(NamedTuple):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,11 +18,23 @@ from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
 from tests.advice import plan_row, publish, until_usable, write
-from tests.serving import wait_until
+from tests.serving import Running, wait_until
+
+if TYPE_CHECKING:
+    from tests.serving import Caller
 
 pytestmark = pytest.mark.crash
 
-PARTS, ROWS = 5, 300
+PARTS, ROWS = 5, 150
+TOML = """
+node = "n1"
+[devices.log]
+tier = "fast"
+[devices.hdd]
+kind = "file"
+capacity_bytes = 268435456
+tier = "slow"
+"""
 WORK = """
 import json, sys
 from ebbmq import Broker
@@ -64,6 +76,28 @@ def planned(path: Path) -> list[bytes]:
     return bodies
 
 
+def applied_once(path: Path) -> dict[str, Any]:
+    """How messages are kept where a copy of the store has the plan applied, undisturbed."""
+    shutil.copytree(path / "data", path / "once")
+    with Broker.open(path / "once", config_of(path)) as broker:
+        until_usable(broker)
+        (told,) = broker.apply_plans("r1")
+        assert told.applied == told.rows
+        engine = broker.engine
+        wait_until(lambda: engine.holdings.counts("hdd") == (told.rows, 0), "all are moved")
+        found = kept(broker, told.rows)
+    shutil.rmtree(path / "once")
+    return found
+
+
+def kept(broker: Broker, count: int) -> dict[str, Any]:
+    """Where each message is, how many copies it should have, and which plan says so."""
+    return {
+        each.id: (each.copies, each.tier, each.replica_target, broker.why(each.id)["pinned"])
+        for each in broker.peek("q", count)
+    }
+
+
 def killed_while_applying(path: Path, moments: random.Random) -> None:
     command = [sys.executable, "-c", WORK, str(path / "data"), json.dumps(config_of(path))]
     with subprocess.Popen(
@@ -84,6 +118,7 @@ def test_a_plan_that_was_cut_short_is_applied_to_the_end(
     tmp_path: Path, seed: int, checkpoints: str
 ) -> None:
     bodies, moments = planned(tmp_path), random.Random(seed)
+    once = applied_once(tmp_path)
     for _ in range(2):
         killed_while_applying(tmp_path, moments)
         if checkpoints == "deleted":
@@ -101,5 +136,50 @@ def test_a_plan_that_was_cut_short_is_applied_to_the_end(
         assert told.in_force == before
         assert broker.plans().pinned == len(bodies)
         wait_until(lambda: engine.holdings.counts("hdd") == (len(bodies), 0), "all are moved")
+        assert kept(broker, len(bodies)) == once
         leases = broker.lease("q", len(bodies))
         assert [lease.body for lease in leases] == bodies
+
+
+def apply(path: Path, url: str) -> subprocess.Popen[str]:
+    """`ebbmq pipeline apply` on a server that has no lake of its own."""
+    command = ("pipeline", "apply", "--lake", str(path / "lake"), "--run", "r1", "--url", url)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ebbmq.cli", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_server_that_is_killed_while_it_is_handed_a_plan_has_it_applied_once(
+    tmp_path: Path,
+) -> None:
+    bodies = planned(tmp_path)
+    once = applied_once(tmp_path)
+    (tmp_path / "ebbmq.toml").write_text(TOML)
+    options = (tmp_path / "data", "--config", str(tmp_path / "ebbmq.toml"))
+
+    def has_begun(caller: Caller) -> bool:
+        return bool(caller.call("GET", "/v1/plans").json["pinned"])
+
+    with Running(*options) as server, server.caller() as caller, apply(tmp_path, server.url) as cut:
+        wait_until(lambda: has_begun(caller) or cut.poll() is not None, "the plan is begun")
+        server.kill()
+        cut.kill()
+    with Running(*options) as server, server.caller() as caller:
+
+        def are_usable() -> bool:
+            return all(each["usable"] for each in caller.call("GET", "/v1/devices").json["devices"])
+
+        wait_until(are_usable, "devices that answer")
+        with apply(tmp_path, server.url) as again:
+            out, errors = again.communicate()
+        assert again.returncode == 0, errors
+        (told,) = json.loads(out)
+        assert (told["applied"] + told["in_force"], told["refused"]) == (len(bodies), {})
+        server.kill()
+    with Broker.open(tmp_path / "data", config_of(tmp_path)) as broker:
+        holdings = broker.engine.holdings
+        wait_until(lambda: holdings.counts("hdd") == (len(bodies), 0), "all are moved")
+        assert kept(broker, len(bodies)) == once

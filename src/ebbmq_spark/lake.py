@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.manifests import Manifest, Part
     from ebbmq.feed.table import Table
 
-_SCHEMES: Final = ("s3", "gs", "az", "memory")
+_SCHEMES: Final = ("s3", "gs", "az")
 
 
 class PipelineBusy(ClientError):

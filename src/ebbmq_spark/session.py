@@ -111,7 +111,7 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
             ship(spark, scratch)
     except Exception as error:
         raise SparkFailed(
-            f"Spark did not start on {settings.master}: {_first_line(error)}",
+            f"Spark did not start on {_shown(settings.master)}: {_first_line(error)}",
             f"see {log}; --master names where to run",
         ) from error
     try:
@@ -128,7 +128,7 @@ def _require_connect(master: str) -> None:
     """
     if importlib.util.find_spec("grpc") is None:
         raise SparkFailed(
-            f"Spark Connect is not installed, so {master} cannot be reached",
+            f"Spark Connect is not installed, so {_shown(master)} cannot be reached",
             "pip install 'pyspark[connect]', or name a cluster by spark://HOST:PORT",
         )
     server = urlsplit(master)
@@ -137,9 +137,14 @@ def _require_connect(master: str) -> None:
         socket.create_connection(where, _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise SparkFailed(
-            f"no Spark Connect server at {server.netloc or master}: {error}",
+            f"no Spark Connect server at {server.netloc or _shown(master)}: {error}",
             f"--master names one as sc://HOST:PORT, {CONNECT_PORT} unless given",
         ) from error
+
+
+def _shown(master: str) -> str:
+    """An address without what is told to the server only, such as a token."""
+    return master.partition("/;")[0]
 
 
 def ship(spark: SparkSession, scratch: Path) -> None:

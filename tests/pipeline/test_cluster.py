@@ -70,7 +70,7 @@ def cluster(directory: Path) -> Iterator[str]:
     processes = [start("master", "master.Master", *here, "--port", str(port))]
     try:
         until_s = time.monotonic() + START_TIMEOUT_S
-        while not _listens(port):
+        while not listens(port):
             assert processes[0].poll() is None, (directory / "master.log").read_text()[-2000:]
             assert time.monotonic() < until_s, "the master did not start"
             time.sleep(0.1)
@@ -86,7 +86,7 @@ def cluster(directory: Path) -> Iterator[str]:
             process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from ebbmq import Broker
 from ebbmq.cli.main import cli
@@ -18,14 +19,14 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq_spark.jobs import history, reporting
-from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.jobs.running import Arguments, failed, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import PipelineBusy, visible
 from ebbmq_spark.object_lake import ObjectLake
 from ebbmq_spark.simulation.traces import read_lake
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, DEVICES, Node, rows
+from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, rows
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import told
 from tests.serving import wait_until
@@ -73,6 +74,15 @@ class Bucket:
         return to
 
 
+class EndedError(Exception):
+    """As a kill would end a run, except that its turn is given back."""
+
+
+def ends_before_planning(stage: str) -> None:
+    if stage == "planning":
+        raise EndedError
+
+
 @pytest.fixture
 def bucket(weed: Weed, tmp_path: Path) -> Bucket:
     return Bucket(weed, f"lake-{tmp_path.name}")
@@ -96,6 +106,13 @@ def test_a_message_moves_by_a_plan_that_went_through_an_object_store(
     assert b"orders" in page
     shown = CliRunner().invoke(cli, ["pipeline", "history", "--json", *bucket.flags])
     assert [each["run"] for each in json.loads(shown.stdout)] == [record.run]
+
+    # A broker that does not know the lake is told.
+    with Broker.open(tmp_path / "b", {"node": "b"}) as other:
+        other.declare(FADING)
+    words = ["pipeline", "apply", "--json", "--data", str(tmp_path / "b"), *bucket.flags]
+    done = json.loads(CliRunner().invoke(cli, words).stdout)
+    assert {each["table"]: each["applied"] for each in done} == {"rates": 1, "plans": 0}
 
     devices = {**DEVICES, "archive": ARCHIVE}
     looking = {**bucket.feed, "plans_every_ms": 1_000}
@@ -121,11 +138,15 @@ def test_a_run_on_a_store_reads_only_what_is_new(
         node.clock.advance(10)
         one = patiently(lambda: run(spark, Arguments(lake)))
         # What was read is not looked at again: nobody misses it.
-        lake.delete([part.path for each in visible(lake, EVENTS).manifests for part in each.parts])
+        read = visible(lake, EVENTS).manifests
+        lake.delete([part.path for each in read for part in each.parts])
         # What a killed run left has no manifest: it is not seen, and goes.
         left = "plans/run=20000101T000000000Z/part-0.parquet"
         lake.create(left, b"half")
         node.work(messages=40)
+    # One that ends after it wrote its counts, and before its record, counts nothing.
+    with pytest.raises(EndedError):
+        patiently(lambda: run(spark, Arguments(lake), ends_before_planning))
     two = patiently(lambda: run(spark, Arguments(lake)))
     assert (one.events, two.events, two.refused) == (30, 60, {})
     assert [each.run for each in history.read(lake).records] == [one.run, two.run]
@@ -133,10 +154,13 @@ def test_a_run_on_a_store_reads_only_what_is_new(
     here = bucket.copied(tmp_path / "here")
     counted = {row["event"]: row["count"] for row in rows(here, PROFILES)}
     assert counted["published"] == 60
-    assert {name.split("/")[0] for name in lake.list("runs")} == {"runs"}
     assert not [name for name in lake.list("runs") if name.endswith(".lock")]
-    # With everything read, Spark counts traffic to replay from the same files.
-    assert read_lake(spark, lake).refused != []
+    # Who reads everything is told what is missing, and a task that fails says why.
+    assert len(read_lake(spark, lake).refused) == len(read)
+    gone = lake.rows(spark, EVENTS, ["events/gone.parquet"], None, None)
+    with pytest.raises(PySparkException) as refused:
+        patiently(gone.count)
+    assert "events/gone.parquet" in failed(refused.value).detail
 
 
 def test_rows_that_are_not_due_are_not_fetched_and_the_plan_is_the_same(

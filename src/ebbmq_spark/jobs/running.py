@@ -8,6 +8,7 @@ published (a plan, rates) is advice that stands by itself.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,6 +56,8 @@ class Arguments(NamedTuple):
     hold_ms: int = HOLD_MS
 
 
+#: How Python names an error of this package at the end of a traceback.
+_OURS = re.compile(r"^\s*ebbmq[\w.]*\.[A-Z]\w+: (.+)$", re.MULTILINE)
 _NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after")
 STAGES = ("reading", "checking", "counting", "judging", "planning", "reporting")
 
@@ -203,11 +206,12 @@ def _now_ms() -> int:
 
 
 def failed(error: Exception) -> JobFailed:
-    """What Spark said, for people."""
-    lines = str(error).strip().splitlines()
-    first = lines[0][:300] if lines else type(error).__name__
+    """What Spark said, for people; where a task of ours failed, what that said."""
+    text = str(error).strip()
+    ours = _OURS.findall(text)
+    lines = ours[-1:] or text.splitlines()[:1] or [type(error).__name__]
     return JobFailed(
-        f"Spark did not carry it through: {first}",
+        f"Spark did not carry it through: {lines[0][:300]}",
         "nothing counts as done, so run it again; if a file went away meanwhile, brokers write "
         "snapshots faster than this reads them: raise feed.snapshot_every_ms",
     )

@@ -1,0 +1,81 @@
+"""A client of Spark Connect that does what it is told to; it prints what it saw.
+
+python -m tests.pipeline.connected_driver MASTER < JSON, see `main`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ebbmq.errors import EbbError
+from ebbmq_spark.connector import register
+from ebbmq_spark.jobs.running import Arguments, run
+from ebbmq_spark.jobs.stream import Arguments as Streaming
+from ebbmq_spark.jobs.stream import stream
+from ebbmq_spark.lake import open_lake
+from ebbmq_spark.session import Settings, spark_session
+from ebbmq_spark.simulation.study import study
+from ebbmq_spark.simulation.sweep import read_sweep
+from ebbmq_spark.simulation.traces import read_lake
+from ebbmq_spark.upkeep.job import Asked, upkeep
+from ebbmq_spark.upkeep.packs import Place
+from tests.pipeline.clustered_driver import read_queue
+from tests.pipeline.patience import patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+SWEEP = b"""
+[traffic]
+useful_ms = 60000
+consumers = 2
+[sweep]
+decay_rate = [1.0]
+"""
+
+
+def _places(batches: Iterator[Any]) -> Iterator[Any]:
+    """Where the code of a task came from."""
+    import pyarrow as pa  # noqa: PLC0415  # this runs elsewhere
+
+    import ebbmq_spark  # noqa: PLC0415
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"place": [str(ebbmq_spark.__file__)]})
+
+
+def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
+    """What policies come to on the traffic of a lake."""
+    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
+    return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
+
+
+def main(master: str) -> None:
+    asked = json.load(sys.stdin)
+    with spark_session(Settings(master=master, shuffle_partitions=2), "ebbmq connect") as spark:
+        register(spark)
+        places = spark.range(1).mapInArrow(_places, "place string")
+        lake, store = Path(asked["lake"]), open_lake(asked["store"], asked["options"])
+        seen: dict[str, Any] = {"places": patiently(places.collect)[0].place}
+        for name, where in (("lake", lake), ("store", store)):
+            seen[name] = patiently(
+                lambda where=where: run(spark, Arguments(where, full=True, bounded=False))
+            ).run
+        seen["queue"] = read_queue(spark, asked["url"])
+        seen["simulated"] = patiently(lambda: simulated(spark, store))
+        told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
+        seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]
+        try:
+            stream(spark, Streaming(lake, once=True))
+        except EbbError as error:
+            seen["stream"] = f"{error.detail}; {error.action}"
+    sys.stdout.write(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

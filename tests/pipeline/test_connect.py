@@ -1,0 +1,119 @@
+"""The same jobs over Spark Connect, where the driver is elsewhere: the results are the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from ebbmq import Client, Message, QueueSpec
+from ebbmq_spark.connector import register
+from ebbmq_spark.jobs.running import Arguments, run
+from ebbmq_spark.session import SHIPPED
+from tests.pipeline.clustered_driver import read_queue
+from tests.pipeline.connected_driver import simulated
+from tests.pipeline.lakes import DAY_MS, Node
+from tests.pipeline.patience import patiently
+from tests.pipeline.test_cluster import HOME, ROOT, START_TIMEOUT_S, listens, told
+from tests.pipeline.test_object_lake import Bucket
+from tests.pipeline.test_upkeep import thinned
+from tests.servers import free_port
+from tests.serving import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.servers import Weed
+
+
+@contextlib.contextmanager
+def connect(directory: Path) -> Iterator[str]:
+    """A server from the Python package, on this machine; yields its address."""
+    port = free_port()
+    # Where it starts there is no package of ours: tasks have what was sent to them.
+    directory.mkdir()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(directory / "scratch"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2,4]"]
+    command += ["--driver-memory", "700m"]
+    command += [word for each in settings.items() for word in ("--conf", "=".join(each))]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with (directory / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "spark-internal"],
+            stdout=log, stderr=log, env=environment, cwd=directory, start_new_session=True,
+        )  # fmt: skip
+    try:
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while not listens(port):
+            assert process.poll() is None, (directory / "server.log").read_text()[-2000:]
+            assert time.monotonic() < until_s, "the server did not start"
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        # Its Python is of its session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_spark_connect_gives_the_results_of_one_machine(
+    spark: SparkSession, tmp_path: Path, weed: Weed
+) -> None:
+    bucket = Bucket(weed, f"connect-{tmp_path.name}")
+    with Node(tmp_path, "a", feed=bucket.feed) as node:
+        # At one instant any order of messages is right, and a simulation may tell them apart.
+        node.work(took_ms=4_000, messages=40, apart_ms=1)
+        node.clock.advance(20 * DAY_MS)
+    here, elsewhere = bucket.copied(tmp_path / "here"), tmp_path / "elsewhere"
+    shutil.copytree(here, elsewhere)
+    register(spark)
+    run(spark, Arguments(here, full=True, bounded=False))
+    thinned(tmp_path / "archive")
+    with Running(tmp_path / "broker") as server, Client(server.url) as client:
+        client.declare(QueueSpec("q"))
+        client.publish("q", [Message(b"%d" % number) for number in range(50)])
+        asked = {
+            "lake": str(elsewhere), "store": bucket.url, "options": bucket.options,
+            "url": server.url, "archive": (tmp_path / "archive").as_uri(),
+        }  # fmt: skip
+        with connect(tmp_path / "connect") as master:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.pipeline.connected_driver", master],
+                cwd=ROOT, input=json.dumps(asked), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        seen = json.loads(done.stdout)
+        assert seen["queue"] == [list(each) for each in read_queue(spark, server.url)]
+    assert SHIPPED in seen["places"]
+    found = told(here)
+    assert found["plans"]
+    assert told(elsewhere) == found
+    assert told(bucket.copied(tmp_path / "there")) == found
+    local = patiently(lambda: simulated(spark, here))
+    assert seen["simulated"] == [list(each) for each in local]
+    assert seen["upkeep"] == [3, 120, 80, 40]
+    assert "spark://HOST:PORT" in seen["stream"]

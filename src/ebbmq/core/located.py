@@ -246,7 +246,10 @@ class SharedValues(Generic[V]):
     def where(self, locations: Sequence[int], is_so: Callable[[V], bool]) -> list[int]:
         """Those locations of whose value something is true; a value is asked about once."""
         numbers = self._rows.get_many(locations)
-        chosen = {number for number in set(numbers) if is_so(self._values[number])}
+        kinds = set(numbers)
+        chosen = {number for number in kinds if is_so(self._values[number])}
+        if not chosen or len(chosen) == len(kinds):
+            return list(locations) if chosen else []
         return [each for each, number in zip(locations, numbers, strict=True) if number in chosen]
 
     def change(

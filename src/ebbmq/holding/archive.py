@@ -129,8 +129,11 @@ class Archive:
     def get(self, keys: Sequence[Key]) -> list[bytes | Lack]:
         """The payloads in the order of the keys, each checked against its checksum."""
         entries = self._index.find(keys)
+        numbers = distinct_values(entries["pack"]).tolist()
+        if len(numbers) == 1 and numbers[0]:
+            return self._read(numbers[0], entries)
         found: list[bytes | Lack] = [Lack.MISSING] * len(keys)
-        for number in distinct_values(entries["pack"]).tolist():
+        for number in numbers:
             if number:
                 places = np.flatnonzero(entries["pack"] == number)
                 payloads = self._read(number, entries[places])
@@ -309,7 +312,7 @@ class Archive:
             self._bucket.delete(self._doubtful[:1])
             del self._doubtful[0]
 
-    def _read(self, number: int, entries: Entries) -> Iterator[bytes | Lack]:
+    def _read(self, number: int, entries: Entries) -> list[bytes | Lack]:
         starts = np.concatenate([entries["body_at"], entries["envelope_at"]])
         sizes = np.concatenate([entries["body_bytes"], entries["envelope_bytes"]])
         asked = np.flatnonzero(sizes)
@@ -318,13 +321,21 @@ class Archive:
             path, starts[asked].tolist(), (starts + sizes)[asked].tolist()
         )
         if read is None:
-            yield from [Lack.DAMAGED] * len(entries)
-            return
-        parts = dict(zip(asked.tolist(), read, strict=True))
-        for place, crc in enumerate(entries["crc"].tolist()):
-            body, block = parts.get(place, b""), parts.get(len(entries) + place)
-            payload = bytes(body) if block is None else b"".join((block, body))
-            yield payload if crc32c.crc32c(payload) == crc else Lack.DAMAGED
+            return [Lack.DAMAGED] * len(entries)
+        crcs = entries["crc"].tolist()
+        if len(asked) == len(entries) and not entries["envelope_bytes"].any():
+            payloads = list(map(bytes, read))
+        else:
+            parts = dict(zip(asked.tolist(), read, strict=True))
+            blocks = range(len(entries), 2 * len(entries))
+            payloads = [
+                b"".join((parts.get(block, b""), parts.get(block - len(entries), b"")))
+                for block in blocks
+            ]
+        return [
+            payload if crc32c.crc32c(payload) == crc else Lack.DAMAGED
+            for payload, crc in zip(payloads, crcs, strict=True)
+        ]
 
     # Giving space back
 

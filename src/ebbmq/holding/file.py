@@ -262,7 +262,7 @@ class FileDevice:
         return (self._index.count + more) * _TOMBSTONE_BYTES
 
     def _used_bytes(self) -> int:
-        return sum(segment.used_bytes for segment in self._log.segments())
+        return self._log.used_bytes
 
     def _free_bytes(self) -> int:
         try:
@@ -272,10 +272,8 @@ class FileDevice:
 
     def _reclaim(self, allowed_bytes: int) -> None:
         """Delete dead segments from the front; relocate while the log is much above `allowed`."""
-        for oldest in self._log.segments():
-            if not oldest.sealed:
-                return
-            number, live = oldest.number, self._index.live
+        live = self._index.live
+        while (number := self._log.oldest_sealed) is not None:
             if number in live:
                 if self._used_bytes() <= allowed_bytes + 2 * self._segment_bytes:
                     return

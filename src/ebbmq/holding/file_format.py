@@ -121,8 +121,16 @@ def _by_store(copies: Sequence[Copy]) -> list[tuple[bytes, Columns]]:
 
 
 def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
-    payloads = columns.payloads
-    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    payloads, count = columns.payloads, len(columns.seqs)
+    lengths = np.fromiter(map(len, payloads), np.int64, count)
+    if count <= limits.RECORD_ROWS_MAX and (
+        int(lengths.sum()) + count * ENTRY_BYTES <= limits.RECORD_BYTES_MAX
+    ):
+        pids, seqs, crcs = (
+            each.astype(np.int64, copy=False) for each in (columns.pids, columns.seqs, columns.crcs)
+        )
+        yield Put(store, pids, seqs, lengths, crcs, payloads)
+        return
     ends, first = (lengths + ENTRY_BYTES).cumsum(), 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0

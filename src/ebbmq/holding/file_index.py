@@ -67,8 +67,12 @@ class _Page:
 
     def put(self, slots: Numbers, places: Places) -> Places:
         """Set places of different copies, or none; returns those they had."""
-        before = self.get(slots)
-        self.live += _there(places) - _there(before)
+        if not self.live:
+            before = _nothing(len(slots))
+            self.live = _there(places)
+        else:
+            before = self.get(slots)
+            self.live += _there(places) - _there(before)
         if self.rows is None and self.live > _FEW_MAX:
             self._widen()
         if self.rows is not None:
@@ -106,6 +110,10 @@ class _Page:
 _NOWHERE: Final = bytes(16)
 
 
+def _nothing(count: int) -> Places:
+    return np.zeros((count, 4), dtype=np.uint32)
+
+
 def _there(places: Places) -> int:
     return int(np.count_nonzero(places[:, _SEGMENT]))
 
@@ -126,10 +134,10 @@ class FileIndex:
 
     def find(self, keys: Sequence[Key]) -> Places:
         """Where copies are, in the order of the keys."""
-        out = np.zeros((len(keys), 4), dtype=np.uint32)
+        out = _nothing(len(keys))
         for owner, where, seqs in by_owner(keys):
             pages = self._pages.get(owner, {})
-            found = np.zeros((len(seqs), 4), dtype=np.uint32)
+            found = _nothing(len(seqs))
             for number, some in _by_page(seqs):
                 page = pages.get(number)
                 if page is not None:
@@ -178,7 +186,7 @@ class FileIndex:
             if page is None:
                 continue
             slots = seqs[some] & _SLOT
-            self._count(page.put(slots, np.zeros((len(slots), 4), dtype=np.uint32)), -1)
+            self._count(page.put(slots, _nothing(len(slots))), -1)
             if not page.live:
                 del pages[number]
         if owner in self._pages and not pages:
@@ -186,6 +194,8 @@ class FileIndex:
 
     def _count(self, places: Places, sign: int) -> None:
         segments = places[:, _SEGMENT]
+        if not segments.any():
+            return
         first = int(segments[0])
         is_one = bool((segments == first).all())
         counts = {first: len(segments)} if is_one else Counter(segments.tolist())

@@ -115,9 +115,11 @@ def _live(parts: list[Entries]) -> Entries:
 def _by_pid(
     keys: Sequence[Key],
 ) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.uint64]]]:
-    if isinstance(keys, Keys) and len(keys.parts) == 1:
-        pid, numbers = keys.parts[0]
-        yield pid, np.arange(len(numbers)), numbers.astype(np.uint64)
+    if isinstance(keys, Keys):
+        at = 0
+        for pid, numbers in keys.parts:
+            yield pid, np.arange(at, at + len(numbers)), numbers.astype(np.uint64)
+            at += len(numbers)
         return
     pids = np.fromiter((key.pid for key in keys), np.uint64, len(keys))
     seqs = np.fromiter((key.seq for key in keys), np.uint64, len(keys))

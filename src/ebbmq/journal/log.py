@@ -353,6 +353,18 @@ class Log:
         except OSError as error:
             raise self._writer.fail("syncing an old segment in", self._disk.where, error) from error
 
+    @property
+    def used_bytes(self) -> int:
+        """What all segments hold."""
+        young = sum([segment.used for segment in self._writer.open[:]])
+        old = sum([segment.used_bytes for segment in self._old.segments()])
+        return young + sum(list(self._writer.sealed.values())) + old
+
+    @property
+    def oldest_sealed(self) -> int | None:
+        """The first young segment that is complete, if there is one."""
+        return min(list(self._writer.sealed), default=None)
+
     def segments(self) -> list[SegmentInfo]:
         """All segments that hold records, young before old, in order."""
         young = {segment.number: (segment.used, False) for segment in self._writer.open[:]}

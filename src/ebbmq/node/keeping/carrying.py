@@ -6,6 +6,7 @@ message back whose body is gone. Everything here is called with the engine's loc
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ebbmq.core import held
@@ -50,8 +51,9 @@ class Carrying:
             facts += step.facts
             effects += step.effects
         position = self._append(facts)
-        for effect in effects:
-            self.carry_out(effect, position, calm=calm)
+        # Neighbours of one kind are handed over together, as they are carried out together.
+        for _, alike in groupby(effects, key=_kind):
+            self._carry_out(list(alike), position, calm=calm)
         if self._confirming:
             names = (fact.name for fact in facts)
             self._confirming.copied(name for name in names if self._holdings.is_eligible(name))
@@ -91,18 +93,22 @@ class Carrying:
 
     def carry_out(self, effect: Effect, position: int, *, calm: bool = False) -> None:
         """Do what follows from a step whose facts end at a position."""
-        mover = self.mover
+        self._carry_out([effect], position, calm=calm)
+
+    def _carry_out(self, alike: list[Effect], position: int, *, calm: bool) -> None:
+        mover, effect, names = self.mover, alike[0], [each.name for each in alike]
         if isinstance(effect, BodyLost):
-            self._lost(effect.name)
+            for name in names:
+                self._lost(name)
         elif isinstance(effect, DropCopy) and effect.device == LOG:
-            self.leave_log([effect.name])
+            self.leave_log(names)
         elif mover is None:
             return  # asked for again when there are devices
         elif isinstance(effect, PutCopy):
-            mover.put_many([effect.name], effect.device, calm=calm)
+            mover.put_many(names, effect.device, calm=calm)
         else:
             forget = isinstance(effect, ForgetCopy)
-            mover.delete_many([effect.name], effect.device, position, forget=forget)
+            mover.delete_many(names, effect.device, position, forget=forget)
 
     def leave_log(self, names: Sequence[Name]) -> None:
         """The log does not have these bodies any more, as soon as their segments go."""
@@ -129,3 +135,7 @@ class Carrying:
         if facts:
             self._engine.append(held.pack(facts))
         return self._engine.journal.position
+
+
+def _kind(effect: Effect) -> tuple[type[Effect], str]:
+    return type(effect), "" if isinstance(effect, BodyLost) else effect.device

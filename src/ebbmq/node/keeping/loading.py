@@ -84,17 +84,14 @@ class Load(NamedTuple):
 
 def published(store: bytes, names: Sequence[Name], first: Name, batch: Published) -> Load:
     """Messages of a batch that was just published, the first of which has this name."""
-    pid = parts_of(first)[0]
-    numbers = [name - first for name in names]
-    payloads, crcs = batch.payloads, batch.crcs
-    if len(numbers) < len(payloads):
+    pid, first_seq = parts_of(first)
+    payloads, crcs, seqs = batch.payloads, batch.crcs, np.arange(len(batch.payloads)) + first_seq
+    if len(names) < len(payloads):
+        numbers = [name - first for name in names]
         payloads, crcs = [payloads[i] for i in numbers], [crcs[i] for i in numbers]
+        seqs = seqs[numbers]
     columns = Columns(
-        np.full(len(names), pid),
-        np.array(names, dtype=np.int64) - name_of(pid, 0),
-        np.array(crcs, dtype=np.int64),
-        payloads,
-        None,
+        np.full(len(names), pid), seqs, np.array(crcs, dtype=np.int64), payloads, None
     )
     return Load(list(names), Batch(store, [columns]))
 

@@ -6,19 +6,20 @@ and few calls are under way at once, so a slow device slows nobody else. What ca
 to the keeper by the thread of the port.
 
 What a publish waits for goes before what only tidies up: copies that review asks for are made at
-the pace of `move_bytes_per_s`, and only when nothing urgent waits for that device.
+the pace of `move_bytes_per_s`, and only when nothing urgent waits for that device. Where that takes
+this process's own time, as on files, it is one call at a time, which gives way at each of its steps
+to those who serve clients (`turns`).
 
-A copy that lets another one go is read back first.
+A copy that lets another one go is read back first, by the device itself where it can.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from ebbmq.errors import EbbError
 from ebbmq.holding.columns import Keys
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
+from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Work, take
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -44,53 +46,15 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.loading import Load
 
-#: What takes about a millisecond of each thread that has to do with it. With fewer, most of the
-#: time goes into what is done once a call.
-_COUNT_MAX: Final = 1_024
-_DELETE_COUNT_MAX: Final = 1_024
 #: Publishers wait for these, and a device flushes once for all of them.
 _URGENT_COUNT_MAX: Final = 2_048
-#: A put to an object store is one object, and small ones are written again to make large ones.
-#: So what is not urgent waits a little for company.
-_OBJECT_COUNT_MAX: Final = 18_432
-_OBJECT_PAUSE_S: Final = 0.5
 _CALLS_MAX: Final = 4
 #: Above so much that waits for a device, it is asked by the mover.
 _AT_ONCE_BYTES_MAX: Final = 8 * limits.MIB
 _PAUSE_S: Final = 0.05
 _AFTER_ERROR_S: Final = 1.0
 
-
 _A = TypeVar("_A")
-
-
-class _Delete(NamedTuple):
-    position: int
-    names: Sequence[Name]
-    forget: bool
-
-
-class _Work:
-    """What waits for one device."""
-
-    def __init__(self) -> None:
-        self.urgent: deque[Name] = deque()
-        self.calm: deque[Name] = deque()
-        self.deletes: deque[_Delete] = deque()
-        #: When something that is not urgent came while nothing waited.
-        self.calm_since_s = 0.0
-        self.under_way = 0
-        self.deletes_first = True
-        self.copied = self.deleted = self.failed = 0
-
-
-class _Call(NamedTuple):
-    """A put or a delete under way."""
-
-    port: Port
-    work: _Work
-    #: Nobody waits for it, so nothing else in the background computes meanwhile.
-    alone: bool = False
 
 
 class Mover:
@@ -98,9 +62,9 @@ class Mover:
 
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
-        self._work: dict[str, _Work] = {}
+        self._work: dict[str, Work] = {}
         #: Of copies that publishers wait for, which go to their devices without a thread between.
-        self._at_once: dict[str, _Work] = {}
+        self._at_once: dict[str, Work] = {}
         #: What is to be done by the thread of the mover when a device has answered.
         self._answered: deque[Callable[[], None]] = deque()
         #: A call of ours, or somebody else in the background, computes.
@@ -126,10 +90,7 @@ class Mover:
 
     def put_many(self, names: Sequence[Name], device: str, *, calm: bool = False) -> None:
         """Have bodies copied to a device."""
-        work = self._of(device)
-        if calm and not work.calm:
-            work.calm_since_s = time.monotonic()
-        (work.calm if calm else work.urgent).extend(names)
+        self._of(device).add_puts(names, calm=calm)
         self._wake.set()
 
     def published(self, names: Sequence[Name], first: Name, batch: Published) -> Load:
@@ -154,15 +115,14 @@ class Mover:
             return False
         work = self._at_once.get(device)
         if work is None:
-            work = self._at_once[device] = _Work()
-        work.under_way += 1
-        done = partial(self._put_at_once_done, threading.get_ident(), _Call(port, work), loaded)
+            work = self._at_once[device] = Work()
+        done = partial(
+            self._put_at_once_done, threading.get_ident(), Call(port, work, apart=True), loaded
+        )
         port.put(loaded.copies).add_done_callback(done)
         return True
 
-    def _put_at_once_done(
-        self, asker: int, call: _Call, loaded: Load, future: Future[None]
-    ) -> None:
+    def _put_at_once_done(self, asker: int, call: Call, loaded: Load, future: Future[None]) -> None:
         """Go on by the thread of the port; who asked has the engine's lock."""
         if threading.get_ident() == asker:
             self._go_on(partial(self._put_done, call, loaded), future)
@@ -173,10 +133,7 @@ class Mover:
         self, names: Sequence[Name], device: str, position: int, *, forget: bool
     ) -> None:
         """Have copies deleted once the journal is on the device up to a position."""
-        self._of(device).deletes.extend(
-            _Delete(position, names[at : at + _DELETE_COUNT_MAX], forget)
-            for at in range(0, len(names), _DELETE_COUNT_MAX)
-        )
+        self._of(device).add_deletes(names, position, forget=forget)
 
     @contextlib.contextmanager
     def keeping_all(self) -> Iterator[None]:
@@ -199,7 +156,7 @@ class Mover:
         return {
             device: (
                 len(work.urgent) + len(work.calm),
-                sum(len(delete.names) for delete in list(work.deletes)),
+                work.to_delete,
             )
             for device, work in list(self._work.items())
         }
@@ -213,10 +170,10 @@ class Mover:
             sum(work.failed for work in both),
         )
 
-    def _of(self, device: str) -> _Work:
+    def _of(self, device: str) -> Work:
         work = self._work.get(device)
         if work is None:
-            work = self._work[device] = _Work()
+            work = self._work[device] = Work()
         return work
 
     # The thread
@@ -276,7 +233,7 @@ class Mover:
                 begun |= step(port, work)
         return begun
 
-    def _begin(self, port: Port, work: _Work, *, calm: bool) -> _Call | None:
+    def _begin(self, port: Port, work: Work, *, calm: bool) -> Call | None:
         """Begin a call; None if it has to wait until others have computed."""
         alone = calm and port.kind == "file"
         if alone and self._is_alone:
@@ -286,27 +243,37 @@ class Mover:
             return None
         self._is_alone = self._is_alone or alone
         work.under_way += 1
-        call = _Call(port, work, alone)
+        call = Call(port, work, alone)
         self._give_way(call)
         return call
 
     def _when_done(
-        self, call: _Call, future: Future[_A], then: Callable[[Future[_A]], None]
+        self, call: Call, future: Future[_A], then: Callable[[Future[_A]], None]
     ) -> None:
         """Go on when a device has answered: at once by its thread, or by ours if nobody waits."""
+        then = partial(self._then, call, then)
         future.add_done_callback(partial(self._go_on, then) if call.alone else then)
 
     def _go_on(self, then: Callable[[Future[_A]], None], future: Future[_A]) -> None:
         self._answered.append(partial(then, future))
         self._wake.set()
 
-    def _give_way(self, call: _Call) -> None:
+    def _then(self, call: Call, then: Callable[[Future[_A]], None], future: Future[_A]) -> None:
+        try:
+            then(future)
+        except EbbError:
+            self._end(call)
+            raise
+
+    def _give_way(self, call: Call) -> None:
         """Let those who serve clients go first, where nobody waits for a call."""
         if call.alone:
             self._engine.in_turn.give_way()
 
-    def _end(self, call: _Call, *, at_once: bool = True) -> None:
+    def _end(self, call: Call, *, at_once: bool = True) -> None:
         """A call is over, one way or the other; what is next is begun at once, or after a pause."""
+        if call.apart:
+            return
         with self._engine.in_turn:
             call.work.under_way -= 1
         if call.alone:
@@ -315,11 +282,11 @@ class Mover:
         if at_once:
             self._wake.set()
 
-    def _bring_home(self, work: _Work) -> bool:
+    def _bring_home(self, work: Work) -> bool:
         """Write bodies that other devices have into the log."""
         engine = self._engine
         with engine.in_turn:
-            names = _take(work.urgent or work.calm, _COUNT_MAX)
+            names = take(work.urgent or work.calm, COUNT_MAX)
         if not names:
             return False
         loaded, rest = load(engine, names, LOG, LOG)
@@ -339,28 +306,28 @@ class Mover:
             engine.keeping.copies_made(LOG, loaded.names)
         return True
 
-    def _give_up(self, device: str, work: _Work) -> bool:
+    def _give_up(self, device: str, work: Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""
         with self._engine.in_turn:
-            names = _take(work.urgent or work.calm, _COUNT_MAX)
+            names = take(work.urgent or work.calm, COUNT_MAX)
             if names:
                 work.failed += len(names)
                 self._engine.keeping.copies_failed(device, names)
         return bool(names)
 
-    def _put_some(self, port: Port, work: _Work) -> bool:
+    def _put_some(self, port: Port, work: Work) -> bool:
         calm = not work.urgent
         if calm and (not work.calm or self._pace.wait_s()):
             return False
         is_archive = port.kind == "object"
-        if calm and not self._has_company(work, is_archive=is_archive):
+        if calm and not work.has_company(is_archive=is_archive):
             return False
         call = self._begin(port, work, calm=calm)
         if call is None:
             return False
-        queue, count_max = (work.calm, _COUNT_MAX) if calm else (work.urgent, _URGENT_COUNT_MAX)
+        queue, count_max = (work.calm, COUNT_MAX) if calm else (work.urgent, _URGENT_COUNT_MAX)
         try:
-            loaded = self._load(port, queue, _OBJECT_COUNT_MAX if is_archive else count_max)
+            loaded = self._load(port, queue, OBJECT_COUNT_MAX if is_archive else count_max)
         except EbbError:
             self._end(call)
             raise
@@ -376,48 +343,42 @@ class Mover:
     def _load(self, port: Port, queue: deque[Name], count_max: int) -> Load:
         """Bodies of messages that wait; those for which there is no room wait on."""
         with self._engine.in_turn:
-            names = _take(queue, count_max)
+            names = take(queue, count_max)
         loaded, rest = load(self._engine, names, port.name, port.kind)
         if rest:
             with self._engine.in_turn:
                 queue.extendleft(reversed(rest))
         return loaded
 
-    def _has_company(self, work: _Work, *, is_archive: bool) -> bool:
-        """Whether what nobody waits for makes a full call, or waits for no more to come."""
-        waited_s = time.monotonic() - work.calm_since_s
-        if is_archive:
-            return len(work.calm) >= _OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
-        return len(work.calm) >= _COUNT_MAX or waited_s > _PAUSE_S
-
-    def _delete_some(self, port: Port, work: _Work) -> bool:
-        synced = self._engine.journal.synced_position
-        if not work.deletes or work.deletes[0].position > synced:
+    def _delete_some(self, port: Port, work: Work) -> bool:
+        synced, is_archive = self._engine.journal.synced_position, port.kind == "object"
+        if not self._is_deleting() or not work.may_delete(synced, is_archive=is_archive):
             return False
         call = self._begin(port, work, calm=True)
         if call is None:
             return False
-        some: list[_Delete] = []
-        names: list[Name] = []
-        with self._engine.in_turn:
-            while (
-                work.deletes
-                and not self._keeping
-                and work.deletes[0].position <= synced
-                and len(names) < _DELETE_COUNT_MAX
-            ):
-                delete = work.deletes.popleft()
-                # A copy that was taken for a stray may have been asked for since.
-                unheld = self._engine.holdings.unheld(port.name, delete.names)
-                some.append(delete._replace(names=unheld))
-                names += unheld
-        if not names:
+        some: list[Delete] = []
+        count, count_max = 0, OBJECT_COUNT_MAX if is_archive else COUNT_MAX
+        # A copy that was taken for a stray may have been asked for since.
+        unheld = partial(self._engine.holdings.unheld, port.name)
+        while count < count_max:
+            with self._engine.in_turn:
+                more = work.take_deletes(synced, unheld) if self._is_deleting() else []
+            if not more:
+                break
+            some += more
+            count += sum(len(delete.names) for delete in more)
+        if not count:
             self._end(call)
             return bool(some)
         work.deletes_first = False
-        future = port.delete(self._keys(names))
+        future = port.delete(self._keys([name for each in some for name in each.names]))
         self._when_done(call, future, partial(self._delete_done, call, some))
         return True
+
+    def _is_deleting(self) -> bool:
+        """Whether nobody asks that nothing be deleted."""
+        return not self._keeping
 
     def _keys(self, names: Sequence[Name]) -> Keys:
         uuid = self._engine.directory.identity.uuid
@@ -426,7 +387,7 @@ class Mover:
 
     # Results
 
-    def _put_done(self, call: _Call, loaded: Load, future: Future[None]) -> None:
+    def _put_done(self, call: Call, loaded: Load, future: Future[None]) -> None:
         error = future.exception()
         if error is not None:
             self._failed(call, loaded, error)
@@ -443,7 +404,7 @@ class Mover:
         asked = call.port.get(check.keys())
         asked.add_done_callback(partial(self._checked, call, check))
 
-    def _checked(self, call: _Call, loaded: Load, future: Future[list[bytes | Lack]]) -> None:
+    def _checked(self, call: Call, loaded: Load, future: Future[list[bytes | Lack]]) -> None:
         error = future.exception()
         if error is not None:
             self._failed(call, loaded, error)
@@ -463,11 +424,11 @@ class Mover:
                 self._engine.keeping.copies_failed(call.port.name, bad)
         self._copied(call, good)
 
-    def _copied(self, call: _Call, names: list[Name]) -> None:
+    def _copied(self, call: Call, names: list[Name]) -> None:
         self._confirm(call, names, unseen=False)
         self._end(call)
 
-    def _confirm(self, call: _Call, names: Sequence[Name], *, unseen: bool) -> list[Name]:
+    def _confirm(self, call: Call, names: Sequence[Name], *, unseen: bool) -> list[Name]:
         """Tell of copies; but of those not read back that let another one go, which are returned.
 
         Asked and told under one lock: in between a review might have another copy leave.
@@ -488,7 +449,7 @@ class Mover:
                 call.work.copied += len(some)
         return moved
 
-    def _failed(self, call: _Call, loaded: Load, error: BaseException) -> None:
+    def _failed(self, call: Call, loaded: Load, error: BaseException) -> None:
         code = error.code if isinstance(error, EbbError) else type(error).__name__
         device = call.port.name
         log.warning("copy_failed", device=device, code=code, count=len(loaded.names))
@@ -499,22 +460,23 @@ class Mover:
                 self._engine.keeping.copies_failed(device, loaded.names)
         self._end(call)
 
-    def _delete_done(self, call: _Call, some: list[_Delete], future: Future[None]) -> None:
-        error, work = future.exception(), call.work
+    def _delete_done(self, call: Call, some: list[Delete], future: Future[None]) -> None:
+        error = future.exception()
         self._give_way(call)
-        with self._engine.in_turn:
-            if error is not None:
-                work.deletes.extendleft(reversed(some))
-            elif self._engine.closed is None:
-                work.deleted += sum(len(each.names) for each in some)
-                self._engine.keeping.copies_deleted(
-                    call.port.name,
-                    [name for each in some if not each.forget for name in each.names],
-                    [name for each in some if each.forget for name in each.names],
-                )
+        if error is not None:
+            with self._engine.in_turn:
+                call.work.give_back(some)
+        else:
+            for forget in (False, True):
+                names = [name for each in some if each.forget is forget for name in each.names]
+                self._deleted(call, names, forget=forget)
         self._end(call, at_once=error is None)
 
-
-def _take(queue: deque[Name], count: int) -> list[Name]:
-    take = queue.popleft
-    return [take() for _ in range(min(count, len(queue)))]
+    def _deleted(self, call: Call, names: Sequence[Name], *, forget: bool) -> None:
+        for at in range(0, len(names), COUNT_MAX):
+            some = names[at : at + COUNT_MAX]
+            with self._engine.in_turn:
+                if self._engine.closed is None:
+                    call.work.deleted += len(some)
+                    dropped, forgotten = ((), some) if forget else (some, ())
+                    self._engine.keeping.copies_deleted(call.port.name, dropped, forgotten)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq.core import exact_many
 from ebbmq.core.band import SIFT_ROWS, may_be_ready
 from ebbmq.core.classes import NEVER
 from ebbmq.core.displaced import BUFFER_ROWS, Displaced
@@ -39,9 +38,6 @@ _FAILURES_BITS: Final = 16
 _SEQ_END: Final = (1 << 64) - 1
 _STALE_ENTRIES: Final = 64
 _SIFT_CHUNKS: Final = 2 * SIFT_ROWS // CHUNK_ROWS
-#: So many rows are taken as columns, if there are this many for each source.
-_MANY_ROWS: Final = 48
-_ROWS_PER_SOURCE: Final = 2
 
 
 class _Line:
@@ -106,15 +102,6 @@ class _Line:
             if following is None or (key is not None and key <= following):
                 return self.rows.take_newest(wanted)
         return [self.rows.pop_newest()]
-
-    def look(self, count: int) -> exact_many.Seen:
-        """The rows delivered first, ghosts among them."""
-        has_more = len(self.rows) > count
-        return exact_many.Seen(self.known, self.rows.newest_array(count), has_more)
-
-    def drop(self, count: int) -> None:
-        """Let go of the rows delivered first."""
-        self.rows.drop_newest(count)
 
     def pop_last(self) -> int:
         """Take the row delivered last."""
@@ -190,15 +177,6 @@ class _DisplacedLine:
     def pop_before(self, following: Key | None, wanted: int, now_ms: int) -> list[int]:
         """Take the first row, which is known to come before the key."""
         return [_SEQ_END - self.rows.pop()[1]]
-
-    def look(self, count: int) -> exact_many.Seen:
-        """The rows delivered first, ghosts among them."""
-        seqs = np.array([_SEQ_END - seq for _, seq in self.rows.peek(count)], dtype=np.uint64)
-        return exact_many.Seen(self.known, seqs, len(self.rows) > count)
-
-    def drop(self, count: int) -> None:
-        """Let go of the rows delivered first."""
-        self.rows.pop_many(count)
 
     def pop_last(self) -> int:
         """Take the row delivered last."""
@@ -286,9 +264,6 @@ class ExactOrder:
     def pop(self, count: int, now_ms: int) -> list[int]:
         """Take up to `count` rows in delivery order; ghosts may be among them."""
         self._show_changed(now_ms)
-        sources = len(self._lines) + len(self._displaced)
-        if count >= max(_MANY_ROWS, _ROWS_PER_SOURCE * sources):
-            return exact_many.take(self._index, self._sources(), count, now_ms)
         out: list[int] = []
         heap = self._heap
         while heap and len(out) < count:

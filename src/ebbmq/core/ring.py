@@ -234,28 +234,10 @@ class Ring:
             n -= len(part)
         return seen
 
-    def newest_array(self, n: int) -> npt.NDArray[np.uint64]:
-        """`peek_newest` as an array."""
-        parts = []
-        n = min(n, self._count)
-        for base, chunk in zip(reversed(self._bases), reversed(self._chunks), strict=True):
-            if n <= 0:
-                break
-            # The slice may reach rows of the first chunk that were taken; n does not.
-            part = np.array(chunk[-n:], dtype=np.uint64)[::-1]
-            parts.append(part + np.uint64(base) if base else part)
-            n -= len(part)
-        return _joined(parts)
-
     def take_newest(self, n: int) -> list[int]:
         """Take up to n rows from the tail, the newest first."""
         taken = self.peek_newest(n)
-        self.drop_newest(len(taken))
-        return taken
-
-    def drop_newest(self, n: int) -> None:
-        """Let go of the last n rows, at most as many as there are."""
-        n = min(n, self._count)
+        n = len(taken)
         self._count -= n
         while n:
             part = min(n, len(self._tail))
@@ -268,6 +250,7 @@ class Ring:
                 self._tail_base = self._bases[-1]
         if not self._count:
             self._free_head()
+        return taken
 
     def sift(self, keep: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]) -> None:
         """Let go of the rows of one inner chunk that are not to be kept; the chunks take turns."""

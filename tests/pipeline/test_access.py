@@ -76,3 +76,18 @@ def test_queues_hours_and_the_hot_set(spark: SparkSession) -> None:
             "queue string, messages long, access_rate double, reads long",
         ),
     )
+
+
+def test_hours_of_the_day_are_those_of_utc_wherever_spark_is(spark: SparkSession) -> None:
+    told = events(
+        spark,
+        *({"seq": n + 1, "at_ms": NOW_MS + n * HOUR_MS // 4} for n in range(96)),
+    )
+    here = sorted(tuple(row) for row in hourly_profile(told).collect())
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        there = sorted(tuple(row) for row in hourly_profile(told).collect())
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert here == there == [("q", hour, 4, 0, 0) for hour in range(24)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ebbmq import Broker, Message
 from ebbmq_spark.jobs.running import Arguments, run
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node
+from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, counted
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+HOUR_MS = 3_600_000
 ARCHIVE = {"kind": "object", "directory": "archive", "capacity_bytes": 1 << 28, "tier": "s3"}
 
 
@@ -49,3 +51,48 @@ def test_what_spark_plans_really_moves_and_what_is_slow_here_fades_sooner_there(
         assert (of_others.rows, of_others.rows_in_all) == (0, 16)
         other.publish("orders", [Message(b"y", decay_rate=0.1)])
         assert other.peek("orders", 1)[0].decay_rate == pytest.approx(0.2)
+
+
+def test_clocks_that_are_two_hours_apart_do_not_keep_a_plan_from_being_applied_or_make_it_young(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    clocks = {}
+    for name, ahead_ms in (("right", 0), ("ahead", 2 * HOUR_MS)):
+        with Node(tmp_path, name, now_ms - 20 * DAY_MS + ahead_ms) as node:
+            node.work(took_ms=5_000)
+            node.clock.advance(20 * DAY_MS)
+        clocks[name] = node.clock
+    record = run(spark, Arguments(tmp_path / "lake", bounded=False))
+    assert any(each.startswith("the clock of node ahead differs by 7") for each in record.notes)
+    assert counted(record) == {"archive": 32}
+    config = {
+        "feed": {"lake": str(tmp_path / "lake"), "plans_every_ms": 0},
+        "devices": {**DEVICES, "archive": ARCHIVE},
+    }
+    for name, clock in clocks.items():
+        with Broker.open(tmp_path / name, {**config, "node": name}, clock) as broker:
+            until_usable(broker)
+            applied = {each.table: each for each in broker.apply_plans(record.run)}
+            assert (applied["plans"].applied, applied["plans"].refused) == (16, {})
+            # Factors are dated by Spark's clock: to who is two hours ahead they have run out.
+            factors = applied["rates"].applied, applied["rates"].refused
+            assert factors == ((1, {}) if name == "right" else (0, {"run_out": 1}))
+
+
+def test_a_plan_that_is_older_than_an_hour_is_refused_with_a_count_and_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Node(tmp_path, "a", time.time_ns() // 1_000_000 - 20 * DAY_MS) as node:
+        node.work()
+        node.clock.advance(20 * DAY_MS)
+    record = run(spark, Arguments(tmp_path / "lake", bounded=False, hold_ms=DAY_MS))
+    node.clock.advance(HOUR_MS + 300_000)
+    feed = {"lake": str(tmp_path / "lake"), "plans_every_ms": 0}
+    config = {"node": "a", "feed": feed, "devices": {**DEVICES, "archive": ARCHIVE}}
+    with Broker.open(tmp_path / "a", config, node.clock) as broker:
+        until_usable(broker)
+        told = {each.table: each for each in broker.apply_plans(record.run)}
+        assert (told["plans"].applied, told["plans"].refused) == (0, {"too_old": 16})
+        assert (told["rates"].applied, told["rates"].refused) == (0, {"too_old": 1})
+        assert broker.plans().pinned == 0

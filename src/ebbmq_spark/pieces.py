@@ -1,6 +1,7 @@
 """Parquet files cut into pieces for tasks, and read as Arrow batches wherever they are.
 
-Small files are read together by one task, large ones by several, each some of their row groups.
+Small files are read together by one task, large ones by several, each some of their row groups. How
+many cores there are is not known where that is decided, so there is something to do for many.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-import pyarrow.dataset as pads  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from ebbmq_spark.places import Files
 
-#: What one task reads, about.
+#: What one task reads, at most about.
 TASK_BYTES: Final = 32 * limits.MIB
+#: Where there is less to read it is still spread over so many, unless a task had hardly anything.
+_TASKS: Final = 32
+_LEAST_BYTES: Final = limits.MIB
 _BATCH_ROWS: Final = 65_536
 
 
@@ -33,16 +36,19 @@ class Piece(NamedTuple):
 
 
 def spread(files: Iterable[tuple[str, int]], task_bytes: int = TASK_BYTES) -> list[list[Piece]]:
-    """Files by name and size, to tasks of about the same size."""
+    """Files by name and size, to tasks of about the same size, which is at most the one given."""
+    known = list(files)
+    total = sum(size for _, size in known)
+    enough = min(task_bytes, max(total // _TASKS, _LEAST_BYTES))
     out: list[list[Piece]] = []
     small: list[Piece] = []
     filled = 0
-    for path, size in files:
+    for path, size in known:
         parts = max(1, round(size / task_bytes))
         if parts > 1:
             out += [[Piece(path, part, parts)] for part in range(parts)]
             continue
-        if filled + size > task_bytes and small:
+        if filled + size > enough and small:
             out.append(small)
             small, filled = [], 0
         small.append(Piece(path))
@@ -83,6 +89,9 @@ def _chosen(
     opened: pa.NativeFile, file: pq.ParquetFile, groups: range, schema: pa.Schema, condition: Any
 ) -> Iterator[pa.RecordBatch]:
     """Rows that meet a condition, which row groups that cannot hold any are not read for."""
+    # It takes as long to load as all else together.
+    import pyarrow.dataset as pads  # type: ignore[import-untyped]  # noqa: PLC0415
+
     fragment = pads.ParquetFileFormat().make_fragment(opened, row_groups=list(groups))
     scanner = fragment.scanner(
         # A column the file lacks is known to the condition as one that is empty.

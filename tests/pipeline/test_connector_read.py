@@ -13,7 +13,7 @@ import pytest
 from obstore.store import S3Store
 from pyspark.sql import functions as F
 
-from ebbmq import Client, Message, QueueSpec
+from ebbmq import Client, Message, QueueSpec, limits
 from ebbmq.core import envelope
 from ebbmq.errors import DamagedRecord
 from ebbmq.feed import layout, manifests
@@ -181,6 +181,12 @@ def test_large_files_are_read_by_several_tasks_and_small_ones_together() -> None
         [("c", 0, 1)],
         [("e", 0, 1)],
     ]
+
+
+def test_few_files_are_read_by_as_many_tasks_unless_they_are_tiny() -> None:
+    files = [(f"{number:02d}", 4 * limits.MIB) for number in range(8)]
+    assert len(spread(files)) == 8
+    assert len(spread([(name, 1_000) for name, _ in files])) == 1
 
 
 def test_a_lake_in_an_object_store_is_the_same_table(

@@ -94,6 +94,22 @@ def test_each_message_gets_the_most_urgent_thing_to_do(spark: SparkSession) -> N
     assert reasons["faded"] == "decay score 200.00, copies 2 of 1"
 
 
+def test_a_reason_tells_the_score_to_two_digits(spark: SparkSession) -> None:
+    rates = {"1": 30.25, "2": 10.004, "3": 10.006, "4": 9.5, "5": 9.0, "6": 1.0}
+    rows = catalog(
+        spark,
+        *(
+            {"message_id": name, "tier": "ssd", "enqueued_at_ms": YOUNG, "access_rate": rate,
+             "access_at_ms": NOW_MS}
+            for name, rate in rates.items()
+        ),
+    )  # fmt: skip
+    plan = planned(rows, parameters_of(spark, [SPEC]), now_ms=NOW_MS, until_ms=NOW_MS + 1)
+    scores = {row.message_id: row.reason.partition(",")[0] for row in plan.collect()}
+    told = ("-20.25", "0.00", "-0.01", "0.50", "1.00", "9.00")
+    assert scores == {name: f"decay score {score}" for name, score in zip(rates, told, strict=True)}
+
+
 def test_what_is_advised_is_what_a_broker_says_is_to_be_looked_at(spark: SparkSession) -> None:
     specs = [
         msgspec.structs.replace(SPEC, name=f"{on_faded} {most}", on_faded=on_faded, **changes)

@@ -168,9 +168,10 @@ class Store:
             self._store = connect(place.address, **place.store, **more)
         except (BaseError, ValueError, TypeError) as error:
             # What went wrong may quote an option, which may be a secret.
+            named = ", ".join(place.store) or "none"
             raise InvalidSpec(
                 f"the object store {self.where} cannot be used ({type(error).__name__})",
-                "see the options that obstore takes for this kind of URL",
+                f"see the options that obstore takes for this kind of URL; given are: {named}",
             ) from None
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:

@@ -49,20 +49,12 @@ class Node:
             root / name, {"node": name, "feed": feed, "devices": DEVICES}, self.clock
         )
 
-    def work(
-        self,
-        queue: QueueSpec = FADING,
-        *,
-        took_ms: int = 50,
-        messages: int = 20,
-        apart_ms: int = 0,
-    ) -> None:
+    def work(self, queue: QueueSpec = FADING, *, took_ms: int = 50, messages: int = 20) -> None:
         """Publish, and work on a quarter of it, some of it in vain."""
         self.broker.declare(queue)
-        batch = [Message(b"x" * 100, importance=1 + n % 10) for n in range(messages)]
-        for some in [[each] for each in batch] if apart_ms else [batch]:
-            self.broker.publish(queue.name, some)
-            self.clock.advance(apart_ms)
+        self.broker.publish(
+            queue.name, [Message(b"x" * 100, importance=1 + n % 10) for n in range(messages)]
+        )
         leases = self.broker.lease(queue.name, count=messages // 4)
         self.clock.advance(took_ms)
         tokens = [lease.token for lease in leases]

@@ -85,8 +85,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
 ) -> None:
     bucket = Bucket(weed, f"connect-{tmp_path.name}")
     with Node(tmp_path, "a", feed=bucket.feed) as node:
-        # At one instant any order of messages is right, and a simulation may tell them apart.
-        node.work(took_ms=4_000, messages=40, apart_ms=1)
+        node.work(took_ms=4_000, messages=40)
         node.clock.advance(20 * DAY_MS)
     here, elsewhere = bucket.copied(tmp_path / "here"), tmp_path / "elsewhere"
     shutil.copytree(here, elsewhere)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from ebbmq_spark.simulation.generate import SHAPES, generate
-from ebbmq_spark.simulation.traffic import InvalidTrace, Traffic, from_table, pack, to_table, unpack
+from ebbmq_spark.simulation.traffic import (
+    InvalidTrace,
+    Traffic,
+    from_table,
+    pack,
+    settled,
+    to_table,
+    unpack,
+)
 from tests.pipeline.loads import random_traffic, traffic
 
 
@@ -30,6 +38,18 @@ def test_rows_may_come_in_any_order_and_lack_what_nobody_said() -> None:
     assert found.at_ms.tolist() == load.at_ms.tolist()
     assert sorted(found.service_ms) == sorted(load.service_ms)
     assert set(found.ttl_ms) == {-1}
+
+
+def test_messages_of_one_instant_are_replayed_in_the_same_order_each_time() -> None:
+    load = traffic([5] * 50, service_ms=list(range(50)), importance=[1 + n % 10 for n in range(50)])
+    one, other = (
+        from_table(settled(to_table(load).take(np.random.default_rng(seed).permutation(50))))
+        for seed in (1, 2)
+    )
+    assert_same(one, other)
+    # No column decides it.
+    assert (np.diff(one.service_ms) < 0).any()
+    assert (np.diff(one.importance) < 0).any()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.traces import TRACE
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack
+from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled
 from ebbmq_spark.transforms.quality import usable
 from ebbmq_spark.transforms.recorded import trace_of
 
@@ -119,7 +119,7 @@ def _block(table: pa.Table) -> pa.Table:
     queue = table.column("queue")[0].as_py()
     row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
     try:
-        traffic = from_table(table)
+        traffic = from_table(settled(table))
         if (traffic.useful_ms == NONE).any():
             raise InvalidTrace(
                 f"the trace of queue {queue!r} does not say how long a message is useful",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SHARE: Final = 0.75
 _RATE: Final = 30_000
 _ROUNDS: Final = 5
-_FILES: Final = 8
+_FILES: Final = 40
 _BATCH: Final = 5_000
 
 
@@ -40,9 +40,9 @@ def _reading(run: Run, spark: Any) -> list[Row]:
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq_spark.lake import read_table, visible  # noqa: PLC0415
 
-    count = run.scale(4_000_000, 8_000)
+    count = run.scale(20_000_000, 8_000)
     lake = run.fresh("lake")
-    _fill_lake(lake, count)
+    _fill_lake(run, lake, count)
     files = visible(lake, EVENTS).files
     frames = {
         "native": lambda: read_table(spark, EVENTS, files),
@@ -116,7 +116,7 @@ def _timed(work: Any) -> float:
     return time.perf_counter() - start
 
 
-def _fill_lake(lake: Path, count: int) -> None:
+def _fill_lake(run: Run, lake: Path, count: int) -> None:
     """Events as a broker tells them, in files as large as a busy one's."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -125,6 +125,7 @@ def _fill_lake(lake: Path, count: int) -> None:
     from ebbmq.feed import layout, manifests  # noqa: PLC0415
     from ebbmq.feed.arrow import schema_of  # noqa: PLC0415
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
+    from ebbmq.node.feeding import arrays  # noqa: PLC0415
 
     random = np.random.default_rng(1)
     size = count // _FILES
@@ -138,7 +139,7 @@ def _fill_lake(lake: Path, count: int) -> None:
             "at_ms": seqs // 50 + 1_700_000_000_000,
             "queue": pa.array([f"queue-{n}" for n in range(8)]).take(random.integers(0, 8, size)),
             "partition": pa.repeat(0, size),
-            "message_id": pa.array([f"1-{n:x}" for n in seqs.tolist()]),
+            "message_id": arrays.hexadecimal(seqs.astype(np.uint64), b"1-"),
             "generation": pa.repeat(1, size),
             "event": pa.array(["published", "leased", "acked"]).take(random.integers(0, 3, size)),
             "importance": random.integers(1, 11, size),
@@ -147,7 +148,7 @@ def _fill_lake(lake: Path, count: int) -> None:
             "enqueued_at_ms": seqs // 50 + 1_700_000_000_000,
             "latency_ms": random.integers(0, 10_000, size),
         }
-        arrays = [
+        filled = [
             pa.array(columns[field.name]).cast(field.type)
             if field.name in columns
             else pa.nulls(size, field.type)
@@ -155,7 +156,7 @@ def _fill_lake(lake: Path, count: int) -> None:
         ]
         path = f"{EVENTS.name}/date=2023-11-14/part-{number:05d}.parquet"
         (lake / path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), lake / path, compression="zstd")
+        pq.write_table(pa.Table.from_arrays(filled, schema=schema), lake / path, compression="zstd")
         part = manifests.Part(path, size, (lake / path).stat().st_size)
         told = manifests.Manifest(
             table=EVENTS.name,
@@ -169,3 +170,4 @@ def _fill_lake(lake: Path, count: int) -> None:
         manifest = lake / EVENTS.name / layout.MANIFESTS / f"{number:05d}.json"
         manifest.parent.mkdir(parents=True, exist_ok=True)
         manifest.write_bytes(manifests.encode(told))
+        run.progress("writing a lake", number + 1, _FILES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ MEMORY: Final = "2g"
 ROUNDS: Final = 2
 DUE: Final = 0.01
 _NO_BOUND: Final = 1 << 60
+_OTHERS: Final = {"duckdb": "DuckDB", "polars": "Polars"}
 
 
 def measure(run: Run) -> list[Row]:
@@ -62,14 +64,12 @@ class _Bench:
         lake = self._lake("full", count, 1.0)
         calls: dict[str, Callable[[], object]] = {
             "bare": lambda: self._bare(lake),
-            "plan": lambda: self._plan(lake, full=True, bounded=False),
             "bounded": lambda: self._plan(lake, full=True, bounded=True),
-            "duckdb": lambda: self._other(lake, "duckdb_plan"),
-            "polars": lambda: self._other(lake, "polars_plan"),
+            **self._engines(lake),
         }
         best = self._best(calls, self._run.scale(ROUNDS, 1))
         told = {"messages": count, "best_of": ROUNDS, "memory": MEMORY}
-        bare, plan = best["bare"], best["plan"]
+        bare, plan = best["bare"], best["spark"]
         return [
             stated("bare Spark scan and write of the same columns", bare, "s", **told),
             stated("a plan for every message", plan, "s", rows_per_s=round(count / plan)),
@@ -77,10 +77,11 @@ class _Bench:
             at_most(
                 "a plan within bounds beside the bare job", best["bounded"] / bare, "ratio", 2.5
             ),
-            stated("the same plan in DuckDB", best["duckdb"], "s"),
-            stated("the same plan in Polars", best["polars"], "s"),
-            stated("Spark beside DuckDB", plan / best["duckdb"], "ratio"),
-            stated("Spark beside Polars", plan / best["polars"], "ratio"),
+            *(stated(f"the same plan in {of}", best[name], "s") for name, of in _OTHERS.items()),
+            *(
+                stated(f"Spark beside {of}", plan / best[name], "ratio")
+                for name, of in _OTHERS.items()
+            ),
         ]
 
     def incremental(self, count: int) -> list[Row]:
@@ -100,8 +101,8 @@ class _Bench:
         ]
 
     def growth(self, count: int) -> list[Row]:
-        """A tenth and five times as much: time a row."""
-        took: dict[int, float] = {}
+        """A tenth and five times as much, of the same files under many names: time a row."""
+        took: dict[int, dict[str, float]] = {}
         lake = self._lake("growth", count // 10, 1.0)
         parts = catalogs_parts(lake)
         for number, times in enumerate((1, 10, 50)):
@@ -110,17 +111,36 @@ class _Bench:
             shutil.copytree(lake, root, copy_function=_link)
             whole = catalogs.repeated(root, parts, times)
             catalogs.publish(root, whole, self._now_ms, number + 2, _NO_BOUND)
-            calls = {"plan": lambda root=root: self._plan(root, full=True, bounded=False)}
-            took[times] = self._best(calls, 1)["plan"] / (times * (count // 10)) * 1e6  # type: ignore[arg-type]
+            taken = self._best(self._engines(root), 1)
+            rows = times * sum(part.rows for part in parts)
+            took[times] = {name: each / rows * 1e6 for name, each in taken.items()}
             shutil.rmtree(root)
             self._run.progress("growth", number + 1, 3)
-        first, middle, last = took.values()
+        first, middle, last = (each["spark"] for each in took.values())
+        most = count * 5
         return [
             stated("a row of a plan for a tenth as many", first, "us", messages=count // 10),
             stated("a row of a plan", middle, "us", messages=count),
-            stated("a row of a plan for five times as many", last, "us", messages=count * 5),
+            stated("a row of a plan for five times as many", last, "us", messages=most),
             at_most("time a row, five times as many beside as many", last / middle, "ratio", 1.15),
+            *(
+                stated(
+                    f"Spark beside {title} for {told} as many",
+                    took[times]["spark"] / took[times][name],
+                    "ratio",
+                    messages=count // 10 * times,
+                )
+                for name, title in _OTHERS.items()
+                for times, told in ((1, "a tenth"), (50, "five times"))
+            ),
         ]
+
+    def _engines(self, lake: Path) -> dict[str, Callable[[], object]]:
+        """The same plan, by each of them."""
+        return {
+            "spark": lambda: self._plan(lake, full=True, bounded=False),
+            **{name: partial(self._other, lake, f"{name}_plan") for name in _OTHERS},
+        }
 
     def _lake(self, name: str, count: int, due: float) -> Path:
         root = self._run.fresh(name)
@@ -170,7 +190,7 @@ class _Bench:
                 started = time.perf_counter()
                 call()
                 taken[name].append(time.perf_counter() - started)
-                self._run.progress(f"{name}", number + 1, rounds)
+                self._run.progress(name, number + 1, rounds)
         return {name: min(each) for name, each in taken.items()}
 
 

@@ -6,7 +6,7 @@ of a kind on. Who replays recorded traffic has them so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from ebbmq.core.index import Index
     from ebbmq.core.partition import Batch, _Runs
 
-    #: The words that all rows of a stretch share: KIND, DEAD and DUE.
     Shared = tuple[int, int, int]
+
+#: The words that all rows of a stretch share.
+_SHARED: Final = (KIND, DEAD, DUE)
 
 
 def rows_of(
@@ -43,18 +45,17 @@ def rows_of(
 ) -> Words:
     """The rows of a batch, in which message `i` says what `batch.messages[which[i]]` says."""
     count = len(which)
-    starts = [0, *(np.flatnonzero(which[1:] != which[:-1]) + 1).tolist()]
-    lengths = np.diff(starts, append=count)
-    kinds = which[starts].tolist()
+    starts: list[int] = [0, *(np.flatnonzero(which[1:] != which[:-1]) + 1).tolist()]
+    lengths = [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]
     shared = [
         _begin(batch, runs, kind, (start, length), flags)
-        for kind, start, length in zip(kinds, starts, lengths.tolist(), strict=True)
+        for kind, start, length in zip(which[starts].tolist(), starts, lengths, strict=True)
     ]
     runs.end(runs.first + count)
-    words = np.zeros((count, WORDS), dtype=np.uint64)
-    for word, values in zip((KIND, DEAD, DUE), zip(*shared, strict=True), strict=True):
-        words[:, word] = np.repeat(np.array(values, dtype=np.uint64), lengths)
-    words[:, ENQUEUED] = runs.now_ms
+    kinds = np.zeros((len(starts), WORDS), dtype=np.uint64)
+    kinds[:, _SHARED] = shared
+    kinds[:, ENQUEUED] = runs.now_ms
+    words = kinds.repeat(lengths, axis=0)
     words[:, PLACE] = np.arange(place, place + count, dtype=np.uint64)
     return words
 

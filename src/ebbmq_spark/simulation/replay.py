@@ -259,7 +259,7 @@ class _Replay:
         share = 1.0 if as_it_comes else _CAUTION
         while free[0] < end_ms and partition.depth[READY]:
             idle = [instant for instant in free if instant < end_ms]
-            room_ms = sum(end_ms - max(instant, now_ms) for instant in idle)
+            room_ms = sum([end_ms - max(instant, now_ms) for instant in idle])
             wanted = max(len(idle), int(room_ms * share / self.service_mean_ms))
             got = grants.lease(
                 partition, min(wanted, _LEASE_MAX), self.spec.lease_timeout_ms, _NONCE, now_ms
@@ -271,21 +271,24 @@ class _Replay:
     def _begin(self, got: grants.Grants, now_ms: int, *, as_it_comes: bool) -> None:
         """Have consumers begin with messages they leased."""
         rows = np.array(got.seqs, dtype=np.int64)
-        generations = np.array(got.column("generation"), dtype=np.int64)
+        before = got.column("generation")
+        anew = np.array(before, dtype=np.int64) if any(before) else None
         numbers = self.number[rows - self.first]
         ready_ms = self.arrivals.ready_from[numbers]
         if as_it_comes:
             order = np.argsort(ready_ms, kind="stable")
-            rows, generations, numbers = rows[order], generations[order], numbers[order]
-            ready_ms = ready_ms[order]
-        anew = generations > 0
-        ready_ms[anew] = now_ms
+            rows, numbers, ready_ms = rows[order], numbers[order], ready_ms[order]
+            anew = anew if anew is None else anew[order]
+        if anew is not None:
+            ready_ms[anew > 0] = now_ms
         service_ms = self.traffic.service_ms[numbers]
         begins_ms = self.hands.take(ready_ms, service_ms)
-        self.hands.add(Work(begins_ms + service_ms, rows, generations + 1, numbers))
-        if anew.any():
-            numbers, begins_ms = numbers[~anew], begins_ms[~anew]
-        self.started_ms[numbers] = begins_ms
+        generations = np.ones(len(rows), dtype=np.int64) if anew is None else anew + 1
+        self.hands.add(Work(begins_ms + service_ms, rows, generations, numbers))
+        if anew is None:
+            self.started_ms[numbers] = begins_ms
+        else:
+            self.started_ms[numbers[anew == 0]] = begins_ms[anew == 0]
 
     def _note(self) -> None:
         """Read from the facts which messages left, and drop what a journal would keep."""

@@ -150,7 +150,7 @@ def keys_together(several: Sequence[Sequence[Key]]) -> Sequence[Key]:
 class Batch(Sequence[Copy]):
     """Copies of one store for one put."""
 
-    __slots__ = ("_count", "nbytes", "parts", "read_back", "store")
+    __slots__ = ("_count", "is_verified", "nbytes", "parts", "read_back", "store")
 
     def __init__(self, store: bytes, parts: Sequence[Columns], *, read_back: bool = False) -> None:
         """Makes one.
@@ -158,11 +158,13 @@ class Batch(Sequence[Copy]):
         Args:
             store: whose copies they are.
             parts: the copies.
-            read_back: another copy goes for these: a device that can is to read them back.
+            read_back: another copy goes for these: a device that can is to read them back, and
+                say so (`is_verified`).
         """
         self.store = store
         self.parts = parts
         self.read_back = read_back
+        self.is_verified = False
         self._count = sum(len(part.seqs) for part in parts)
         self.nbytes = sum(sum(map(len, part.payloads)) for part in parts)
 

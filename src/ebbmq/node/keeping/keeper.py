@@ -270,6 +270,10 @@ class Keeper:
         if device == LOG:
             self.carrying.leave_log(lost)
         self.mend(lost)
+        wrong = [name for name in lost if name in damaged]
+        if wrong and device != LOG and self.mover is not None:
+            # It has something; unless it is asked for the right bytes, that has to go.
+            self.mover.delete_many(wrong, device, self._engine.journal.position, forget=True)
 
     def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> None:
         """Ask for the copies that messages lack; what no device can take now is tried later."""

@@ -58,9 +58,9 @@ class Load(NamedTuple):
     copies: Sequence[Copy]
 
     @property
-    def is_read_back(self) -> bool:
-        """Whether a device that took them has read them back itself."""
-        return isinstance(self.copies, Batch) and self.copies.read_back
+    def is_verified(self) -> bool:
+        """Whether the device that took them has read them back itself."""
+        return isinstance(self.copies, Batch) and self.copies.is_verified
 
     @property
     def nbytes(self) -> int:

@@ -58,6 +58,8 @@ def show(
         parts=(Part(str(path.relative_to(root)), rows, path.stat().st_size),),
     )  # fmt: skip
     manifest = msgspec.structs.replace(manifest, **changes)
-    stored = root / layout.manifest_file("events", at_ms, node, 1, number)
+    stored = root / layout.manifest_file(
+        "events", manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
+    )
     stored.parent.mkdir(parents=True, exist_ok=True)
     stored.write_bytes(encode(manifest))

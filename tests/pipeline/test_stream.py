@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq_spark.jobs import history
+from ebbmq_spark.jobs.events_source import FORMAT, EventsSource
 from ebbmq_spark.jobs.stream import Arguments, stream
+from ebbmq_spark.transforms.streamed import once
 from tests.feeds import manifests_of
+from tests.pipeline.handwritten import show, tell
 from tests.pipeline.lakes import Node, rows
+from tests.pipeline.patience import patiently
+from tests.pipeline.rows import NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DEADLINE_S = 240
@@ -70,6 +78,65 @@ def test_what_is_told_is_counted_as_it_comes(spark: SparkSession, tmp_path: Path
     assert [each.kind for each in history.read(lake).records] == ["stream", "stream"]
 
 
+def again(lake: Path, number: int) -> None:
+    """Have the first file that node a wrote told once more, under another number."""
+    first = lake / manifests_of(lake, EVENTS)[0].parts[0].path
+    copied = first.with_name(f"again-{number}.parquet")
+    shutil.copyfile(first, copied)
+    show(lake, copied, number, pq.read_metadata(first).num_rows, boot=99)
+
+
+def test_an_event_that_is_told_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    twice = {"seq": 3, "event": "leased"}
+    tell(tmp_path, 1, [{"seq": 1}, {"seq": 2}, twice, twice, {"seq": 1, "boot": 2}], at_ms=now_ms)
+    tell(tmp_path, 2, [twice, {"seq": 4, "event": "acked", "latency_ms": 5}], at_ms=now_ms + 1)
+    # What is no event is no duplicate of one either.
+    none = [{"seq": None}, {"seq": None}, {"seq": 9, "event": "eaten", "at_ms": None}]
+    tell(tmp_path, 3, [*none, {"seq": 1, "node": "b"}], at_ms=now_ms + 2)
+    first = stream(spark, Arguments(tmp_path, once=True, partitions=2, files_per_batch=1))
+    tell(tmp_path, 4, [{"seq": 2}, {"seq": 5, "event": "peeked"}], at_ms=now_ms + 3)
+    second = stream(spark, Arguments(tmp_path, once=True, partitions=2, files_per_batch=1))
+    assert (first.events, first.duplicates) == (11, 2)
+    assert (second.events, second.duplicates) == (2, 1)
+    assert counts(tmp_path) == {
+        ("a", "published"): 3, ("a", "leased"): 1, ("a", "acked"): 1, ("a", "peeked"): 1,
+        ("a", "rejected"): 3, ("b", "published"): 1,
+    }  # fmt: skip
+
+
+def test_what_is_remembered_of_events_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(1, 9):
+        rows = [{"seq": 10 * number + n} for n in range(4)]
+        # A clock that is a year ahead makes nobody late.
+        tell(tmp_path, number, rows, at_ms=NOW_MS + (number % 2) * 365 * 86_400_000 + number)
+    spark.dataSource.register(EventsSource)
+    told = (
+        spark.readStream.format(FORMAT).option("lake", str(tmp_path)).option("filesPerBatch", "1")
+    )
+    seen: list[int] = []
+
+    def start() -> StreamingQuery:
+        return (
+            once(told.load(), remembered=6)
+            .writeStream.foreachBatch(lambda batch, _: seen.append(batch.count()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    kept = patiently(lambda: _kept(start()))
+    assert sum(seen) == 32
+    assert kept <= 12
+
+
+def _kept(query: StreamingQuery) -> int:
+    query.awaitTermination()
+    assert query.lastProgress is not None
+    (state,) = query.lastProgress["stateOperators"]
+    return int(state["numRowsTotal"])
+
+
 def pending(lake: Path) -> Path:
     return lake / "_state" / "stream" / "checkpoint"
 
@@ -92,8 +159,10 @@ def test_kill_9_of_the_driver_counts_nothing_twice_and_leaves_nothing_out(
         for _ in range(3):
             node.work()
             node.clock.advance(10)
+    again(lake, 1)
     for stage in (a_batch_is_begun, a_batch_is_written):
         killed_at(lake, stage)
+    again(lake, 2)
     stream(spark, Arguments(lake, once=True, partitions=4, files_per_batch=1))
     assert counts(lake) == expected({"a": 3})
 

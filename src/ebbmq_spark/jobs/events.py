@@ -16,6 +16,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Read
 from ebbmq.limits import DAY_MS
+from ebbmq_spark import soundness
 from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import schema_of
@@ -24,12 +25,12 @@ from ebbmq_spark.transforms.latency import adapting, recommended_factors
 from ebbmq_spark.transforms.profiles import merged, profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.layout import Named
-    from ebbmq.feed.manifests import Manifest
+    from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.runs import Record
     from ebbmq.feed.settings import QueueParameters
     from ebbmq.feed.table import Table
@@ -43,6 +44,7 @@ KEEP_MS: Final = 30 * DAY_MS
 class Unread(NamedTuple):
     """What was told since a run."""
 
+    manifests: list[Manifest]
     files: list[str]
     read: dict[str, Read]
     #: Numbers between the last run and this one that nobody told.
@@ -60,8 +62,14 @@ class Checked(NamedTuple):
     impossible: int = 0
 
 
-def unread(lake: Lake, last: Record | None) -> Unread:
-    """The events of a lake that a run, and those before it, did not read."""
+def unread(lake: Lake, last: Record | None, aside: Mapping[str, UnknownFeed]) -> Unread:
+    """The events of a lake that a run, and those before it, did not read.
+
+    Args:
+        lake: where.
+        last: the run.
+        aside: manifests that are known to name a damaged file, and why.
+    """
     read = dict(last.read) if last else {}
     failed = last.refused if last else {}
 
@@ -72,29 +80,28 @@ def unread(lake: Lake, last: Record | None) -> Unread:
         return layout.manifest_file(EVENTS.name, *told) in failed
 
     found = visible(lake, EVENTS, is_new_or_failed)
-    files: list[str] = []
+    wrong = {**soundness.refused(lake, found.manifests), **aside}
+    new: list[Manifest] = []
     missing = 0
     order = sorted(found.manifests, key=lambda each: (each.node, each.boot, each.number))
     for each in order:
+        if soundness.name_of(each) in wrong:
+            continue
         known = read.get(each.node)
         is_new = known is None or (known.boot, known.number) < (each.boot, each.number)
-        if not is_new and _name(each) not in failed:
+        if not is_new and soundness.name_of(each) not in failed:
             continue
-        files += [lake.file(part.path) for part in each.parts]
+        new.append(each)
         if is_new:
             if known is not None and known.boot == each.boot and known.last_seq:
                 missing += max(0, (each.first_seq or 0) - known.last_seq - 1)
             read[each.node] = Read(each.boot, each.number, each.last_seq or 0)
+    wrong |= dict(zip(found.refused_names, found.refused, strict=True))
     refused = {
-        name: error.detail for name, error in zip(found.refused_names, found.refused, strict=True)
+        name: error.detail for name, error in wrong.items() if name.startswith(f"{EVENTS.name}/")
     }
-    return Unread(files, read, missing, refused)
-
-
-def _name(manifest: Manifest) -> str:
-    return layout.manifest_file(
-        manifest.table, manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
-    )
+    files = [lake.file(part.path) for each in new for part in each.parts]
+    return Unread(new, files, read, missing, refused)
 
 
 def check(told: DataFrame, output: Output) -> Checked:

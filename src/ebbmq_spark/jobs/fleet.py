@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as T
 
 from ebbmq.feed import layout
+from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import DAY_MS, GIB
+from ebbmq_spark import soundness
 from ebbmq_spark.lake import opened, visible
 from ebbmq_spark.transforms import parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.layout import Named
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
     from ebbmq_spark.lake import Lake, Where
@@ -31,6 +37,9 @@ class Snapshot(NamedTuple):
     """The last snapshot of a node that is complete."""
 
     node: str
+    boot: int
+    #: When it was begun, by the node's clock.
+    at_ms: int
     #: What the node's clock says at the instant of the run.
     now_ms: int
     files: tuple[str, ...]
@@ -42,8 +51,11 @@ class Fleet(NamedTuple):
     """All nodes of a lake that wrote a snapshot."""
 
     snapshots: list[Snapshot]
+    manifests: list[Manifest]
     refused: dict[str, UnknownFeed]
     notes: list[str]
+    #: What may have events after the snapshots, as `told_since` finds it.
+    told: Sequence[Manifest] = ()
 
     @property
     def files(self) -> list[str]:
@@ -61,22 +73,28 @@ class Fleet(NamedTuple):
         return max((each.now_ms for each in self.snapshots), default=0)
 
 
-def read(where: Where, now_ms: int) -> Fleet:
-    """The last snapshot of each node.
+def read(
+    where: Where, now_ms: int, aside: Mapping[str, UnknownFeed] = MappingProxyType({})
+) -> Fleet:
+    """The last snapshot of each node that can be read.
 
     Args:
         where: the lake.
         now_ms: the instant of the run, by the clock of this machine.
+        aside: manifests that are known to name a damaged file, and why.
     """
     lake = opened(where)
     found = visible(lake, CATALOG)
+    wrong = {**dict(zip(found.refused_names, found.refused, strict=True)), **aside}
     last: dict[str, Manifest] = {}
-    for each in found.manifests:
-        known = last.get(each.node)
-        if known is None or (known.boot, known.number) < (each.boot, each.number):
-            last[each.node] = each
-    refused = dict(zip(found.refused_names, found.refused, strict=True))
-    fleet = Fleet([], refused, [])
+    for each in sorted(found.manifests, key=lambda each: (each.boot, each.number), reverse=True):
+        if each.node not in last and soundness.name_of(each) not in wrong:
+            why = soundness.refused(lake, [each])
+            wrong |= why
+            if not why:
+                last[each.node] = each
+    refused = {name: why for name, why in wrong.items() if name.startswith(f"{CATALOG.name}/")}
+    fleet = Fleet([], list(last.values()), refused, [])
     for node, manifest in sorted(last.items()):
         skew_ms, age_ms = _clock(lake, manifest, now_ms)
         if age_ms > _GONE_MS:
@@ -89,15 +107,54 @@ def read(where: Where, now_ms: int) -> Fleet:
             fleet.notes.append(f"the clock of node {node} differs by {skew_ms / 1_000:.0f} s")
         files = tuple(lake.file(part.path) for part in manifest.parts)
         rows = sum(part.rows for part in manifest.parts)
-        fleet.snapshots.append(Snapshot(node, now_ms + skew_ms, files, rows, manifest.settings))
+        fleet.snapshots.append(
+            Snapshot(
+                node,
+                manifest.boot,
+                _begun_ms(manifest),
+                now_ms + skew_ms,
+                files,
+                rows,
+                manifest.settings,
+            )
+        )
     return fleet
+
+
+def _begun_ms(manifest: Manifest) -> int:
+    """When a snapshot was begun: its files are named by it; one without messages has none."""
+    told = [layout.told_in(part.path, "at") for part in manifest.parts]
+    return min((int(each) for each in told if each), default=manifest.written_at_ms)
+
+
+def told_since(fleet: Fleet, lake: Lake, aside: Mapping[str, UnknownFeed]) -> list[Manifest]:
+    """What may have events after the snapshot of their node; what cannot be read is left out.
+
+    Args:
+        fleet: the snapshots.
+        lake: where.
+        aside: manifests that are known to name a damaged file, and why.
+    """
+    known = {each.node: (each.boot, each.at_ms) for each in fleet.snapshots}
+
+    def is_later(told: Named) -> bool:
+        boot, at_ms = known.get(told.node, (told.boot + 1, 0))
+        return told.boot > boot or (told.boot == boot and told.at_ms >= at_ms)
+
+    found = visible(lake, EVENTS, is_later).manifests
+    wrong = {**soundness.refused(lake, found), **aside}
+    return [each for each in found if soundness.name_of(each) not in wrong]
+
+
+def snapshots_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
+    """Which snapshot each node has, and what its clock says: node, boot, at_ms, now_ms."""
+    rows = [(each.node, each.boot, each.at_ms, each.now_ms) for each in fleet.snapshots]
+    return spark.createDataFrame(rows, "node string, boot long, at_ms long, now_ms long")
 
 
 def _clock(lake: Lake, manifest: Manifest, now_ms: int) -> tuple[int, int]:
     """How far a node's clock is ahead of the lake's, and how old its snapshot is by the latter."""
-    name = layout.manifest_file(
-        manifest.table, manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
-    )
+    name = soundness.name_of(manifest)
     # A node that takes it away at this moment wrote a newer one a moment ago.
     seen_ms = lake.modified_ms(name) or now_ms
     skew_ms = manifest.written_at_ms - seen_ms

@@ -3,7 +3,9 @@
 Incremental by what the snapshots say: a broker writes down when there will be something to do with
 a message (`review_at_ms`), at once if it is not kept as it should be, and has messages in that
 order. So a run reads the rows that are due and skips the others, needs no memory of earlier runs,
-and leaves out nothing that a full one would find (ADR 0026).
+and leaves out nothing that a full one would find (ADR 0026). What happened to messages after the
+snapshot is told by events: those are planned for as they are by now, and looked at also if they
+were not due.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
 
+from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
@@ -19,12 +22,15 @@ from ebbmq.limits import GIB
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.lake import Reach, read_table
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged, within_capacity
+from ebbmq_spark.transforms.quality import usable
+from ebbmq_spark.transforms.touched import KEY, as_now, since, touched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq_spark.jobs.fleet import Fleet
     from ebbmq_spark.jobs.writing import Output
+    from ebbmq_spark.lake import Lake
 
 #: How long advice holds unless the caller says otherwise.
 HOLD_MS: Final = 3_600_000
@@ -71,13 +77,11 @@ def plan(
         bounded: keep within the room of each tier.
         hold_ms: how long the advice holds.
     """
-    reach = None if full else Reach("review_at_ms", fleet.latest_ms)
-    catalog = read_table(spark, CATALOG, fleet.files, output.lake, (*NEEDED,), reach)
-    if not full:
-        catalog = due(catalog, fleet.latest_ms)
-        if output.lake.is_remote:
-            # It is counted and then planned for, and fetched once.
-            catalog = catalog.persist()
+    changes = _changes(spark, fleet, output.lake)
+    catalog = _messages(spark, fleet, output.lake, changes, full=full)
+    if not full and output.lake.is_remote:
+        # It is counted and then planned for, and fetched once.
+        catalog = catalog.persist()
     looked_at = fleet.rows if full else catalog.count()
     # What was decided for a node is dated by its clock.
     chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), hold_ms)
@@ -85,6 +89,8 @@ def plan(
         chosen = within_capacity(chosen, fleets.capacity(spark, fleet))
     parts = output.write(PLANS, chosen)
     catalog.unpersist()
+    if changes is not None:
+        changes.unpersist()
     files = [output.lake.file(part.path) for part in parts]
     written = read_table(spark, PLANS, files, output.lake)
     totals = summary(written)
@@ -94,6 +100,36 @@ def plan(
     prices = {name: tier.price for name, tier in tiers.items()}
     after = before + _change(totals, prices)
     return Planned(fleet.rows, looked_at, _by_action(totals), before, after, totals)
+
+
+def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> DataFrame | None:
+    """What became of messages since the snapshots; None where nothing was told since."""
+    files = [lake.file(part.path) for each in fleet.told for part in each.parts]
+    if not files:
+        return None
+    events = usable(read_table(spark, EVENTS, files, lake))
+    return touched(since(events, fleets.snapshots_of(spark, fleet))).persist()
+
+
+def _messages(
+    spark: SparkSession, fleet: Fleet, lake: Lake, changes: DataFrame | None, *, full: bool
+) -> DataFrame:
+    """The messages to be looked at, as they are by now."""
+    until_ms = fleet.latest_ms
+    reach = None if full else Reach("review_at_ms", until_ms)
+    found = read_table(spark, CATALOG, fleet.files, lake, (*NEEDED,), reach)
+    if not full:
+        found = due(found, until_ms)
+    if changes is None:
+        return found
+    if not full:
+        again = changes.where(F.col("now_state").isNull() | (F.col("now_state") == "ready"))
+        # Only for these is a snapshot read as a whole.
+        if not again.isEmpty():
+            rest = read_table(spark, CATALOG, fleet.files, lake, (*NEEDED,))
+            rest = rest.where(F.coalesce("review_at_ms", F.lit(until_ms + 1)) > until_ms)
+            found = found.unionByName(rest.join(again.select(*KEY), on=list(KEY), how="left_semi"))
+    return as_now(found, changes)
 
 
 def summary(written: DataFrame) -> list[Total]:

@@ -7,12 +7,12 @@ published (a plan, rates) is advice that stands by itself.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
 from ebbmq.errors import ClientError
@@ -21,6 +21,7 @@ from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Record
+from ebbmq_spark import soundness
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
 from ebbmq_spark.jobs.plan import HOLD_MS, plan
 from ebbmq_spark.jobs.writing import Output
@@ -28,10 +29,11 @@ from ebbmq_spark.lake import opened, read_table
 from ebbmq_spark.transforms import quality
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
+    from ebbmq.feed.manifests import UnknownFeed
     from ebbmq.feed.runs import Kind
     from ebbmq_spark.jobs.plan import Total
     from ebbmq_spark.lake import Where
@@ -56,6 +58,10 @@ class Arguments(NamedTuple):
     hold_ms: int = HOLD_MS
 
 
+#: Not every error of Java is made one of PySpark's.
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+#: How py4j begins to tell of an error of Java.
+_CALLING = re.compile(r"\AAn error occurred while calling [^\n]*\n: ")
 #: How Python names an error of this package at the end of a traceback.
 _OURS = re.compile(r"^\s*ebbmq[\w.]*\.[A-Z]\w+: (.+)$", re.MULTILINE)
 _NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after")
@@ -77,11 +83,7 @@ def run(
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
     """
-    with _begun(spark, arguments, "run", stage) as begun:
-        begun.read_events()
-        begun.plan()
-        begun.report()
-        return begun.end()
+    return _carried_out(spark, arguments, "run", stage)
 
 
 def run_plan(
@@ -94,25 +96,31 @@ def run_plan(
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
     """
-    with _begun(spark, arguments, "plan", stage) as begun:
-        begun.plan()
-        return begun.end()
+    return _carried_out(spark, arguments, "plan", stage)
 
 
 class _Run:
     """One run, from the lock to its record."""
 
     def __init__(
-        self, spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
+        self,
+        spark: SparkSession,
+        arguments: Arguments,
+        kind: Kind,
+        stage: Callable[[str], None],
+        aside: Mapping[str, UnknownFeed],
     ) -> None:
         self._spark = spark
+        self._aside = aside
         self._arguments = arguments
         self._lake = lake = opened(arguments.lake)
         self._stage = stage
         self._totals: list[Total] | None = None
         at_ms = _now_ms()
         self._output = Output(lake, history.run_name(at_ms), at_ms)
-        self._fleet = fleet.read(lake, at_ms)
+        self._fleet = fleet.read(lake, at_ms, aside)
+        #: What is read, to find out which of it was damaged.
+        self._manifests = list(self._fleet.manifests)
         self._record = Record(
             run=self._output.run,
             kind=kind,
@@ -123,11 +131,25 @@ class _Run:
             notes=tuple(self._fleet.notes),
         )
 
+    def carry_out(self) -> Record:
+        """All of it."""
+        if self._record.kind == "run":
+            self.read_events()
+        self.plan()
+        if self._record.kind == "run":
+            self.report()
+        return self.end()
+
+    def damaged(self) -> dict[str, UnknownFeed]:
+        """Of what was to be read: manifests that name a damaged file, and why."""
+        return soundness.damaged(self._lake, self._manifests)
+
     def read_events(self) -> None:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
         last = None if self._arguments.full else history.read(self._lake).last("run")
-        unread = events.unread(self._lake, last)
+        unread = events.unread(self._lake, last, self._aside)
+        self._manifests += unread.manifests
         refused = {**self._record.refused, **unread.refused}
         self._note(refused=refused, read=unread.read, counted=last.counted if last else None)
         if not unread.files:
@@ -154,6 +176,9 @@ class _Run:
         """Write the plan."""
         self._stage("planning")
         told = self._arguments
+        since = fleet.told_since(self._fleet, self._lake, self._aside)
+        self._manifests += since
+        self._fleet = self._fleet._replace(told=since)
         planned = plan(
             self._spark,
             self._fleet,
@@ -188,17 +213,23 @@ class _Run:
         self._record = msgspec.structs.replace(self._record, **changes)
 
 
-@contextlib.contextmanager
-def _begun(
+def _carried_out(
     spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
-) -> Iterator[_Run]:
+) -> Record:
     lake = opened(arguments.lake)
     stage("reading")
+    aside: dict[str, UnknownFeed] = {}
     with lake.only_one("run"):
-        try:
-            yield _Run(spark, arguments._replace(lake=lake), kind, stage)
-        except PySparkException as error:
-            raise failed(error) from error
+        while True:
+            begun = _Run(spark, arguments._replace(lake=lake), kind, stage, aside)
+            try:
+                return begun.carry_out()
+            except SPARK_ERRORS as error:
+                # A file that is damaged inside must not keep the others from being read.
+                found = begun.damaged()
+                if not found.keys() - aside.keys():
+                    raise failed(error) from error
+                aside |= found
 
 
 def _now_ms() -> int:
@@ -207,7 +238,7 @@ def _now_ms() -> int:
 
 def failed(error: Exception) -> JobFailed:
     """What Spark said, for people; where a task of ours failed, what that said."""
-    text = str(error).strip()
+    text = _CALLING.sub("", str(error).strip())
     ours = _OURS.findall(text)
     lines = ours[-1:] or text.splitlines()[:1] or [type(error).__name__]
     return JobFailed(

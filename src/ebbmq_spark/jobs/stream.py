@@ -1,8 +1,9 @@
 """`pipeline stream`: the profiles of a lake kept up to date while brokers write it.
 
-Exactly once: Spark's checkpoint says which files a batch reads and holds the sums (in RocksDB);
-what a batch writes is named by its number. A batch that is done again after a kill finds its
-manifest and writes nothing, or writes the same anew.
+Exactly once: Spark's checkpoint says which files a batch reads, and which events were told lately
+(in RocksDB), so that one that is told again does not count again; what a batch writes, the sums up
+to it, is named by its number. A batch that is done again after a kill finds its manifest and writes
+nothing, or writes the same anew.
 """
 
 from __future__ import annotations
@@ -12,36 +13,38 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.runs import Record
+from ebbmq_spark import soundness
 from ebbmq_spark.directory_lake import DirectoryLake, replace
 from ebbmq_spark.jobs import history, writing
+from ebbmq_spark.jobs.events import KEEP_MS
 from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
-from ebbmq_spark.jobs.running import failed
+from ebbmq_spark.jobs.running import SPARK_ERRORS, failed
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.session import is_connect
-from ebbmq_spark.transforms.profiles import KEY, keyed, ranked, totals
-from ebbmq_spark.transforms.quality import with_faults
+from ebbmq_spark.transforms.profiles import merged
+from ebbmq_spark.transforms.streamed import counted, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ebbmq.feed.manifests import Manifest
     from ebbmq_spark.lake import Lake, Where
 
 WRITER: Final = "stream"
-#: Hours that are kept, in the sums and in what is written.
-KEEP: Final = "30 days"
-_KEEP_MS: Final = 30 * 86_400_000
+#: So many events are remembered: one that is told again after more than that counts again.
+REMEMBERED: Final = 4_000_000
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STORE: Final = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -59,7 +62,9 @@ class Arguments(NamedTuple):
     files_per_batch: int = FILES_PER_BATCH
     #: Tasks, and stores, over which queues are spread; of a checkpoint it stays as it was.
     partitions: int = 4
-    #: Where its place and sums are kept; in the lake, if that is a directory.
+    #: Events among which one that is told again is found.
+    remembered: int = REMEMBERED
+    #: Where its place, and what it remembers, are kept; in the lake, if that is a directory.
     state: Path | None = None
 
 
@@ -83,7 +88,7 @@ def stream(
 
     Raises:
         InvalidSpec: over Spark Connect, or on a lake that is no directory without `state`.
-        UnknownFeed: there is no lake.
+        UnknownFeed: there is no lake, or a file of it is damaged inside, and was begun with.
         PipelineBusy: another stream is at work on it.
         JobFailed: Spark did not go on; the next one goes on from the last batch.
     """
@@ -101,18 +106,29 @@ def stream(
         try:
             source = EventsSource.options_of(lake, arguments.files_per_batch)
             query = _started(spark, arguments, source, state / "checkpoint", batches)
-            rows = _watched(query, told)
-        except PySparkException as error:
-            raise failed(error) from error
+            seen = _watched(query, told)
+        except SPARK_ERRORS as error:
+            raise _damaged(lake) or failed(error) from error
         record = Record(
             run=f"{history.run_name(at_ms)}",
             kind="stream",
             started_at_ms=at_ms,
             ended_at_ms=_now_ms(),
-            events=rows,
+            events=seen.events,
+            duplicates=seen.duplicates,
         )
         Output(lake, record.run, at_ms, WRITER).end(record)
         return record
+
+
+def _damaged(lake: Lake) -> UnknownFeed | None:
+    """What keeps a stream from going on, if it is a damaged file: somebody must say what to do."""
+    found = soundness.damaged(lake, visible(lake, EVENTS).manifests)
+    for name, why in found.items():
+        return UnknownFeed(
+            why.detail, f"restore it, or remove {name} to go on without its rows, and start again"
+        )
+    return None
 
 
 def _state(lake: Lake, arguments: Arguments) -> Path:
@@ -137,8 +153,8 @@ def _started(
     spark.dataSource.register(EventsSource)
     told = spark.readStream.format(FORMAT).options(**source).load()
     writer = (
-        summed(told)
-        .writeStream.outputMode("update")
+        once(told, arguments.remembered)
+        .writeStream.outputMode("append")
         .option("checkpointLocation", str(checkpoint.resolve()))
         .foreachBatch(batches.write)
     )
@@ -166,27 +182,6 @@ def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
                 spark.conf.set(name, known)
 
 
-def summed(told: DataFrame) -> DataFrame:
-    """What happened so far by queue, node and hour; a row that is none is counted as rejected."""
-    judged = with_faults(told)
-    bad = F.col("fault").isNotNull()
-    counted = judged.select(
-        *(F.coalesce(name, F.lit("")).alias(name) for name in ("queue", "node")),
-        F.coalesce("at_ms", F.lit(0)).alias("at_ms"),
-        F.when(bad, F.lit("rejected")).otherwise(F.col("event")).alias("event"),
-        F.when(bad, F.col("fault")).otherwise(F.col("reason")).alias("reason"),
-        F.when(~bad, F.col("bytes")).alias("bytes"),
-        F.when(~bad, F.col("latency_ms")).alias("latency_ms"),
-    )
-    return (
-        keyed(counted)
-        .withColumn("hour", F.timestamp_millis("hour_ms"))
-        .withWatermark("hour", KEEP)
-        .groupBy("hour", *KEY)
-        .agg(*totals())
-    )
-
-
 class _Batches:
     """Writes what batches come to."""
 
@@ -198,7 +193,7 @@ class _Batches:
         """Write the profiles as they are after a batch, unless that was done already."""
         own = [each for each in self._written() if each.number <= number + 1]
         if any(each.number == number + 1 for each in own):
-            # Its sums must be there for the next one all the same.
+            # What it remembers must be there for the next one all the same.
             batch.write.format("noop").mode("overwrite").save()
             return
         spark = batch.sparkSession
@@ -206,16 +201,9 @@ class _Batches:
         files = [self._lake.file(part.path) for part in last.parts] if last else []
         at_ms = _now_ms()
         output = Output(self._lake, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
-        changed = ranked(batch).persist()
-        try:
-            known = read_table(spark, PROFILES, files, self._lake).where(
-                F.col("hour_ms") >= at_ms - _KEEP_MS
-            )
-            keys = changed.select(*KEY)
-            whole = known.join(keys, on=list(KEY), how="left_anti").unionByName(changed)
-            parts = output.write(PROFILES, whole.coalesce(1))
-        finally:
-            changed.unpersist()
+        known = read_table(spark, PROFILES, files, self._lake)
+        whole = merged(known.unionByName(counted(batch, at_ms)), at_ms - KEEP_MS)
+        parts = output.write(PROFILES, whole.coalesce(1))
         output.publish(PROFILES, parts, number + 1, self._stream)
         writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT, WRITER)
 
@@ -238,21 +226,39 @@ def _identity(place: Path) -> int:
     return made.id
 
 
-def _watched(query: StreamingQuery, told: Callable[[int, int], None]) -> int:
-    """Wait for the end, and tell of batches meanwhile; returns how many events were read."""
-    seen: dict[int, int] = {}
+class _Seen(NamedTuple):
+    """How many events were read, and how many of them had been told before."""
+
+    events: int = 0
+    duplicates: int = 0
+
+
+def _watched(query: StreamingQuery, told: Callable[[int, int], None]) -> _Seen:
+    """Wait for the end, and tell of batches meanwhile."""
+    batches: dict[int, _Seen] = {}
     try:
         while True:
             ended = query.awaitTermination(_LOOK_S)
-            for progress in query.recentProgress:
-                seen[progress["batchId"]] = progress["numInputRows"]
-            if seen:
-                told(max(seen), sum(seen.values()))
+            batches |= {each["batchId"]: _seen(each) for each in query.recentProgress}
+            if batches:
+                told(max(batches), _total(batches).events)
             if ended:
-                return sum(seen.values())
+                return _total(batches)
     except KeyboardInterrupt:
         query.stop()
-        return sum(seen.values())
+        return _total(batches)
+
+
+def _seen(progress: StreamingQueryProgress) -> _Seen:
+    dropped = (
+        each["customMetrics"].get("numDroppedDuplicateRows", 0)
+        for each in progress["stateOperators"]
+    )
+    return _Seen(progress["numInputRows"], sum(dropped))
+
+
+def _total(batches: dict[int, _Seen]) -> _Seen:
+    return _Seen(*(sum(each) for each in zip(*batches.values(), strict=True)))
 
 
 def _now_ms() -> int:

@@ -7,7 +7,7 @@ aside and counted; it is never silently dropped.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -18,9 +18,10 @@ from ebbmq.feed.events import EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_KEY = ("node", "boot", "seq")
+#: What tells an event apart from every other one.
+TOLD_ONCE: Final = ("node", "boot", "seq")
 #: What changes where a message stands; the others happen to its copies, or leave it as it is.
-_STEPS = tuple(
+STEPS = tuple(
     name for name in feed.NAMES if name not in feed.COPIES and name not in ("peeked", feed.GAP)
 )
 _BEFORE_LEASE = ("published", "scheduled", "retried", "released", "lease_expired")
@@ -42,7 +43,7 @@ def with_faults(events: DataFrame) -> DataFrame:
 def usable(events: DataFrame) -> DataFrame:
     """The rows without a fault, each once: what a node told twice happened once."""
     sound = with_faults(events).where(F.col("fault").isNull()).drop("fault")
-    return sound.dropDuplicates(list(_KEY))
+    return sound.dropDuplicates(list(TOLD_ONCE))
 
 
 def rejected(events: DataFrame) -> DataFrame:
@@ -52,7 +53,7 @@ def rejected(events: DataFrame) -> DataFrame:
 
 def duplicates(events: DataFrame) -> DataFrame:
     """Numbers that were told more than once: node, boot, seq, times."""
-    return events.groupBy(*_KEY).agg(F.count("*").alias("times")).where(F.col("times") > 1)
+    return events.groupBy(*TOLD_ONCE).agg(F.count("*").alias("times")).where(F.col("times") > 1)
 
 
 def gaps(events: DataFrame) -> DataFrame:
@@ -62,7 +63,7 @@ def gaps(events: DataFrame) -> DataFrame:
     """
     in_order = Window.partitionBy("node", "boot").orderBy("seq")
     return (
-        events.select(*_KEY)
+        events.select(*TOLD_ONCE)
         .distinct()
         .withColumn("after_seq", F.lag("seq").over(in_order))
         .withColumn("missing", F.col("seq") - F.col("after_seq") - 1)
@@ -78,7 +79,7 @@ def impossible(events: DataFrame) -> DataFrame:
         node, boot, seq, queue, message_id, event, after (the event before it), fault
     """
     of_message = Window.partitionBy("node", "boot", "queue", "message_id").orderBy("seq")
-    steps = events.where(F.col("event").isin(*_STEPS)).withColumn(
+    steps = events.where(F.col("event").isin(*STEPS)).withColumn(
         "after", F.lag("event").over(of_message)
     )
     event, after = F.col("event"), F.col("after")
@@ -92,7 +93,7 @@ def impossible(events: DataFrame) -> DataFrame:
     return (
         steps.withColumn("fault", F.coalesce(*faults))
         .where(F.col("fault").isNotNull())
-        .select(*_KEY, "queue", "message_id", "event", "after", "fault")
+        .select(*TOLD_ONCE, "queue", "message_id", "event", "after", "fault")
     )
 
 

@@ -1,0 +1,234 @@
+"""Files of a lake that are not as they should be: named, tried again, and nobody else's loss."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebbmq.feed import layout
+from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import Part, UnknownFeed
+from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.jobs.stream import Arguments as Streamed
+from ebbmq_spark.jobs.stream import stream
+from tests.feeds import manifests_of
+from tests.pipeline.handwritten import show, tell
+from tests.pipeline.lakes import DAY_MS, Node, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+ROWS = 50
+
+
+class Lake(NamedTuple):
+    """A lake to be harmed, and when it is."""
+
+    root: Path
+    now_ms: int
+
+    def tell(self, number: int, **changes: Any) -> Path:
+        """A file of some events, and its manifest."""
+        told = [{"seq": 100 * number + n, "message_id": f"{number}-{n}"} for n in range(ROWS)]
+        return tell(self.root, number, told, at_ms=self.now_ms, **changes)
+
+    def show(self, path: Path, number: int, count: int = ROWS, **changes: Any) -> None:
+        """Another manifest for it."""
+        show(self.root, path, number, count, at_ms=self.now_ms, **changes)
+
+    def manifest(self, number: int) -> Path:
+        """The manifest of a file."""
+        return self.root / layout.manifest_file("events", self.now_ms, "a", 1, number)
+
+
+def of_a_future_version(lake: Lake, number: int) -> str:
+    lake.tell(number, version=9)
+    return "version 9 of events"
+
+
+def that_says_itself_it_is_of_a_future_version(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    table = pq.read_table(path, partitioning=None)
+    told = {**schema_of(EVENTS).metadata, b"ebbmq.version": b"9"}
+    pq.write_table(table.replace_schema_metadata(told), path)
+    lake.show(path, number)
+    return "version 9 of events"
+
+
+def that_is_no_parquet(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    path.write_bytes(b"nothing of the kind" * 100)
+    lake.show(path, number)
+    return "cannot be read"
+
+
+def that_was_cut_off_before_its_manifest_was_written(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    path.write_bytes(path.read_bytes()[:-300])
+    lake.show(path, number)
+    return "cannot be read"
+
+
+def that_was_cut_off(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    path.write_bytes(path.read_bytes()[:-1])
+    return "bytes instead of"
+
+
+def that_is_missing(lake: Lake, number: int) -> str:
+    lake.tell(number).unlink()
+    return "is missing"
+
+
+def with_other_rows(lake: Lake, number: int) -> str:
+    lake.show(lake.tell(number), number, 7)
+    return f"has {ROWS} rows instead of 7"
+
+
+def outside_of_the_lake(lake: Lake, number: int) -> str:
+    lake.tell(number, parts=(Part("../../etc/passwd", 1, 1),))
+    return "outside of the lake"
+
+
+def whose_manifest_is_torn(lake: Lake, number: int) -> str:
+    lake.tell(number)
+    lake.manifest(number).write_bytes(b'{"format": 1, "tab')
+    return "is no manifest"
+
+
+def whose_manifest_is_of_another_format(lake: Lake, number: int) -> str:
+    lake.tell(number)
+    lake.manifest(number).write_bytes(b'{"format": 9, "table": "events", "version": 1}')
+    return "of format 9"
+
+
+HARMS: tuple[Callable[[Lake, int], str], ...] = (
+    of_a_future_version,
+    that_says_itself_it_is_of_a_future_version,
+    that_is_no_parquet,
+    that_was_cut_off_before_its_manifest_was_written,
+    that_was_cut_off,
+    that_is_missing,
+    with_other_rows,
+    outside_of_the_lake,
+    whose_manifest_is_torn,
+    whose_manifest_is_of_another_format,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path, time.time_ns() // 1_000_000)
+
+
+def harmed(lake: Lake) -> dict[str, str]:
+    """Two sound files around those that are not; by manifest, what is to be told of it."""
+    lake.tell(1)
+    told = {}
+    for number, harm in enumerate(HARMS, 2):
+        told[str(lake.manifest(number).relative_to(lake.root))] = harm(lake, number)
+    lake.tell(len(HARMS) + 2)
+    return told
+
+
+def published(lake: Lake) -> int:
+    return sum(row["count"] for row in rows(lake.root, PROFILES) if row["event"] == "published")
+
+
+def test_a_run_names_what_it_cannot_read_reads_the_rest_and_tries_again(
+    spark: SparkSession, lake: Lake
+) -> None:
+    told = harmed(lake)
+    first = run(spark, Arguments(lake.root))
+    assert first.refused.keys() == told.keys()
+    for name, what in told.items():
+        assert what in first.refused[name]
+    assert (first.events, published(lake)) == (2 * ROWS, 2 * ROWS)
+    for number in range(2, len(HARMS) + 2):
+        lake.tell(number)
+    second = run(spark, Arguments(lake.root))
+    assert (second.events, second.refused) == (len(HARMS) * ROWS, {})
+    assert published(lake) == (len(HARMS) + 2) * ROWS
+
+
+def test_a_stream_reads_the_rest_too_and_what_is_mended_later(
+    spark: SparkSession, lake: Lake
+) -> None:
+    harmed(lake)
+    first = stream(spark, Streamed(lake.root, once=True, partitions=2))
+    assert (first.events, published(lake)) == (2 * ROWS, 2 * ROWS)
+    for number in range(2, len(HARMS) + 2):
+        lake.tell(number)
+    second = stream(spark, Streamed(lake.root, once=True, partitions=2))
+    assert second.events == len(HARMS) * ROWS
+    assert published(lake) == (len(HARMS) + 2) * ROWS
+
+
+def wiped(path: Path) -> None:
+    """Damage a file where only who reads all of it notices: size and end stay as they were."""
+    stored = bytearray(path.read_bytes())
+    end = len(stored) - int.from_bytes(stored[-8:-4], "little") - 8
+    stored[4:end] = bytes(end - 4)
+    path.write_bytes(bytes(stored))
+    assert pq.read_metadata(path).num_rows > 0
+    with pytest.raises((pa.ArrowException, OSError)):
+        pq.read_table(path, partitioning=None)
+
+
+def test_a_file_that_is_damaged_inside_keeps_nobody_from_reading_the_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+    with Node(tmp_path, "n") as node:
+        node.work()
+        node.clock.advance(10 * DAY_MS)
+    lake = Lake(root, time.time_ns() // 1_000_000)
+    lake.tell(1)
+    wiped(lake.tell(2))
+    newest = max(manifests_of(root, CATALOG), key=lambda each: (each.boot, each.number))
+    wiped(root / newest.parts[0].path)
+    record = run(spark, Arguments(root, bounded=False))
+    assert len(record.refused) == 2
+    assert all("cannot be read" in why for why in record.refused.values())
+    assert (record.events, record.messages) == (30 + ROWS, 16)
+    # What was told since the snapshot is read to plan, too.
+    wiped(tell(root, 1, [{"seq": 1}] * ROWS, node="n", at_ms=lake.now_ms, boot=9))
+    planned = run_plan(spark, Arguments(root, bounded=False))
+    assert planned.actions == record.actions
+    lake.tell(2)
+    again = run(spark, Arguments(root, bounded=False))
+    assert again.events == ROWS
+    assert again.refused.keys() - record.refused.keys() == {
+        layout.manifest_file("events", lake.now_ms, "n", 9, 1)
+    }
+
+
+def test_a_stream_that_meets_a_damaged_file_names_it_and_goes_on_without_it_when_told(
+    spark: SparkSession, lake: Lake
+) -> None:
+    lake.tell(1)
+    wiped(lake.tell(2))
+    with pytest.raises(UnknownFeed, match=r"1-000000002\.parquet cannot be read") as refused:
+        stream(spark, Streamed(lake.root, once=True, partitions=2))
+    name = str(lake.manifest(2).relative_to(lake.root))
+    assert f"remove {name} to go on" in refused.value.action
+    lake.manifest(2).unlink()
+    lake.tell(3)
+    stream(spark, Streamed(lake.root, once=True, partitions=2))
+    assert published(lake) == 2 * ROWS
+
+
+def test_a_stream_of_an_empty_lake_has_nothing_to_tell(spark: SparkSession, lake: Lake) -> None:
+    record = stream(spark, Streamed(lake.root, once=True, partitions=2))
+    assert (record.events, record.duplicates) == (0, 0)
+    assert list(rows(lake.root, PROFILES)) == []

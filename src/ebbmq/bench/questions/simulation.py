@@ -3,7 +3,7 @@
 Each policy replays the whole traffic in the real partition. Dense traffic is an overload of fifteen
 minutes, sparse traffic a day. What Spark itself takes to start is not counted; everything else is,
 from the trace on disk to the outcomes. What of that does not depend on the traffic is told by a
-study of next to none; it is a few percent of the others.
+study of next to none.
 """
 
 from __future__ import annotations

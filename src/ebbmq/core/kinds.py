@@ -30,9 +30,9 @@ from ebbmq.core.row import DURABLE, HIGH, READY, SCHEDULED
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ebbmq.core.arrivals import Batch, Runs
     from ebbmq.core.block import Words
     from ebbmq.core.index import Index
-    from ebbmq.core.partition import Batch, _Runs
 
     Shared = tuple[int, int, int]
 
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 _SHARED: Final = (KIND, DEAD, DUE)
 
 
-def rows_of(
-    batch: Batch, runs: _Runs, which: npt.NDArray[np.intp], place: int, flags: int
-) -> Words:
+def rows_of(batch: Batch, runs: Runs, which: npt.NDArray[np.intp], place: int, flags: int) -> Words:
     """The rows of a batch, in which message `i` says what `batch.messages[which[i]]` says."""
     count = len(which)
     starts: list[int] = [0, *(np.flatnonzero(which[1:] != which[:-1]) + 1).tolist()]
@@ -60,7 +58,7 @@ def rows_of(
     return words
 
 
-def _begin(batch: Batch, runs: _Runs, kind: int, stretch: tuple[int, int], flags: int) -> Shared:
+def _begin(batch: Batch, runs: Runs, kind: int, stretch: tuple[int, int], flags: int) -> Shared:
     """A stretch of rows of one kind begins; what they share."""
     message = batch.messages[kind]
     first = runs.first + stretch[0]

@@ -30,21 +30,19 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
-from ebbmq.core import kinds
 from ebbmq.core import row as rows
 from ebbmq.core.accesses import Accesses
-from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
+from ebbmq.core.arrivals import Profile
+from ebbmq.core.classes import NEVER, Classes, class_key
 from ebbmq.core.dedup import Dedup
-from ebbmq.core.happened import OUTCOMES, PEEKED, PUBLISHED, REMOVED, Happened
-from ebbmq.core.happened import SCHEDULED as TOLD_SCHEDULED
+from ebbmq.core.happened import OUTCOMES, PEEKED, REMOVED, Happened
 from ebbmq.core.histories import Histories
-from ebbmq.core.index import PAGE_BYTES, SLOT_MASK, Index
+from ebbmq.core.index import SLOT_MASK, Index
 from ebbmq.core.order import BandedOrder, ExactOrder, Order
 from ebbmq.core.row import (
     AT_FLAGS,
     AT_SEGMENT,
     DISPLACED,
-    DURABLE,
     DYING,
     ELSEWHERE,
     FAILED_BEFORE,
@@ -67,12 +65,10 @@ from ebbmq.policy.adapt import AdaptiveDecay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
+    from ebbmq.core.arrivals import ProfileKey, Run
     from ebbmq.core.happened import Tell
     from ebbmq.core.index import Page
-    from ebbmq.model import Level, Message, QueueSpec
+    from ebbmq.model import QueueSpec
 
 RETRY_DELAY_MS_MAX: Final = 300_000
 _PLACE: Final = Struct("<III")
@@ -81,92 +77,6 @@ _TOGETHER_MIN: Final = 16
 _HISTORY: Final = msgspec.msgpack.Decoder(tuple[Timing, ...])
 
 Row = tuple[int, ...]
-#: importance, ttl_ms and decay_rate as a publisher gave them.
-ProfileKey = tuple[int | None, int | None, float | None]
-
-
-class Batch(NamedTuple):
-    """Messages of one publish call as they go to one partition: parallel lists."""
-
-    messages: Sequence[Message]
-    payloads: list[bytes]
-    header_sizes: list[int]
-    crcs: list[int]
-    body_bytes: int
-    has_ids: bool
-    #: Who published them, where that is not the node itself.
-    client: str | None = None
-    #: The confirm level asked for.
-    qos: Level = "written"
-    #: Of few kinds: which of `messages` each is; the lists have one entry for each all the same.
-    which: npt.NDArray[np.intp] | None = None
-
-
-class Profile(NamedTuple):
-    """What a (importance, ttl, rate) comes to in this queue right now."""
-
-    importance: int
-    rate: int
-    ttl_ms: int
-    known: OrderClass
-    class_bits: int
-    end_age_ms: int
-
-
-class Run(NamedTuple):
-    """Consecutive rows of one publish that enter the order together."""
-
-    known: OrderClass
-    first: int
-    length: int
-    place: int
-    at_ms: int
-
-
-class _Runs:
-    """Collects the runs of one publish while its rows are packed."""
-
-    __slots__ = ("_at", "_partition", "_profile", "first", "now_ms", "out", "scheduled")
-
-    def __init__(self, partition: Partition, first: int, now_ms: int) -> None:
-        self.first = first
-        self.now_ms = now_ms
-        self.out: list[Run] = []
-        self.scheduled = 0
-        self._partition = partition
-        self._profile: Profile | None = None
-        self._at = first
-
-    def begin(self, key: ProfileKey, seq: int) -> tuple[int, int, int]:
-        """Rows from `seq` on have another profile; returns importance, rate, TTL and class bits."""
-        self.end(seq)
-        self._profile = profile = self._partition.profile(key)
-        dead = self.now_ms + profile.ttl_ms if profile.ttl_ms else 0
-        return profile.importance, profile.rate, dead | profile.class_bits
-
-    def schedule(self, seq: int, due_ms: int) -> None:
-        """The row `seq` is of the profile at hand, but comes due later."""
-        self.end(seq)
-        self._at = seq + 1
-        self.scheduled += 1
-        assert self._profile is not None
-        self._partition.due_wheel.add(due_ms, seq)
-        self._count(self._profile, seq, 1)
-
-    def end(self, seq: int) -> None:
-        """The run at hand ends before `seq`."""
-        count = seq - self._at
-        if count and self._profile is not None:
-            place = self._partition.next_place + self._at - self.first
-            self.out.append(Run(self._profile.known, self._at, count, place, self.now_ms))
-            self._count(self._profile, self._at, count)
-        self._at = seq
-
-    def _count(self, profile: Profile, first: int, count: int) -> None:
-        self._partition.by_importance[profile.importance] += count
-        if profile.end_age_ms != NEVER:
-            deadline_ms = self.now_ms + profile.end_age_ms
-            self._partition.end_wheel.add_many(deadline_ms, range(first, first + count))
 
 
 class Move(NamedTuple):
@@ -228,7 +138,7 @@ class Partition:
         self.spec = spec
         #: Whether `grants.lease_one` will do.
         self.is_leased_simply = not (spec.fair_share or spec.score_access_bonus)
-        #: Whether `arrival.publish_one` will do: nobody is refused, and nothing has to go for it.
+        #: Whether `arrivals.publish_one` will do: nobody is refused, and nothing has to go for it.
         self.is_published_simply = spec.page_to_disk and not (
             spec.max_messages or spec.max_bytes or spec.privileged
         )
@@ -312,102 +222,6 @@ class Partition:
             ttl_ms or NEVER,
             self.spec.retention_ms or NEVER,
         )
-
-    def publish(
-        self, batch: Batch, now_ms: int, segment: int, offset: int, *, flags: int = 0
-    ) -> list[Run]:
-        """Take in a batch whose first body will stand at (segment, offset); returns its runs.
-
-        The caller has checked limits and duplicates, appends the fact, and then calls `hold` or
-        `open_runs`. Rows are packed straight into their page and copied from there to the journal.
-        All of them get `flags`: SHARED, PRIVILEGED.
-        """
-        count = len(batch.payloads)
-        first = self.index.next_seq
-        runs = _Runs(self, first, now_ms)
-        if batch.which is None:
-            block = b"".join(self._pack_rows(batch, runs, segment, offset, flags))
-        else:
-            words = kinds.rows_of(batch, runs, batch.which, self.next_place, flags)
-            kinds.add_bodies(words, batch, segment, offset)
-            kinds.put(self.index, first, words)
-            block = words.tobytes()
-        self.index.next_seq = first + count
-        self.next_place += count
-        self.facts.append(fact.publish(self.pid, first, count, block, batch.payloads))
-        if self.tell is not None:
-            self.tell(Happened(PUBLISHED, self.pid, now_ms, count, None, block, first))
-            if runs.scheduled:
-                told = TOLD_SCHEDULED, self.pid, now_ms, runs.scheduled, None, block, first
-                self.tell(Happened(*told))
-        self.depth[REPLICATING] += count - runs.scheduled
-        self.depth[SCHEDULED] += runs.scheduled
-        self.body_bytes += batch.body_bytes
-        self.totals["published"] += count
-        if not flags & SHARED:
-            self.ledger[segment] = self.ledger.get(segment, 0) + batch.body_bytes + count * 64
-        return runs.out
-
-    def _pack_rows(
-        self, batch: Batch, runs: _Runs, segment: int, offset: int, flags: int
-    ) -> list[bytes]:
-        """Pack the rows of a batch into their pages; returns copies of what was packed."""
-        seq, place, now_ms = runs.first, self.next_place, runs.now_ms
-        page = self.index.page_for(seq)
-        start = at = (seq & SLOT_MASK) << 6
-        blocks: list[bytes] = []
-        pack_into = ROW.pack_into
-        key: ProfileKey | None = None
-        importance = rate = dead = 0
-        for message, payload, crc, header_size in zip(
-            batch.messages, batch.payloads, batch.crcs, batch.header_sizes, strict=True
-        ):
-            if at == PAGE_BYTES:
-                blocks.append(self._packed(page, start, at))
-                page = self.index.page_for(seq)
-                start = at = 0
-            own_key = (message.importance, message.ttl_ms, message.decay_rate)
-            if own_key != key:
-                key = own_key
-                importance, rate, dead = runs.begin(key, seq)
-            state, due = READY, 0
-            if message.delay_ms:
-                state, due = SCHEDULED, now_ms + message.delay_ms
-                runs.schedule(seq, due)
-            size = len(payload)
-            pack_into(
-                page.buffer,
-                at,
-                state,
-                flags | DURABLE if message.durable else flags,
-                importance,
-                0,
-                rate,
-                now_ms,
-                dead,
-                due | header_size << HIGH,
-                place,
-                segment,
-                offset,
-                size,
-                crc,
-                0,
-                0,
-            )
-            offset += size
-            at += 64
-            seq += 1
-            place += 1
-        blocks.append(self._packed(page, start, at))
-        runs.end(seq)
-        return blocks
-
-    @staticmethod
-    def _packed(page: Page, start: int, end: int) -> bytes:
-        """Account for rows that were packed into a page, and copy them."""
-        page.live += (end - start) >> 6
-        page.dirty = True
-        return bytes(page.buffer[start:end])
 
     def hold(self, level: int, position: int, runs: list[Run]) -> None:
         """Keep a batch from being leased until `open_held` is told that its level holds."""

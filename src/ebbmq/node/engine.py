@@ -41,7 +41,7 @@ from ebbmq.node.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ebbmq.core.partition import Run
+    from ebbmq.core.arrivals import Run
     from ebbmq.journal.log import Log
     from ebbmq.model import Level
     from ebbmq.node.clock import Clock

@@ -15,7 +15,7 @@ from ebbmq.errors import EbbError, StorageFailed
 from ebbmq.node import intake, publishing
 
 if TYPE_CHECKING:
-    from ebbmq.core.partition import Batch
+    from ebbmq.core.arrivals import Batch
     from ebbmq.model import Receipt
     from ebbmq.node.engine import Engine
 

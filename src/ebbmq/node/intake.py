@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.core import envelope
-from ebbmq.core.partition import Batch
+from ebbmq.core.arrivals import Batch
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import LEVELS, Message
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core import envelope, lifecycle
+from ebbmq.core import arrivals, envelope, lifecycle
 from ebbmq.core import facts as fact
 from ebbmq.core.row import (
     DURABLE,
@@ -98,7 +98,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     first = goal.partition.index.next_seq
     bodies_at = offset + head + fact.publish_bytes(1, 0)
     flags = publishing.privilege(engine, goal, batch) | row[1] & PRIVILEGED
-    runs = goal.partition.publish(batch, now_ms, segment, bodies_at, flags=flags)
+    runs = arrivals.publish(goal.partition, batch, now_ms, segment, bodies_at, flags=flags)
     published = goal.partition.facts.pop()
     source.partition.remove([(seq, row)], reason, now_ms, [(goal.partition.pid, first)])
     removed = source.partition.facts.pop()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ebbmq import limits
+from ebbmq.core import arrivals
 from ebbmq.core import facts as fact
 from ebbmq.core.copies import name_of
 from ebbmq.core.row import PRIVILEGED, SHARED
@@ -18,7 +19,7 @@ from ebbmq.policy.privilege import is_privileged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ebbmq.core.partition import Batch, Run
+    from ebbmq.core.arrivals import Batch, Run
     from ebbmq.model import Level, TopicSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
@@ -237,7 +238,7 @@ def _append(engine: Engine, shard: Shard, batch: Batch, level: int, now_ms: int)
     first = partition.index.next_seq
     bodies_at = offset + fact.publish_bytes(count, 0)
     flags = privilege(engine, shard, batch)
-    runs = partition.publish(batch, now_ms, segment, bodies_at, flags=flags)
+    runs = arrivals.publish(partition, batch, now_ms, segment, bodies_at, flags=flags)
     position = engine.append(partition.facts)
     partition.facts.clear()
     admit_bodies(shard, first, batch.payloads, runs)
@@ -334,7 +335,9 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     for number, shard in enumerate(shards):
         firsts.append(shard.partition.index.next_seq)
         flags = privilege(engine, shard, batch) | (SHARED if len(shards) > 1 else 0)
-        all_runs.append(shard.partition.publish(batch, now_ms, segment, bodies_at, flags=flags))
+        all_runs.append(
+            arrivals.publish(shard.partition, batch, now_ms, segment, bodies_at, flags=flags)
+        )
         told = shard.partition.facts.pop()
         parts.append(told if number == 0 else told._replace(parts=told.parts[:2]))
     position = engine.append([fact.group(parts, sizes)])

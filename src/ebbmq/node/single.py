@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.arrival import HEAD_BYTES, publish_one
+from ebbmq.core.arrivals import HEAD_BYTES, publish_one
 from ebbmq.core.envelope import is_plain
 from ebbmq.core.facts import ACK, ACK_RUN, GRANT, PUBLISH
 from ebbmq.core.grants import Grants, lease_one

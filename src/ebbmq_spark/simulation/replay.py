@@ -26,7 +26,8 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core import grants, leases, lifecycle
-from ebbmq.core.partition import Batch, Partition
+from ebbmq.core.arrivals import Batch, publish
+from ebbmq.core.partition import Partition
 from ebbmq.core.row import DYING, READY
 from ebbmq.model import Reason
 from ebbmq_spark.simulation.arrivals import arrivals_of
@@ -211,7 +212,7 @@ class _Replay:
         accepted = self._accepted(start, stop, now_ms)
         partition, count = self.partition, accepted - start
         if count:
-            partition.open_runs(partition.publish(self._batch(start, accepted), now_ms, 1, 0))
+            partition.open_runs(publish(partition, self._batch(start, accepted), now_ms, 1, 0))
             self.number[self.rows : self.rows + count] = self.arrivals.numbers[start:accepted]
             self.rows += count
             if self.spec.overflow != "reject" and (self.spec.max_messages or self.spec.max_bytes):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbmq import Message, QueueSpec, limits
-from ebbmq.core import grants
-from ebbmq.core.partition import Batch, Partition
+from ebbmq.core import arrivals, grants
+from ebbmq.core.arrivals import Batch
+from ebbmq.core.partition import Partition
 from ebbmq.core.row import SHARED
 
 KINDS = [
@@ -27,7 +28,9 @@ def _published(batches: list[Batch], rows_before: int, flags: int) -> Partition:
     partition = Partition(1, SPEC, 1)
     partition.index.next_seq += rows_before
     for number, batch in enumerate(batches):
-        partition.open_runs(partition.publish(batch, NOW_MS + number, 7, 100, flags=flags))
+        partition.open_runs(
+            arrivals.publish(partition, batch, NOW_MS + number, 7, 100, flags=flags)
+        )
     return partition
 
 
@@ -85,6 +88,6 @@ def test_those_who_listen_are_told_the_same() -> None:
     ):
         partition = Partition(1, SPEC, 1)
         partition.tell = told.append
-        partition.publish(batch, NOW_MS, 1, 0)
+        arrivals.publish(partition, batch, NOW_MS, 1, 0)
     assert heard[0] == heard[1]
     assert len(heard[0]) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbmq import Message, QueueSpec
-from ebbmq.core import grants, leases
+from ebbmq.core import arrivals, grants, leases
 from ebbmq.core.partition import Partition
 from ebbmq.limits import PAGE_ROWS
 from ebbmq.node import intake
@@ -17,7 +17,7 @@ def filled() -> tuple[Partition, list[int]]:
     for segment, size in ((1, 10), (2, 200), (3, 3)):
         first = partition.index.next_seq
         batch = intake.pack([Message(bytes(size))] * (PAGE_ROWS // 2))
-        partition.open_runs(partition.publish(batch, 0, segment, 0))
+        partition.open_runs(arrivals.publish(partition, batch, 0, segment, 0))
         seqs += range(first, partition.index.next_seq)
     return partition, seqs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbmq import Message, QueueSpec
-from ebbmq.core import grants, leases
+from ebbmq.core import arrivals, grants, leases
 from ebbmq.core.partition import Partition
 from ebbmq.core.reviews import Reviews, ages_of
 from ebbmq.limits import DAY_MS
@@ -18,7 +18,7 @@ SPEC = QueueSpec("q", score_per_day=10, score_medium=20, score_high=50, score_ac
 
 def publish(partition: Partition, count: int, now_ms: int) -> list[int]:
     first = partition.index.next_seq
-    runs = partition.publish(intake.pack([Message(b"x")] * count), now_ms, 1, 0)
+    runs = arrivals.publish(partition, intake.pack([Message(b"x")] * count), now_ms, 1, 0)
     partition.open_runs(runs)
     return list(range(first, first + count))
 

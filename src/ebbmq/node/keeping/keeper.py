@@ -42,9 +42,9 @@ from ebbmq.policy.decay import Phase
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Devices, Holding, Name
     from ebbmq.core.grants import Grants
-    from ebbmq.core.partition import Batch as Published
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike

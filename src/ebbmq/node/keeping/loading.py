@@ -35,8 +35,8 @@ from ebbmq.node import leasing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Name
-    from ebbmq.core.partition import Batch as Published
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 

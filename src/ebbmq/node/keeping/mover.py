@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
+    from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Name
-    from ebbmq.core.partition import Batch as Published
     from ebbmq.holding.contract import Lack
     from ebbmq.node.catalog import Shard
     from ebbmq.node.devices.port import Port

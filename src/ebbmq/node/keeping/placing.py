@@ -21,8 +21,9 @@ from ebbmq.policy.rules.properties import Properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ebbmq.core.arrivals import Batch
     from ebbmq.core.envelope import Envelope
-    from ebbmq.core.partition import Batch, Row
+    from ebbmq.core.partition import Row
     from ebbmq.model import Message, QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.policy.placement import Wanted

@@ -26,7 +26,7 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 #: Columns of which hardly two values are the same and no reader wants a range: to look for
 #: repetitions and bounds among them takes a tenth of what it takes to write a plan.
 _DIVERSE: Final = ("message_id", "value")
-_WRITTEN: Final = {
+WRITTEN: Final = {
     "parquet.size.statistics.enabled": "false",
     "parquet.column.statistics.enabled#reason": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in _DIVERSE},
@@ -144,7 +144,7 @@ class DirectoryLake:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415  # as above
 
         place = self.root / directory
-        frame.write.mode("overwrite").options(**_WRITTEN).parquet(str(place.resolve()))
+        frame.write.mode("overwrite").options(**WRITTEN).parquet(str(place.resolve()))
         found = []
         for path in sorted(place.glob("*.parquet")):
             rows = pq.read_metadata(path).num_rows

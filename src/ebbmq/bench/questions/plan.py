@@ -158,12 +158,13 @@ class _Bench:
 
     def _bare(self, lake: Path) -> None:
         from ebbmq.feed.snapshots import CATALOG  # noqa: PLC0415
+        from ebbmq_spark.directory_lake import WRITTEN  # noqa: PLC0415
         from ebbmq_spark.lake import read_table, visible  # noqa: PLC0415
         from ebbmq_spark.transforms.plans import NEEDED  # noqa: PLC0415
 
         out = self._run.fresh("bare")
         frame = read_table(self._spark, CATALOG, visible(lake, CATALOG).files).select(*NEEDED)
-        frame.write.mode("overwrite").parquet(str(out))
+        frame.write.mode("overwrite").options(**WRITTEN).parquet(str(out))
         shutil.rmtree(out)
 
     def _plan(self, lake: Path, *, full: bool, bounded: bool) -> None:

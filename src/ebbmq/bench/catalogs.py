@@ -167,4 +167,4 @@ def _file(
         "policy_version": same(1, pa.int64()),
     }
     table = arrays.table_of(columns, schema_of(CATALOG))
-    return arrays.encode(arrays.by_review(table))
+    return arrays.encode(arrays.by_review(table), is_by_review=True)

@@ -269,7 +269,7 @@ class Feed:
     def _write_part(self, at_ms: int, number: int, tables: Sequence[Table]) -> Part:
         whole = arrays.by_review(arrays.joined(tables))
         path = layout.catalog_file(at_ms, self._node, number)
-        part = self.files.write(path, arrays.encode(whole), len(whole))
+        part = self.files.write(path, arrays.encode(whole, is_by_review=True), len(whole))
         self._is_alive()
         return part
 

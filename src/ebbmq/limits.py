@@ -31,6 +31,8 @@ SEGMENT_BYTES: Final = 64 * MIB
 #: A record never holds more rows than this, so that one bad sector costs at most these.
 RECORD_ROWS_MAX: Final = 1_024
 RECORD_BYTES_MAX: Final = 4 * MIB
+#: Header and padding of a record, and more.
+RECORD_OVERHEAD_BYTES: Final = 64
 #: Preallocated journal space kept per live message when a message is accepted, so that it can be
 #: leased and acked, alone in a record each, on a disk that is full by then ..
 RESERVE_BYTES_PER_MESSAGE: Final = 144

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from ebbmq.node.removals import NoRemovals, Removals
 
 _EVERYTHING: Final = 1 << 63
-#: Header and padding of a journal record, and more.
-_RECORD_OVERHEAD_BYTES: Final = 64
 #: What leases take in the journal at most: a head, and a run each.
 _GRANT_BYTES: Final = fact.GRANT_HEAD.size
 _GRANT_RUN_BYTES: Final = fact.GRANT_RUN.size
@@ -319,7 +317,7 @@ class Engine:
         """Whether a fact about leases fits without touching what acks need."""
         acks = self.live * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
         try:
-            self.journal.admit(0, acks + payload_bytes + _RECORD_OVERHEAD_BYTES)
+            self.journal.admit(0, acks + payload_bytes + limits.RECORD_OVERHEAD_BYTES)
         except Overloaded:
             return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ebbmq import limits
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from ebbmq.model import Level, TopicSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
-
-
-#: Header and padding of a journal record, and more.
-_RECORD_OVERHEAD_BYTES: Final = 64
 
 
 def publish(
@@ -101,7 +97,7 @@ def _stored_bytes(batch: Batch) -> int:
     """At most what a batch takes in the journal, however it is cut into records."""
     count = len(batch.messages)
     records = 1 + count // limits.RECORD_ROWS_MAX + batch.body_bytes // limits.RECORD_BYTES_MAX
-    return fact.publish_bytes(count, batch.body_bytes) + 2 * records * _RECORD_OVERHEAD_BYTES
+    return fact.publish_bytes(count, batch.body_bytes) + 2 * records * limits.RECORD_OVERHEAD_BYTES
 
 
 def _route(queue: Queue, messages: Sequence[Message]) -> dict[Shard, list[int]]:

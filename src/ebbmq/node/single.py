@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from ebbmq import limits
 from ebbmq.core.arrivals import HEAD_BYTES, publish_one
 from ebbmq.core.envelope import is_plain
 from ebbmq.core.facts import ACK, ACK_RUN, GRANT, PUBLISH
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _AHEAD_MASK: Final = 31
 #: Larger ones are worth the way of a batch, which does not copy them.
 _BODY_BYTES_MAX: Final = 16 * 1024
-#: Header and padding of a journal record, and more.
-_RECORD_OVERHEAD_BYTES: Final = 64
 _unpack_token: Final = TOKEN.unpack
 _pack_ack: Final = ACK_RUN.pack
 _from_hex: Final = bytes.fromhex
@@ -54,7 +53,7 @@ def publish(engine: Engine, name: str, messages: object, level: str) -> list[Rec
         journal, pid = engine.journal, partition.pid
         if partition.held or not partition.is_published_simply or journal.failed is not None:
             return None
-        engine.admit(HEAD_BYTES + size + _RECORD_OVERHEAD_BYTES)
+        engine.admit(HEAD_BYTES + size + limits.RECORD_OVERHEAD_BYTES)
         segment, offset = journal.place(HEAD_BYTES + size)
         now_ms = engine.time_base_ms + engine.clock.elapsed_ms()
         told = publish_one(partition, messages, segment, offset + HEAD_BYTES, now_ms)

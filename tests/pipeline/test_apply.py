@@ -80,6 +80,17 @@ def test_clocks_that_are_two_hours_apart_do_not_keep_a_plan_from_being_applied_o
             assert factors == ((1, {}) if name == "right" else (0, {"run_out": 1}))
 
 
+def test_what_is_due_at_once_by_a_clock_half_a_minute_ahead_is_planned_at_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ahead_ms = 30_000
+    with Node(tmp_path, "a", time.time_ns() // 1_000_000 - 20 * DAY_MS + ahead_ms) as node:
+        node.work()
+        node.clock.advance(20 * DAY_MS)
+    record = run(spark, Arguments(tmp_path / "lake", bounded=False))
+    assert counted(record) == {"archive": 16}
+
+
 def test_a_plan_that_is_older_than_an_hour_is_refused_with_a_count_and_changes_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

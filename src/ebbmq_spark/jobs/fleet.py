@@ -112,7 +112,8 @@ def read(
                 node,
                 manifest.boot,
                 _begun_ms(manifest),
-                now_ms + skew_ms,
+                # A clock that is ahead by less than counts never says less than it did then.
+                max(now_ms + skew_ms, manifest.written_at_ms),
                 files,
                 rows,
                 manifest.settings,

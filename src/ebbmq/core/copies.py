@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+_K = TypeVar("_K")
 
 #: The node's own log, as a device among others.
 LOG: Final = "log"
@@ -29,10 +31,14 @@ def parts_of(name: Name) -> tuple[int, int]:
     return name >> _SEQ_BITS, name & _SEQ
 
 
-def seqs_of(names: Sequence[Name]) -> dict[int, list[int]]:
-    """The numbers of messages, by partition."""
+def seqs_of(names: Sequence[Name]) -> Mapping[int, Sequence[int]]:
+    """The numbers of messages, by partition; a range of one partition's is a range of numbers."""
     if not names:
         return {}
+    if type(names) is range:
+        (pid, first), (last_pid, last) = parts_of(names[0]), parts_of(names[-1])
+        if pid == last_pid and last - first + 1 == len(names):
+            return {pid: range(first, last + 1)}
     pid = parts_of(min(names))[0]
     if parts_of(max(names))[0] == pid:
         base = name_of(pid, 0)
@@ -134,16 +140,24 @@ class Changed:
     __slots__ = ("asked", "dropped", "gone", "held")
 
     def __init__(
-        self, held: dict[Holding, list[Name]], gone: dict[Devices, list[Name]] | None = None
+        self,
+        held: Mapping[Holding, Sequence[Name]],
+        gone: Mapping[Devices, Sequence[Name]] | None = None,
     ) -> None:
         #: Facts: what is true now of these.
         self.held = held
         #: Facts: these left, and these devices have yet to forget them.
         self.gone = {} if gone is None else gone
         #: Effects: copies to be made, by device.
-        self.asked: dict[str, list[Name]] = {}
+        self.asked: dict[str, Sequence[Name]] = {}
         #: Effects: copies of bodies that live on elsewhere, to be deleted, by device.
-        self.dropped: dict[str, list[Name]] = {}
+        self.dropped: dict[str, Sequence[Name]] = {}
+
+
+def add_names(found: dict[_K, Sequence[Name]], key: _K, names: Sequence[Name]) -> None:
+    """Add names to those of a key; where they are the first they stay what they are."""
+    before = found.get(key)
+    found[key] = names if before is None else [*before, *names]
 
 
 class Tombstone(NamedTuple):

@@ -116,7 +116,7 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     count = len(seqs)
     if count > 1 and seqs[-1] - seqs[0] == count - 1:
         first = seqs[0]
-        if list(seqs) == list(range(first, first + count)):
+        if type(seqs) is range or list(seqs) == list(range(first, first + count)):
             return [(first, count)]
     out: list[tuple[int, int]] = []
     first = last = -2

@@ -36,13 +36,14 @@ _ENCODE: Final = msgspec.msgpack.Encoder()
 
 def pack(facts: Iterable[Fact]) -> list[fact.Fact]:
     """Facts of any messages as journal records, in an order that comes to the same."""
-    changed = Changed({})
+    held: dict[Holding, list[Name]] = {}
+    gone: dict[Devices, list[Name]] = {}
     for each in facts:
         if isinstance(each, Held):
-            changed.held.setdefault(each.holding, []).append(each.name)
+            held.setdefault(each.holding, []).append(each.name)
         else:
-            changed.gone.setdefault(each.waiting, []).append(each.name)
-    return pack_changed(changed)
+            gone.setdefault(each.waiting, []).append(each.name)
+    return pack_changed(Changed(held, gone))
 
 
 def pack_changed(changed: Changed) -> list[fact.Fact]:

@@ -48,6 +48,7 @@ from ebbmq.core.copies import (
     PutCopy,
     Step,
     Tombstone,
+    add_names,
 )
 from ebbmq.core.located import SharedValues
 
@@ -134,23 +135,23 @@ class Holdings:
     def place_many(self, names: Sequence[Name], holding: Holding) -> Changed:
         """`place` for many that should be at the same devices; `placed` says what that is."""
         self._bodies.set_many(names, holding)
-        return Changed({holding: list(names)})
+        return Changed({holding: names})
 
     def asked(self, name: Name) -> Step:
         """The copies that are asked for and not confirmed, to be made now."""
         return Step(tuple(PutCopy(name, device) for device in sorted(self.of(name).pending)))
 
-    def awaited(self, device: str, names: Sequence[Name]) -> list[Name]:
+    def awaited(self, device: str, names: Sequence[Name]) -> Sequence[Name]:
         """Those of which a device was asked to have a copy, and has not confirmed it."""
         return self._bodies.where(names, lambda holding: device in holding.pending)
 
-    def unheld(self, device: str, names: Sequence[Name]) -> list[Name]:
+    def unheld(self, device: str, names: Sequence[Name]) -> Sequence[Name]:
         """Those of which a device neither has a copy nor is asked to."""
         return self._bodies.where(
             names, lambda holding: device not in holding.copies | holding.pending
         )
 
-    def that_move(self, names: Sequence[Name]) -> list[Name]:
+    def that_move(self, names: Sequence[Name]) -> Sequence[Name]:
         """Those of which a copy goes once what is pending is there."""
         return self._bodies.where(names, lambda holding: bool(holding.leaving))
 
@@ -300,13 +301,13 @@ class Holdings:
 
     def remove_many(self, names: Sequence[Name]) -> Changed:
         """`remove` for many."""
-        changed = Changed({})
+        gone: dict[Devices, Sequence[Name]] = {}
         for holding, _, some in self._bodies.change(names, lambda _: NORMAL):
             waiting = (holding.copies | holding.pending | holding.dropping) - {LOG}
             if waiting:
                 self._tombstones.update(dict.fromkeys(some, Tombstone(waiting)))
-            changed.gone.setdefault(waiting, []).extend(some)
-        return changed
+            add_names(gone, waiting, some)
+        return Changed({}, gone)
 
     def removals_acked_by(self, device: str, names: Iterable[Name]) -> Changed:
         """`removal_acked` for many."""
@@ -484,14 +485,15 @@ class Holdings:
     def _change_all(
         self, names: Sequence[Name], transition: Callable[[Holding], Holding]
     ) -> Changed:
-        changed = Changed({})
+        held: dict[Holding, Sequence[Name]] = {}
+        changed = Changed(held)
         for before, after, some in self._bodies.change(names, transition):
-            changed.held.setdefault(after, []).extend(some)
+            add_names(held, after, some)
             for device in sorted(after.pending - before.pending):
-                changed.asked.setdefault(device, []).extend(some)
+                add_names(changed.asked, device, some)
             gone = (before.copies - after.copies) | (after.dropping - before.dropping)
             for device in sorted(gone):
-                changed.dropped.setdefault(device, []).extend(some)
+                add_names(changed.dropped, device, some)
         return changed
 
     def _change(self, name: Name, holding: Holding) -> Step:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 _CHUNK_BITS: Final = 16
 _OFFSET: Final = (1 << _CHUNK_BITS) - 1
@@ -192,6 +192,13 @@ class Located:
             chunk.squeeze()
 
 
+def _grouped(locations: Sequence[int], numbers: list[int]) -> Mapping[int, Sequence[int]]:
+    groups: dict[int, list[int]] = {}
+    for location, number in zip(locations, numbers, strict=True):
+        groups.setdefault(number, []).append(location)
+    return groups
+
+
 def _is_run(locations: Sequence[int]) -> bool:
     """Whether many locations are consecutive, and of one chunk."""
     count = len(locations)
@@ -201,7 +208,7 @@ def _is_run(locations: Sequence[int]) -> bool:
     return (
         last - first + 1 == count
         and first >> _CHUNK_BITS == last >> _CHUNK_BITS
-        and list(locations) == list(range(first, last + 1))
+        and (type(locations) is range or list(locations) == list(range(first, last + 1)))
     )
 
 
@@ -240,33 +247,36 @@ class SharedValues(Generic[V]):
         """`set` for many locations."""
         number = self._number(value)
         self._uses[number] += len(locations)
-        for before, count in Counter(self._rows.set_many(locations, number)).items():
+        numbers = self._rows.set_many(locations, number)
+        if numbers and numbers.count(numbers[0]) == len(numbers):
+            self._drop_use(numbers[0], len(numbers))
+            return
+        for before, count in Counter(numbers).items():
             self._drop_use(before, count)
 
-    def where(self, locations: Sequence[int], is_so: Callable[[V], bool]) -> list[int]:
+    def where(self, locations: Sequence[int], is_so: Callable[[V], bool]) -> Sequence[int]:
         """Those locations of whose value something is true; a value is asked about once."""
         numbers = self._rows.get_many(locations)
         kinds = set(numbers)
         chosen = {number for number in kinds if is_so(self._values[number])}
         if not chosen or len(chosen) == len(kinds):
-            return list(locations) if chosen else []
+            return locations if chosen else []
         return [each for each, number in zip(locations, numbers, strict=True) if number in chosen]
 
     def change(
         self, locations: Sequence[int], transition: Callable[[V], V]
-    ) -> list[tuple[V, V, list[int]]]:
+    ) -> list[tuple[V, V, Sequence[int]]]:
         """Give locations the value that follows from theirs; a value is asked about once.
 
         Returns what was, what is, and where, for every value that changed.
         """
-        groups: dict[int, list[int]] = {}
         numbers = self._rows.get_many(locations)
+        groups: Mapping[int, Sequence[int]]
         if numbers and numbers.count(numbers[0]) == len(numbers):
-            groups[numbers[0]] = list(locations)
+            groups = {numbers[0]: locations if type(locations) is range else list(locations)}
         else:
-            for location, number in zip(locations, numbers, strict=True):
-                groups.setdefault(number, []).append(location)
-        out: list[tuple[V, V, list[int]]] = []
+            groups = _grouped(locations, numbers)
+        out: list[tuple[V, V, Sequence[int]]] = []
         for number, some in groups.items():
             before = self._values[number]
             after = transition(before)

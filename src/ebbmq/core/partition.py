@@ -341,7 +341,9 @@ class Partition:
     def _stretches(self, seqs: Sequence[int]) -> list[tuple[Page, slice]] | None:
         """Pages and rows of many consecutive messages; None if they are not, or a page is thin."""
         first, count = seqs[0] if seqs else 0, len(seqs)
-        if count < _TOGETHER_MIN or list(seqs) != list(range(first, first + count)):
+        if count < _TOGETHER_MIN or seqs[-1] - first != count - 1:
+            return None
+        if type(seqs) is not range and list(seqs) != list(range(first, first + count)):
             return None
         out: list[tuple[Page, slice]] = []
         while count:

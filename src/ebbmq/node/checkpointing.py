@@ -16,7 +16,7 @@ from ebbmq.node.removals import flush_in_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ebbmq.core.copies import Name
+    from ebbmq.core.copies import Devices, Name
     from ebbmq.core.index import Page
     from ebbmq.journal.disk import Disk
     from ebbmq.node.engine import Engine
@@ -97,10 +97,10 @@ class Checkpointer:
             engine.in_turn.rest()
         with engine.in_turn:
             removals = engine.holdings.removals()
-        told = Changed({})
+        waited_for: dict[Devices, list[Name]] = {}
         for gone, tombstone in removals.items():
-            told.gone.setdefault(tombstone.waiting, []).append(gone)
-        self._put_told(told, numbers, position)
+            waited_for.setdefault(tombstone.waiting, []).append(gone)
+        self._put_told(Changed({}, waited_for), numbers, position)
         for kind, pid, _, _, parts in pinning.for_checkpoint(engine):
             payload = bytes([kind]) + b"".join(parts)
             self._store.put(COPIES, pid, next(numbers), position, payload)

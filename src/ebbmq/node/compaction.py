@@ -34,6 +34,7 @@ from ebbmq.node.removals import flush_in_parts
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ebbmq.core.copies import Devices, Holding, Name
     from ebbmq.core.index import Page
     from ebbmq.journal.contract import SegmentInfo
     from ebbmq.journal.disk import Disk
@@ -319,13 +320,14 @@ class Compactor:
         holdings, base = self._engine.holdings, name_of(shard.partition.pid, 0)
         names = [base | seq for seq in seqs]
         states = shard.partition.index.column(np.array(seqs, dtype=np.uint64), "state").tolist()
-        changed = Changed({})
+        there: dict[Holding, list[Name]] = {}
+        gone: dict[Devices, list[Name]] = {}
         for name, state, holding in zip(names, states, holdings.of_many(names), strict=True):
             if state != FREE:
-                changed.held.setdefault(holding, []).append(name)
+                there.setdefault(holding, []).append(name)
             elif (tombstone := holdings.tombstone(name)) is not None:
-                changed.gone.setdefault(tombstone.waiting, []).append(name)
-        return held.pack_changed(changed)
+                gone.setdefault(tombstone.waiting, []).append(name)
+        return held.pack_changed(Changed(there, gone))
 
 
 def _all_but_published(header: Header) -> int:

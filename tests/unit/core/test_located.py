@@ -58,3 +58,20 @@ def test_a_value_nobody_has_any_more_is_forgotten():
     values.set(8, 5)
     values.set(9, 6)
     assert list(values.items()) == [(8, 5), (9, 6)]
+
+
+def test_consecutive_locations_are_the_same_as_a_range_and_one_by_one():
+    several = [range(10, 60), range(30, 90), range((1 << 16) - 20, (1 << 16) + 20)]
+    as_ranges, one_by_one = SharedValues("one copy"), SharedValues("one copy")
+    for number, locations in enumerate(several):
+        as_ranges.set_many(locations, f"{number} more")
+        for location in locations:
+            one_by_one.set(location, f"{number} more")
+    changed = as_ranges.change(range(20, 80), lambda value: value + "!")
+    assert sorted((before, after, list(where)) for before, after, where in changed) == [
+        ("0 more", "0 more!", list(range(20, 30))),
+        ("1 more", "1 more!", list(range(30, 80))),
+    ]
+    one_by_one.change(list(range(20, 80)), lambda value: value + "!")
+    assert list(as_ranges.items()) == list(one_by_one.items())
+    assert sorted(as_ranges.counts()) == sorted(one_by_one.counts())

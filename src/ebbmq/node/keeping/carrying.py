@@ -56,7 +56,7 @@ class Carrying:
             self._carry_out(list(alike), position, calm=calm)
         if self._confirming:
             names = (fact.name for fact in facts)
-            self._confirming.copied(name for name in names if self._holdings.is_eligible(name))
+            self._confirming.copied([each for each in names if self._holdings.is_eligible(each)])
             self._engine.open_held()
 
     def change(self, changed: Changed) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import ClosedBroker, Overloaded
 
@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
     Tell = Callable[[Exception | None], None]
 
+_NO_NAMES: Final = range(0)
+
 
 class Waiting:
     """So many messages of a record, or records of a call, lack copies."""
 
-    __slots__ = ("calls", "left", "position", "told")
+    __slots__ = ("calls", "left", "names", "position", "told")
 
-    def __init__(self, position: int, left: int) -> None:
+    def __init__(self, position: int, left: int, names: range = _NO_NAMES) -> None:
         self.position = position
         self.left = left
+        #: The messages of a record, while it is kept as a whole.
+        self.names = names
         #: The calls that wait for a record: the one that published it, and those that repeat it.
         self.calls: list[Waiting] = []
         self.told: list[Tell] = []
@@ -42,6 +46,8 @@ class Confirming:
         self._engine = engine
         #: By message: the record that waits for its copies.
         self._lacking: dict[Name, Waiting] = {}
+        #: By the first of consecutive messages, of which none has its copies: their record.
+        self._whole: dict[Name, Waiting] = {}
         #: By partition, in the order they came.
         self._records: dict[Shard, deque[Waiting]] = {}
         #: By the position at which a call is confirmed.
@@ -50,14 +56,18 @@ class Confirming:
         self._stored: list[Waiting] = []
 
     def __bool__(self) -> bool:
-        return bool(self._lacking)
+        return bool(self._lacking or self._whole)
 
     def hold(
         self, shard: Shard, position: int, names: Sequence[Name], *, called: bool = True
     ) -> None:
         """A record that ends at a position waits for copies of these, and so does a call for it."""
         waiting = Waiting(position, len(names))
-        self._lacking.update(dict.fromkeys(names, waiting))
+        if isinstance(names, range):
+            waiting.names = names
+            self._whole[names[0]] = waiting
+        else:
+            self._lacking.update(dict.fromkeys(names, waiting))
         self._records.setdefault(shard, deque()).append(waiting)
         if called:
             self._stored.append(waiting)
@@ -78,6 +88,7 @@ class Confirming:
         """A publish call repeats messages: it is confirmed when those it repeats are."""
         eligible = self._engine.holdings.is_eligible
         for name in names:
+            self._spell_out([name])
             record = self._lacking.get(name)
             if record is None and not eligible(name):
                 # It lacked copies when the broker ended, or has lost some since.
@@ -95,20 +106,40 @@ class Confirming:
         self._records.pop(shard, None)
         return otherwise
 
-    def copied(self, names: Iterable[Name]) -> None:
+    def copied(self, names: Sequence[Name]) -> None:
         """Messages have the copies they need, or need them no more."""
+        whole = self._whole.get(names[0]) if names else None
+        if whole is not None and whole.names == names:
+            del self._whole[names[0]]
+            self._less(whole, len(names))
+            return
+        self._spell_out(names)
         take = self._lacking.pop
         found = Counter([take(name, None) for name in names])
         del found[None]
         for record, count in found.items():
             assert record is not None
-            record.left -= count
-            for call in record.calls if not record.left else ():
-                call.left -= 1
-                if not call.left:
-                    del self._calls[call.position]
-                    for tell in call.told:
-                        tell(None)
+            self._less(record, count)
+
+    def _spell_out(self, names: Sequence[Name]) -> None:
+        """Keep records that some of these may be of by message, as not all get copies at once."""
+        if not self._whole or not names:
+            return
+        low, high = min(names), max(names)
+        for record in list(self._whole.values()):
+            if record.names[0] <= high and record.names[-1] >= low:
+                del self._whole[record.names[0]]
+                self._lacking.update(dict.fromkeys(record.names, record))
+
+    def _less(self, record: Waiting, count: int) -> None:
+        """So many messages of a record lack copies no more."""
+        record.left -= count
+        for call in record.calls if not record.left else ():
+            call.left -= 1
+            if not call.left:
+                del self._calls[call.position]
+                for tell in call.told:
+                    tell(None)
 
     def when_copied(self, position: int, tell: Tell) -> bool:
         """Have a call told when it has its copies, or an error when the broker is closed before.

@@ -24,6 +24,7 @@ from ebbmq.core.copies import (
     NORMAL,
     Step,
     name_of,
+    seqs_of,
 )
 from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.node.devices.describing import Counts
@@ -121,15 +122,16 @@ class Keeper:
             return False
         assert mover is not None
         now_ms = self._engine.now_ms()
-        lacking: list[Name] = []
+        lacking: Sequence[Name] = ()
         for (holding, devices, reason), names in together:
             if holding == NORMAL:
                 continue
             self.decisions.note(now_ms, names, "placed", devices, reason)
             self.carrying.tell(self._holdings.place_many(names, holding))
-            shard.partition.mark_held([name - base + first for name in names])
+            for seqs in seqs_of(names).values():
+                shard.partition.mark_held(seqs)
             if holding.min_copies > 1:
-                lacking += names
+                lacking = [*lacking, *names] if lacking else names
                 mover.put_at_once(mover.published(names, base, batch), holding.pending)
                 continue
             for device in holding.pending:
@@ -368,10 +370,10 @@ class Keeper:
         return [worker for worker in every if worker is not None]
 
 
-def _together(answers: list[Answer], first: Name) -> Collection[tuple[Answer, list[Name]]]:
+def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, Sequence[Name]]]:
     """Messages with these answers, by answer: those that are alike have the same object."""
     if answers.count(answers[0]) == len(answers):
-        return [(answers[0], list(range(first, first + len(answers))))]
+        return [(answers[0], range(first, first + len(answers)))]
     alike: dict[int, tuple[Answer, list[Name]]] = {}
     for name, answer in enumerate(answers, first):
         alike.setdefault(id(answer), (answer, []))[1].append(name)

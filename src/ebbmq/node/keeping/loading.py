@@ -54,7 +54,7 @@ _COPY: Final[Callable[[tuple[Any, ...]], Copy]] = partial(tuple.__new__, Copy)
 class Load(NamedTuple):
     """Messages whose bodies were read, on their way to a device."""
 
-    names: list[Name]
+    names: Sequence[Name]
     copies: Sequence[Copy]
 
     @property
@@ -85,7 +85,8 @@ class Load(NamedTuple):
 def published(store: bytes, names: Sequence[Name], first: Name, batch: Published) -> Load:
     """Messages of a batch that was just published, the first of which has this name."""
     pid, first_seq = parts_of(first)
-    payloads, crcs, seqs = batch.payloads, batch.crcs, np.arange(len(batch.payloads)) + first_seq
+    payloads, crcs = batch.payloads, batch.crcs
+    seqs = np.arange(first_seq, first_seq + len(payloads))
     if len(names) < len(payloads):
         numbers = [name - first for name in names]
         payloads, crcs = [payloads[i] for i in numbers], [crcs[i] for i in numbers]
@@ -93,14 +94,14 @@ def published(store: bytes, names: Sequence[Name], first: Name, batch: Published
     columns = Columns(
         np.full(len(names), pid), seqs, np.array(crcs, dtype=np.int64), payloads, None
     )
-    return Load(list(names), Batch(store, [columns]))
+    return Load(names, Batch(store, [columns]))
 
 
 class _Part(NamedTuple):
     """Messages of one partition that are to be copied, with their bodies as far as in RAM."""
 
     shard: Shard
-    seqs: list[int]
+    seqs: Sequence[int]
     block: Block
     payloads: list[bytes | None]
 
@@ -181,14 +182,14 @@ def _wanted(
     return parts, rest
 
 
-def _fitting(shard: Shard, seqs: list[int], room: int) -> tuple[_Part | None, list[int]]:
+def _fitting(shard: Shard, seqs: Sequence[int], room: int) -> tuple[_Part | None, Sequence[int]]:
     """Messages of a partition that are there and fit, but always one, and those that do not fit."""
     words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
     there = (words[:, KIND] & np.uint64(STATE)) != FREE
     if not there.all():
         seqs = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
         words = words[there]
-    left: list[int] = []
+    left: Sequence[int] = ()
     ends = (words[:, SIZE] & np.uint64(LOW32)).astype(np.int64).cumsum()
     if len(ends) and ends[-1] > room:
         count = max(1, int(ends.searchsorted(room, "right"))) if room > 0 else 0

@@ -424,7 +424,7 @@ class Mover:
                 self._engine.keeping.copies_failed(call.port.name, bad)
         self._copied(call, good)
 
-    def _copied(self, call: Call, names: list[Name]) -> None:
+    def _copied(self, call: Call, names: Sequence[Name]) -> None:
         self._confirm(call, names, unseen=False)
         self._end(call)
 

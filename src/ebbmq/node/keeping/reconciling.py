@@ -22,7 +22,7 @@ from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ebbmq.core.copies import Holding, Name
     from ebbmq.holding.columns import Numbers
@@ -244,7 +244,7 @@ class Reconciler:
     def _is_short(self, holding: Holding) -> bool:
         return lacks(holding, self._lost) > 0
 
-    def _slices(self) -> Iterator[dict[Holding, list[Name]]]:
+    def _slices(self) -> Iterator[Mapping[Holding, Sequence[Name]]]:
         """Every message that has copies, a few at a time, those that are alike together."""
         name: Name | None = 0
         while name is not None and not self._stop.is_set():

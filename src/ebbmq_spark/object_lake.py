@@ -53,6 +53,11 @@ class ObjectLake:
         self._turn: Turn | None = None
         self._sizes: dict[str, int] = {}
 
+    # Python 3.11 has no `override`.
+    def __reduce__(self) -> tuple[type[ObjectLake], tuple[Any, ...]]:  # type: ignore[explicit-override]
+        """Over Spark Connect what a stream writes is written elsewhere; the turn stays here."""
+        return ObjectLake, (self.place.address, self.place.store, self._turn_s)
+
     def require(self) -> None:
         """See Lake: who writes a feed puts its name there before anything else."""
         if not any(True for _ in self._store.list(layout.NODES)):

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbmq.errors import EbbError
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
@@ -55,6 +54,16 @@ def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
     return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
 
 
+def drained(spark: SparkSession, asked: dict[str, Any]) -> list[str]:
+    """The bodies of a queue, leased by a stream and acked."""
+    told = spark.readStream.format("ebbmq").options(url=asked["url"], queue="q").load()
+    to = Path(asked["state"]) / "drained"
+    query = told.writeStream.format("parquet").option("checkpointLocation", f"{to}-place")
+    query.trigger(availableNow=True).start(str(to)).awaitTermination()
+    read = spark.read.parquet(str(to)).selectExpr("string(body) AS body")
+    return sorted(row.body for row in read.collect())
+
+
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
     with spark_session(Settings(master=master, shuffle_partitions=2), "ebbmq connect") as spark:
@@ -70,10 +79,10 @@ def main(master: str) -> None:
         seen["simulated"] = patiently(lambda: simulated(spark, store))
         told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
         seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]
-        try:
-            stream(spark, Streaming(lake, once=True))
-        except EbbError as error:
-            seen["stream"] = f"{error.detail}; {error.action}"
+        followed = open_lake(asked["followed"], asked["options"])
+        place = Streaming(followed, once=True, partitions=2, state=Path(asked["state"]))
+        seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]
+        seen["drained"] = patiently(lambda: drained(spark, asked))
     sys.stdout.write(json.dumps(seen))
 
 

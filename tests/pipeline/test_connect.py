@@ -22,6 +22,7 @@ from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import HOME, ROOT, START_TIMEOUT_S, listens, told
 from tests.pipeline.test_object_lake import Bucket
+from tests.pipeline.test_stream import counts, expected
 from tests.pipeline.test_upkeep import thinned
 from tests.servers import free_port
 from tests.serving import Running
@@ -87,6 +88,9 @@ def test_spark_connect_gives_the_results_of_one_machine(
     with Node(tmp_path, "a", feed=bucket.feed) as node:
         node.work(took_ms=4_000, messages=40)
         node.clock.advance(20 * DAY_MS)
+    followed = Bucket(weed, f"followed-{tmp_path.name}")
+    with Node(tmp_path, "b", feed=followed.feed) as node:
+        node.work()
     here, elsewhere = bucket.copied(tmp_path / "here"), tmp_path / "elsewhere"
     shutil.copytree(here, elsewhere)
     register(spark)
@@ -98,7 +102,9 @@ def test_spark_connect_gives_the_results_of_one_machine(
         asked = {
             "lake": str(elsewhere), "store": bucket.url, "options": bucket.options,
             "url": server.url, "archive": (tmp_path / "archive").as_uri(),
+            "followed": followed.url, "state": str(tmp_path / "state"),
         }  # fmt: skip
+        queue = [list(each) for each in read_queue(spark, server.url)]
         with connect(tmp_path / "connect") as master:
             done = subprocess.run(
                 [sys.executable, "-m", "tests.pipeline.connected_driver", master],
@@ -106,7 +112,9 @@ def test_spark_connect_gives_the_results_of_one_machine(
             )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         seen = json.loads(done.stdout)
-        assert seen["queue"] == [list(each) for each in read_queue(spark, server.url)]
+        assert seen["drained"] == sorted(str(number) for number in range(50))
+        assert not any(client.stats("q")["depth"].values())
+        assert seen["queue"] == queue
     assert SHIPPED in seen["places"]
     found = told(here)
     assert found["plans"]
@@ -115,4 +123,5 @@ def test_spark_connect_gives_the_results_of_one_machine(
     local = patiently(lambda: simulated(spark, here))
     assert seen["simulated"] == [list(each) for each in local]
     assert seen["upkeep"] == [3, 120, 80, 40]
-    assert "spark://HOST:PORT" in seen["stream"]
+    assert seen["streamed"] == [30, 0]
+    assert counts(followed.copied(tmp_path / "followed")) == expected({"b": 1})

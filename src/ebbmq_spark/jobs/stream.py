@@ -27,7 +27,6 @@ from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
 from ebbmq_spark.jobs.running import SPARK_ERRORS, failed
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table, visible
-from ebbmq_spark.session import is_connect
 from ebbmq_spark.transforms.profiles import merged
 from ebbmq_spark.transforms.streamed import counted, once
 
@@ -87,17 +86,11 @@ def stream(
         told: is told of each batch: its number, and how many events were read so far.
 
     Raises:
-        InvalidSpec: over Spark Connect, or on a lake that is no directory without `state`.
+        InvalidSpec: the lake is no directory, and there is no `state`.
         UnknownFeed: there is no lake, or a file of it is damaged inside, and was begun with.
         PipelineBusy: another stream is at work on it.
         JobFailed: Spark did not go on; the next one goes on from the last batch.
     """
-    if is_connect(spark):
-        raise InvalidSpec(
-            "what a stream writes is written by its driver, which Spark Connect has elsewhere",
-            "run it with --master local[*] or spark://HOST:PORT; over Spark Connect use "
-            "ebbmq pipeline run, as often as you like",
-        )
     lake = opened(arguments.lake)
     state = _state(lake, arguments)
     with lake.only_one(WRITER):
@@ -254,7 +247,8 @@ def _seen(progress: StreamingQueryProgress) -> _Seen:
         each["customMetrics"].get("numDroppedDuplicateRows", 0)
         for each in progress["stateOperators"]
     )
-    return _Seen(progress["numInputRows"], sum(dropped))
+    # Of the whole, Spark Connect does not say it.
+    return _Seen(sum(each["numInputRows"] for each in progress["sources"]), sum(dropped))
 
 
 def _total(batches: dict[int, _Seen]) -> _Seen:

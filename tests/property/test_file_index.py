@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbmq.holding.contract import Key
+from ebbmq.holding.file_format import Put
 from ebbmq.holding.file_index import FileIndex, Place, places_of
 
 OVERHEAD = 40
@@ -15,9 +16,11 @@ owners = st.tuples(st.sampled_from(STORES), st.integers(1, 2))
 runs = st.tuples(st.integers(900, 2_100), st.integers(1, 300), st.integers(1, 3)).map(
     lambda run: list(range(run[0], run[0] + run[1] * run[2], run[2]))
 )
-changes = st.lists(st.tuples(owners, runs, st.integers(0, 3)), max_size=8)
+segments = st.integers(0, 3)
+changes = st.lists(st.tuples(owners, runs, segments), max_size=8)
 
 
+@settings(deadline=None)
 @given(changes)
 def test_the_index_is_a_dict_that_counts(changes):
     index = FileIndex(OVERHEAD)
@@ -50,6 +53,25 @@ def test_the_index_is_a_dict_that_counts(changes):
         }
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(owners, st.integers(900, 2_100), st.integers(1, 1_300), segments)))
+def test_copies_put_as_a_run_are_where_they_would_be_one_by_one(changes):
+    indexes = {is_run: FileIndex(OVERHEAD) for is_run in (True, False)}
+    for (store, pid), first, count, segment in changes:
+        seqs = np.arange(first, first + count)
+        for is_run, index in indexes.items():
+            put = Put(store, np.full(count, pid), seqs, seqs % 9, seqs + 7, [b""] * count, is_run)
+            if segment:
+                index.put(put, segment, 64)
+            else:
+                index.remove(put.names())
+    run, other = indexes.values()
+    assert (run.count, run.live, run.live_bytes) == (other.count, other.live, other.live_bytes)
+    for segment in (1, 2, 3):
+        assert dict(run.in_segment(segment)) == dict(other.in_segment(segment))
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(owners, runs), max_size=4))
 def test_keys_of_several_partitions_are_found_in_their_order(several):
     index, keys = FileIndex(OVERHEAD), []

@@ -47,6 +47,8 @@ class Columns(NamedTuple):
     crcs: Numbers
     payloads: Sequence[bytes]
     told: Told | None
+    #: They are of one partition, and their numbers consecutive.
+    is_run: bool = False
 
     def copy(self, number: int, store: bytes) -> Copy:
         """One of them as devices of other kinds take it."""
@@ -65,6 +67,8 @@ class Columns(NamedTuple):
 
     def in_order(self) -> Columns:
         """The same by key, so that neighbours stay neighbours; of one key the latest."""
+        if self.is_run:
+            return self
         if (self.pids[1:] == self.pids[:-1]).all() and (self.seqs[1:] > self.seqs[:-1]).all():
             return self
         order = np.lexsort((self.seqs, self.pids))
@@ -229,12 +233,17 @@ def joined(parts: Sequence[Columns]) -> Columns:
     if len(parts) == 1:
         return parts[0]
     told = [part.told for part in parts if part.told is not None]
+    is_run = all(part.is_run for part in parts) and all(
+        (one.pids[0], one.seqs[-1] + 1) == (other.pids[0], other.seqs[0])
+        for one, other in pairwise(parts)
+    )
     return Columns(
         np.concatenate([part.pids for part in parts]),
         np.concatenate([part.seqs for part in parts]),
         np.concatenate([part.crcs for part in parts]),
         [payload for part in parts for payload in part.payloads],
         _told_together(told) if told else None,
+        is_run,
     )
 
 

@@ -67,6 +67,8 @@ class Put(NamedTuple):
     lengths: Numbers
     crcs: Numbers
     payloads: Sequence[bytes]
+    #: They are of one partition, and their numbers consecutive.
+    is_run: bool = False
 
     def nbytes(self) -> int:
         """The payload size of the PUT."""
@@ -129,7 +131,7 @@ def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
         pids, seqs, crcs = (
             each.astype(np.int64, copy=False) for each in (columns.pids, columns.seqs, columns.crcs)
         )
-        yield Put(store, pids, seqs, lengths, crcs, payloads)
+        yield Put(store, pids, seqs, lengths, crcs, payloads, columns.is_run)
         return
     ends, first = (lengths + ENTRY_BYTES).cumsum(), 0
     while first < len(ends):
@@ -140,7 +142,7 @@ def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
         pids, seqs, crcs = (
             each[some].astype(np.int64) for each in (columns.pids, columns.seqs, columns.crcs)
         )
-        yield Put(store, pids, seqs, lengths[some], crcs, payloads[some])
+        yield Put(store, pids, seqs, lengths[some], crcs, payloads[some], columns.is_run)
         first = end
 
 

@@ -87,6 +87,17 @@ class _Page:
                 self.few.pop(slot, None)
         return before
 
+    def put_run(self, slot: int, places: Places) -> bool:
+        """Set places of neighbours where none has one; False: `put` can."""
+        if self.rows is None:
+            return False
+        rows = self.rows[slot : slot + len(places)]
+        if rows[:, _SEGMENT].any():
+            return False
+        rows[:] = places
+        self.live += len(places)
+        return True
+
     def _widen(self) -> None:
         rows = np.zeros((_ROWS, 4), dtype=np.uint32)
         for slot, place in self.few.items():
@@ -155,10 +166,27 @@ class FileIndex:
             self._count(page.put(seqs[some] & _SLOT, places[some]), -1)
         self._count(places, 1)
 
+    def _add_run(self, owner: Owner, seqs: Numbers, places: Places) -> None:
+        """`add` for consecutive numbers, page by page."""
+        pages = self._pages.setdefault(owner, {})
+        seq, at, count = int(seqs[0]), 0, len(seqs)
+        while at < count:
+            page, slot = pages.get(seq >> _BITS), seq & _SLOT
+            some = places[at : at + _ROWS - slot]
+            if page is not None and page.put_run(slot, some):
+                self._count_in(int(some[0, _SEGMENT]), len(some))
+                self.live_bytes += int(some[:, _LENGTH].sum(dtype=np.int64))
+            else:
+                self.add(owner, seqs[at : at + len(some)], some)
+            seq, at = seq + len(some), at + len(some)
+
     def put(self, put: Put, segment: int, offset: int) -> None:
         """The copies of a record are in a segment, the first of them at an offset."""
         places = places_of(segment, offset + put.starts(), put.lengths, put.crcs)
         first = int(put.pids[0])
+        if put.is_run:
+            self._add_run((put.store, first), put.seqs, places)
+            return
         if (put.pids == first).all():
             self.add((put.store, first), put.seqs, places)
             return
@@ -201,15 +229,18 @@ class FileIndex:
         counts = {first: len(segments)} if is_one else Counter(segments.tolist())
         counts.pop(0, None)
         for segment, count in counts.items():
-            left = self.live.get(segment, 0) + sign * count
-            self.live[segment] = left
-            if not left:
-                del self.live[segment]
-            self.count += sign * count
-            self.live_bytes += sign * count * self._overhead_bytes
+            self._count_in(segment, sign * count)
         if counts:
             # Where no copy is, its length is 0 too.
             self.live_bytes += sign * int(places[:, _LENGTH].sum(dtype=np.int64))
+
+    def _count_in(self, segment: int, count: int) -> None:
+        left = self.live.get(segment, 0) + count
+        self.live[segment] = left
+        if not left:
+            del self.live[segment]
+        self.count += count
+        self.live_bytes += count * self._overhead_bytes
 
     def of_store(self, store: bytes) -> Listing:
         """Every copy of a store."""

@@ -78,15 +78,19 @@ class CommitThread:
                 self._signal.release()
 
     def _run(self) -> None:
+        # Where somebody has waited for a commit more is likely to come: no need to be told of it.
+        is_expecting = False
         while True:
-            self._signal.acquire()
+            if not is_expecting:
+                self._signal.acquire()
             if not self._hurried and not self._stopping:
                 self._signal.acquire(timeout=_FLUSH_SECONDS)
             if self._stopping:
                 return
             came = self._gather()
             # Cleared before the commit looks, so that whatever comes later sets them again.
-            self.armed = self._hurried = False
+            self.armed = is_expecting = self._hurried
+            self._hurried = False
             confirmed = self._commit()
             # The signal to stop may have been taken for that of company.
             if confirmed is None or self._stopping:

@@ -131,6 +131,12 @@ class Confirmations:
         self._enter(sleeper)
         sleeper.sleep()
 
+    def when_committed(self, callback: Confirmed) -> None:
+        """Call back once a commit that began after this call has ended, one way or the other."""
+        self._enter(callback)
+        if isinstance(self.thread, CommitByHand):
+            self.commit()
+
     def _enter(self, waiter: Confirmed | Sleeper) -> None:
         self._waiters.append(waiter)
         self.thread.hurry()

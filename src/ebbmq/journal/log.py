@@ -280,6 +280,10 @@ class Log:
         """Return once a commit that began after this call has ended, one way or the other."""
         self._confirm.wait_for_commit()
 
+    def when_committed(self, callback: Confirmed) -> None:
+        """Call back once a commit that began after this call has ended, one way or the other."""
+        self._confirm.when_committed(callback)
+
     def commit(self) -> None:
         """Write and sync everything appended before this call, then call who waited for it.
 

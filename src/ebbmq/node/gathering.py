@@ -7,6 +7,7 @@ wakes them. Taking the lock, appending and writing are paid once for all of them
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ class Gathering:
         self._asked.append(asked)
         if engine.closed is not None:
             self.take_in()  # the last commit may be over: nobody else would refuse it
+        elif self._needs_copies(queue):
+            self._wait_for_copies(asked)
         else:
             engine.journal.wait_for_commit()
         if asked.error is not None:
@@ -58,6 +61,28 @@ class Gathering:
             raise StorageFailed(failed.detail, failed.action)
         engine.keeping.confirming.wait(asked.position)
         return asked.receipts
+
+    def _needs_copies(self, name: str) -> bool:
+        queue = self._engine.catalog.queues.get(name)
+        return queue is not None and queue.spec.min_copies > 1
+
+    def _wait_for_copies(self, asked: _Asked) -> None:
+        """Sleep through the commit and until there are copies: being woken twice costs more."""
+        confirming = self._engine.keeping.confirming
+        woken = threading.Lock()
+        woken.acquire()
+
+        def copied(error: Exception | None) -> None:
+            asked.error = asked.error or error
+            woken.release()
+
+        def committed(error: StorageFailed | None) -> None:
+            is_stored = error is None and asked.error is None and asked.position
+            if not is_stored or not confirming.when_copied(asked.position, copied):
+                woken.release()
+
+        self._engine.journal.when_committed(committed)
+        woken.acquire()
 
     def take_in(self) -> None:
         """Take in everything that waits; each gets its receipts or its own error."""

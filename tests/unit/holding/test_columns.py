@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ebbmq.holding.columns import Batch, Columns, Keys, keys_together, together
+from ebbmq.holding.columns import Batch, Columns, Keys, joined, keys_together, together
 from ebbmq.holding.contract import Key
 from ebbmq.holding.file_format import by_owner
 
@@ -59,3 +59,18 @@ def test_batches_put_together_are_read_back_if_one_of_them_is_to_be() -> None:
         found = together(batches)
         assert isinstance(found, Batch)
         assert found.read_back is is_checked
+
+
+def test_runs_put_together_are_a_run_only_where_one_follows_the_other() -> None:
+    def run(pid: int, first: int, count: int) -> Columns:
+        numbers = list(range(first, first + count))
+        return columns([pid] * count, numbers)._replace(is_run=True)
+
+    assert joined([run(7, 1, 3), run(7, 4, 2), run(7, 6, 1)]).is_run
+    for parts in (
+        [run(7, 1, 3), run(7, 5, 2)],
+        [run(7, 1, 3), run(8, 4, 2)],
+        [run(7, 4, 3), run(7, 1, 3)],
+        [run(7, 1, 3), columns([7, 7], [4, 5])],
+    ):
+        assert not joined(parts).is_run

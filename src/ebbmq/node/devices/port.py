@@ -306,7 +306,8 @@ class Port:
             else:
                 call.future.set_result(answer)
         self._refuse(refused)
-        self.tried.set()
+        if not self.tried.is_set():
+            self.tried.set()
         return news
 
     def _news(self, under: UnderWay, answers: list[Any]) -> _News:

@@ -92,7 +92,12 @@ def published(store: bytes, names: Sequence[Name], first: Name, batch: Published
         payloads, crcs = [payloads[i] for i in numbers], [crcs[i] for i in numbers]
         seqs = seqs[numbers]
     columns = Columns(
-        np.full(len(names), pid), seqs, np.array(crcs, dtype=np.int64), payloads, None
+        np.full(len(names), pid),
+        seqs,
+        np.array(crcs, dtype=np.int64),
+        payloads,
+        None,
+        is_run=isinstance(names, range),
     )
     return Load(names, Batch(store, [columns]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -228,7 +229,8 @@ def deliver(
     engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
 ) -> list[Lease]:
     """Read what is missing, then make leases (the lock is free)."""
-    return [lease for one in fetch(engine, granted, taken) for lease in one.leases()]
+    found = [one.leases() for one in fetch(engine, granted, taken)]
+    return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
 
 def fetch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import repeat
+from struct import pack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,10 @@ _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
 TOKEN_CHARS: Final = 2 * TOKEN.size
 _TOKEN_SIZES: Final = {TOKEN_CHARS}
 _ONE: Final = np.uint64(1)
+#: What is told of leases that are `alike`; the others have their defaults.
+_TOLD: Final = tuple(name for name in Lease.__struct_fields__ if name not in {"type", "kept"})
+#: A number as its eight bytes in hex.
+_PADDED: Final = "%016x"
 _pack_token: Final = TOKEN.pack
 _RATE_UNIT: Final = rows.RATE_UNIT
 _decayed: Final = policy.decayed
@@ -152,9 +157,20 @@ def leases(
         ]
     own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
     for name, spelling in found.spelled.items():
-        own[name] = [spelling % seq for seq in seqs]
-    columns = [own.get(name) or repeat(found.shared[name]) for name in Lease.__struct_fields__]
+        own[name] = _spell(spelling, seqs)
+    columns = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
     return list(map(Lease, *columns))
+
+
+def _spell(spelling: str, seqs: Sequence[int]) -> list[str]:
+    """The spelling with each of many numbers: all are written as one text, for half the price."""
+    before, is_padded, after = spelling.partition(_PADDED)
+    if is_padded:
+        lines = pack(f">{len(seqs)}Q", *seqs).hex("\n", 8).replace("\n", f"{after}\n{before}")
+        text = before + lines + after
+    else:
+        text = "\n".join([spelling] * len(seqs)) % tuple(seqs)
+    return text.split("\n")
 
 
 def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
@@ -176,7 +192,7 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
     spelled = {"id": partition.spelling}
     if block.is_same(LEASE, LOW32):
         shared["attempt"] = attempt = (block.some[LEASE] & LOW32) + 1
-        spelled["token"] = f"{pid:08x}%016x{attempt:08x}{tail}"
+        spelled["token"] = f"{pid:08x}{_PADDED}{attempt:08x}{tail}"
     else:
         own["attempt"] = (block.column(LEASE, LOW32) + _ONE).tolist()
         own["token"] = tokens_of(partition, grants)

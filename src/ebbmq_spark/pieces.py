@@ -2,6 +2,9 @@
 
 Small files are read together by one task, large ones by several, each some of their row groups. How
 many cores there are is not known where that is decided, so there is something to do for many.
+
+What the footer of a file says of a column is believed: one that is empty throughout, or one text
+throughout, as most columns of a node's events are, is not decoded.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from ebbmq import limits
 from ebbmq.errors import DamagedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ebbmq_spark.places import Files
 
@@ -24,7 +27,9 @@ TASK_BYTES: Final = 32 * limits.MIB
 #: Where there is less to read it is still spread over so many, unless a task had hardly anything.
 _TASKS: Final = 32
 _LEAST_BYTES: Final = limits.MIB
-_BATCH_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 32_768
+#: Rows with bodies are large: a batch is in memory here and, once more, in Java.
+_BATCH_BYTES: Final = 8 * limits.MIB
 
 
 class Piece(NamedTuple):
@@ -70,19 +75,71 @@ def batches(
         with files.open(piece.path) as opened:
             file = pq.ParquetFile(opened)
             groups = range(piece.part, file.num_row_groups, piece.parts)
-            there = set(file.schema_arrow.names)
-            names = [name for name in schema.names if name in there]
             if condition is None:
-                found = file.iter_batches(_BATCH_ROWS, list(groups), names, use_threads=False)
+                yield from _all(file, groups, schema)
             else:
-                found = _chosen(opened, file, groups, schema, condition)
-            for batch in found:
-                yield _shaped(batch, schema)
+                yield from _chosen(opened, file, groups, schema, condition)
     except (pa.ArrowException, OSError) as error:
         raise DamagedRecord(
             f"{piece.path} in {files.where} cannot be read: {error}",
             "restore it, or remove what names it to go on without its rows",
         ) from error
+
+
+def _all(file: pq.ParquetFile, groups: range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    rows = _batch_rows(file.metadata, groups)
+    there = set(file.schema_arrow.names)
+    told = {name: pa.nulls(rows, schema.field(name).type) for name in set(schema.names) - there}
+    told |= _told(file, groups, schema, rows)
+    names = [name for name in schema.names if name not in told]
+    for batch in file.iter_batches(rows, list(groups), names, use_threads=False):
+        yield _shaped(batch, schema, told)
+
+
+def _batch_rows(metadata: pq.FileMetaData, groups: range) -> int:
+    """How many rows a batch has at most."""
+    found = [metadata.row_group(group) for group in groups]
+    rows: int = sum(group.num_rows for group in found)
+    size: int = sum(group.total_byte_size for group in found)
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
+
+
+def _told(file: pq.ParquetFile, groups: range, schema: pa.Schema, rows: int) -> dict[str, pa.Array]:
+    """Columns of which the footer says every value, as arrays of so many rows."""
+    metadata = file.metadata
+    at = {metadata.schema.column(leaf).path: leaf for leaf in range(len(metadata.schema))}
+    out = {}
+    for field in schema:
+        # A column of lists has paths of its own.
+        if field.name not in at:
+            continue
+        found = [metadata.row_group(group).column(at[field.name]) for group in groups]
+        if all(_is_empty(chunk) for chunk in found):
+            out[field.name] = pa.nulls(rows, field.type)
+        # Of floats the least and the greatest leave out what is no number.
+        elif pa.types.is_string(field.type) and (text := _text_of(found)) is not None:
+            out[field.name] = pa.repeat(pa.scalar(text, field.type), rows)
+    return out
+
+
+def _is_empty(chunk: pq.ColumnChunkMetaData) -> bool:
+    told = chunk.statistics
+    return told is not None and told.has_null_count and told.null_count == chunk.num_values
+
+
+def _text_of(chunks: Sequence[pq.ColumnChunkMetaData]) -> str | None:
+    """The text that is in every row, if there is one."""
+    text = None
+    for chunk in chunks:
+        told = chunk.statistics
+        if told is None or not (told.has_min_max and told.has_null_count) or told.null_count:
+            return None
+        least = told.min
+        # Bytes without a type may be something else.
+        if not isinstance(least, str) or least != told.max or text not in (None, least):
+            return None
+        text = least
+    return text
 
 
 def _chosen(
@@ -101,7 +158,8 @@ def _chosen(
         batch_size=_BATCH_ROWS,
         use_threads=False,
     )
-    yield from scanner.to_batches()
+    for batch in scanner.to_batches():
+        yield _shaped(batch, schema, {})
 
 
 def _lacking(file: pq.ParquetFile, schema: pa.Schema) -> pa.Schema:
@@ -109,12 +167,21 @@ def _lacking(file: pq.ParquetFile, schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in there])
 
 
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _shaped(
+    batch: pa.RecordBatch, schema: pa.Schema, told: Mapping[str, pa.Array]
+) -> pa.RecordBatch:
     if batch.schema.equals(schema):
         return batch
     arrays = []
     for field in schema:
-        at = batch.schema.get_field_index(field.name)
-        array = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
+        known = told.get(field.name)
+        if known is not None:
+            arrays.append(known.slice(0, batch.num_rows))
+            continue
+        array = batch.column(batch.schema.get_field_index(field.name))
         arrays.append(array if array.type.equals(field.type) else array.cast(field.type))
+    for field, array in zip(schema, arrays, strict=True):
+        # Java does not look whether a value is there where one has to be.
+        if not field.nullable and array.null_count:
+            raise pa.ArrowInvalid(f"column {field.name} has rows without a value")
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

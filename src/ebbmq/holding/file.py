@@ -119,9 +119,9 @@ class FileDevice:
             copies.is_verified = self._is_as_written(appended)
         if self._damaged:
             self._damaged.difference_update(key for put in puts for key in put.names())
-        # Without a later header nothing would prove, after a restart, that the batch was synced. It
-        # is written with whatever is next, at the latest with a probe.
+        # Without a later header nothing would prove, after a restart, that the batch was synced.
         self._log.append(file_format.MARK, 0, 0, 0, ())
+        self._log.write()
         self._reclaim(2 * self._index.live_bytes)
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Lack]:
@@ -163,9 +163,6 @@ class FileDevice:
     def probe(self) -> Probe:
         """Write and sync a sector beside the log, and tell the space."""
         started = self._clock()
-        if not self._closed:
-            with contextlib.suppress(StorageFailed):
-                self._log.write()
         failure = self._failure() or self._try_write()
         latency_ms = (self._clock() - started) * 1_000
         used = 0 if self._closed else self._used_bytes()

@@ -31,6 +31,23 @@ def parts_of(name: Name) -> tuple[int, int]:
     return name >> _SEQ_BITS, name & _SEQ
 
 
+def names_of(pid: int, seqs: Sequence[int]) -> Sequence[Name]:
+    """The names of messages of a partition; of a range of numbers a range."""
+    base = name_of(pid, 0)
+    if type(seqs) is range and seqs.step == 1:
+        return range(base + seqs.start, base + seqs.stop)
+    return [base | seq for seq in seqs]
+
+
+def followed_by(names: Sequence[Name], more: Sequence[Name]) -> Sequence[Name]:
+    """Names and those after them; a range if both are, and one continues the other."""
+    if not names:
+        return more
+    if type(names) is range and type(more) is range and names.stop == more.start:
+        return range(names.start, more.stop)
+    return [*names, *more]
+
+
 def seqs_of(names: Sequence[Name]) -> Mapping[int, Sequence[int]]:
     """The numbers of messages, by partition; a range of one partition's is a range of numbers."""
     if not names:

@@ -82,6 +82,10 @@ class Holdings:
         """What is known of bodies; equal ones are the same object."""
         return self._bodies.get_many(names)
 
+    def are_alike(self, names: Sequence[Name]) -> bool:
+        """Whether the same is known of all of some bodies."""
+        return self._bodies.is_one(names)
+
     def items(self) -> Iterator[tuple[Name, Holding]]:
         """Every body that is not normal, in the order of names."""
         return self._bodies.items()

@@ -27,7 +27,7 @@ from ebbmq.core.block import WORDS, as_words
 from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -219,6 +219,15 @@ class Index:
                 if self.locate(seq) is not None:
                     out[at] = np.frombuffer(self.row_bytes(seq), dtype="<u8")
         return out
+
+    def words_at(self, seqs: Sequence[int]) -> Words:
+        """`words_of` for numbers that are no column yet; a range in one page is one piece."""
+        found = None
+        if type(seqs) is range and len(seqs) and seqs.step == 1:
+            found = self.stretch(seqs[0], len(seqs))
+        if found is not None:
+            return found[0].words[found[1]].copy()
+        return self.words_of(np.array(seqs, dtype=np.uint64))
 
     def column(self, seqs: npt.NDArray[np.uint64], name: str) -> npt.NDArray[np.uint64]:
         """One field of many rows (0 where the row is gone), as u64, in the order of `seqs`."""

@@ -236,6 +236,11 @@ class SharedValues(Generic[V]):
         values = self._values
         return [values[number] for number in self._rows.get_many(locations)]
 
+    def is_one(self, locations: Sequence[int]) -> bool:
+        """Whether all of some locations have the same value."""
+        numbers = self._rows.get_many(locations)
+        return numbers.count(numbers[0]) == len(numbers)
+
     def set(self, location: int, value: V) -> None:
         """Give a location a value; the normal one takes no space."""
         number = self._number(value)

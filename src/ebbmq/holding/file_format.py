@@ -54,6 +54,8 @@ _ENTRY: Final = np.dtype(
 )
 ENTRY_BYTES: Final = _ENTRY.itemsize
 _RUN: Final = np.dtype([("store", "V16"), ("seq", "<u8"), ("pid", "<u4"), ("count", "<u4")])
+#: Nobody waits for what is moved, but others for the interpreter while a record is put together.
+_MOVED_BYTES_MAX: Final = 256 * limits.KIB
 _RUNS_MAX: Final = limits.RECORD_BYTES_MAX // _RUN.itemsize
 _ALL: Final = slice(None)
 
@@ -109,7 +111,9 @@ def payloads_at(count: int) -> int:
 
 def puts_of(copies: Sequence[Copy]) -> list[Put]:
     """The records of copies, of one key the latest: a bad sector costs one record's worth."""
-    return [put for store, columns in _by_store(copies) for put in _cut(store, columns)]
+    is_moved = isinstance(copies, Batch) and copies.read_back
+    bytes_max = _MOVED_BYTES_MAX if is_moved else limits.RECORD_BYTES_MAX
+    return [put for store, columns in _by_store(copies) for put in _cut(store, columns, bytes_max)]
 
 
 def _by_store(copies: Sequence[Copy]) -> list[tuple[bytes, Columns]]:
@@ -122,12 +126,10 @@ def _by_store(copies: Sequence[Copy]) -> list[tuple[bytes, Columns]]:
     return [(store, columns_of(some).in_order()) for store, some in stores.items()]
 
 
-def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
+def _cut(store: bytes, columns: Columns, bytes_max: int) -> Iterator[Put]:
     payloads, count = columns.payloads, len(columns.seqs)
     lengths = np.fromiter(map(len, payloads), np.int64, count)
-    if count <= limits.RECORD_ROWS_MAX and (
-        int(lengths.sum()) + count * ENTRY_BYTES <= limits.RECORD_BYTES_MAX
-    ):
+    if count <= limits.RECORD_ROWS_MAX and (int(lengths.sum()) + count * ENTRY_BYTES <= bytes_max):
         pids, seqs, crcs = (
             each.astype(np.int64, copy=False) for each in (columns.pids, columns.seqs, columns.crcs)
         )
@@ -136,7 +138,7 @@ def _cut(store: bytes, columns: Columns) -> Iterator[Put]:
     ends, first = (lengths + ENTRY_BYTES).cumsum(), 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
-        room = int(ends.searchsorted(before + limits.RECORD_BYTES_MAX, "right"))
+        room = int(ends.searchsorted(before + bytes_max, "right"))
         end = max(first + 1, min(room, first + limits.RECORD_ROWS_MAX))
         some = slice(first, end)
         pids, seqs, crcs = (

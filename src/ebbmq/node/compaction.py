@@ -184,7 +184,7 @@ class Compactor:
         while True:
             with self._engine.in_turn:
                 page = shard.partition.index.pages.get(page_number)
-                seqs = [] if page is None else _rows_in(page, segment)
+                seqs = [] if page is None else _rows_in(page, segment, _ROWS_AT_ONCE)
                 if not seqs or self._engine.closed is not None:
                     return
                 self._move(shard, seqs)
@@ -192,7 +192,7 @@ class Compactor:
 
     def _move(self, shard: Shard, seqs: list[int]) -> None:
         """Relocate messages, as many as may be under one hold of the lock (which is held)."""
-        words = shard.partition.index.words_of(np.array(seqs[:_ROWS_AT_ONCE], dtype=np.uint64))
+        words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
         rows = Block(words).as_rows()
         # A body that is elsewhere stays there: of such a message only the row is here.
         sizes = np.where(rows["flags"] & ELSEWHERE, 0, rows["length"]).astype(np.int64)
@@ -304,12 +304,12 @@ class Compactor:
         engine = self._engine
         for pid, told in found.items():
             seqs = sorted(told.held | told.pinned)
-            for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
+            for at in range(0, len(seqs), _ROWS_AT_ONCE):
                 with engine.in_turn:
                     shard = engine.catalog.shards.get(pid)
                     if shard is None or engine.closed is not None:
                         break
-                    some = seqs[at : at + limits.RECORD_ROWS_MAX]
+                    some = seqs[at : at + _ROWS_AT_ONCE]
                     pinned = [seq for seq in some if seq in told.pinned]
                     engine.append(self._copies(shard, some))
                     engine.append(pinning.said_again(engine, shard, pinned))
@@ -342,17 +342,18 @@ def _living(shard: Shard, seqs: set[int]) -> list[int]:
     return living
 
 
-def _rows_in(page: Page, segment: int) -> list[int]:
-    """Live messages of a page whose body is in a segment."""
+def _rows_in(page: Page, segment: int, count: int) -> list[int]:
+    """The first live messages of a page whose body is in a segment."""
     base = page.number * limits.PAGE_ROWS
     if page.thin is None:
         mine = (page.view["state"] != FREE) & (page.view["segment"] == segment)
-        return (np.flatnonzero(mine) + base).tolist()
+        found: list[int] = (np.flatnonzero(mine)[:count] + base).tolist()
+        return found
     return sorted(
         base + (slot >> 6)
         for slot, at in page.thin.items()
         if page.buffer[at] != FREE and int(page.view["segment"][at >> 6]) == segment
-    )
+    )[:count]
 
 
 def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[int, int]]:

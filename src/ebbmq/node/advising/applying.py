@@ -23,6 +23,8 @@ from ebbmq.policy.decay import Phase
 from ebbmq.policy.placement import Pin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ebbmq.node.advising.room import Room
     from ebbmq.node.advising.rows import Rows
     from ebbmq.node.catalog import Shard
@@ -192,7 +194,7 @@ class Applying:
         pinning.pin(engine, shard, fitting, group.advice)
         self.counts["applied"] += len(fitting)
 
-    def _fitting(self, alike: Alike, wanted: Wanted, group: _Group) -> list[int]:
+    def _fitting(self, alike: Alike, wanted: Wanted, group: _Group) -> Sequence[int]:
         """Those that every device has room for; where not all fit, the most valuable."""
         if not wanted.add:
             return alike.seqs
@@ -204,12 +206,12 @@ class Applying:
             by_value = sorted(
                 zip(alike.seqs, sizes, strict=True), key=lambda each: -group.values[each[0]]
             )
-            fitting, taken = [], 0
+            chosen, taken = list[int](), 0
             for seq, size in by_value:
                 if taken + size <= left:
-                    fitting.append(seq)
+                    chosen.append(seq)
                     taken += size
-            fitting.sort()
+            fitting = sorted(chosen)
         for device in wanted.add:
             self._room.take(device, taken)
         return fitting

@@ -24,9 +24,11 @@ from ebbmq.core.copies import (
     NORMAL,
     Step,
     name_of,
+    names_of,
     seqs_of,
 )
 from ebbmq.core.row import ELSEWHERE, FREE
+from ebbmq.core.values import as_run
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import restarting
 from ebbmq.node.keeping.carrying import Carrying
@@ -209,8 +211,7 @@ class Keeper:
         rest = () if wanted.missing else here.difference(wanted.copies)
         # A copy that cannot be reached is not judged.
         spare = sorted(name for name in rest if name in states and states[name].usable)
-        base = name_of(alike.shard.partition.pid, 0)
-        names = [base | seq for seq in alike.seqs]
+        names = names_of(alike.shard.partition.pid, alike.seqs)
         changed = self._holdings.rearrange_many(names, wanted.copies, wanted.target, spare)
         if not changed.held:
             return False
@@ -320,8 +321,7 @@ class Keeper:
 
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
-        base = name_of(pid, 0)
-        names = [base | seq for seq in seqs]
+        names = names_of(pid, as_run(seqs))
         self._engine.pins.forget(names)
         self.carrying.change(self._holdings.remove_many(names))
 

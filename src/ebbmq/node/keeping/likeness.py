@@ -25,7 +25,7 @@ from ebbmq.core.block import (
     STATE,
     Block,
 )
-from ebbmq.core.copies import name_of
+from ebbmq.core.copies import names_of
 from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, FREE, HIGH, LEASED, LOW48
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.choose import View
 
 _HEADERS: Final = ((1 << 64) - 1) & ~LOW48
+#: What of a row's first word placement is told.
+_TOLD: Final = DURABLE << FLAGS_BIT | BYTE << IMPORTANCE_BIT
 
 
 class Alike(NamedTuple):
@@ -44,7 +46,7 @@ class Alike(NamedTuple):
 
     shard: Shard
     stored: Stored
-    seqs: list[int]
+    seqs: Sequence[int]
 
 
 class Looked(NamedTuple):
@@ -84,6 +86,8 @@ class Looking:
         ]
         if not there:
             return Looked([], later)
+        if self._are_alike(there, block, now_ms):
+            return Looked([self._alike(there)], later)
         ages = [now_ms - each for each in block.values(ENQUEUED, LOW48)]
         seen = {age_ms: self._seen(age_ms) for age_ms in set(ages)}
         rates = self._shard.partition.accesses.rates
@@ -93,18 +97,33 @@ class Looking:
             keys = [seq if seq in rates else key for seq, key in zip(there, keys, strict=True)]
         return self._grouped(there, block, keys, later)
 
+    def _are_alike(self, seqs: Sequence[int], block: Block, now_ms: int) -> bool:
+        """Whether messages are plainly of one kind, as a backlog mostly is."""
+        if (
+            self._shard.partition.accesses.rates
+            or len(self._engine.pins)
+            or block.some[DUE] & _HEADERS
+            or not block.is_same(KIND, _TOLD)
+            or not block.is_same(SIZE, LOW32)
+        ):
+            return False
+        instants = set(block.values(ENQUEUED, LOW48))
+        if len({self._seen(now_ms - each) for each in instants}) > 1:
+            return False
+        return self._engine.holdings.are_alike(names_of(self._shard.partition.pid, seqs))
+
     def whenever(self, seqs: Sequence[int]) -> Looked:
         """Messages by what placement makes of them when they come."""
         there, block = self._rows(seqs, but=FREE)
         return self._grouped(there, block, [0] * len(there), []) if there else Looked([], [])
 
-    def _rows(self, seqs: Sequence[int], but: int) -> tuple[list[int], Block]:
+    def _rows(self, seqs: Sequence[int], but: int) -> tuple[Sequence[int], Block]:
         """Those that are there, and not in a state."""
-        words = self._shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+        words = self._shard.partition.index.words_at(seqs)
         states = words[:, KIND] & np.uint64(STATE)
         there = (states != FREE) & (states != DYING) & (states != but)
         if there.all():
-            return list(seqs), Block(words)
+            return seqs, Block(words)
         kept = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
         return kept, Block(words[there])
 
@@ -119,38 +138,40 @@ class Looking:
         )
 
     def _grouped(
-        self, seqs: list[int], block: Block, ages: list[object], later: list[int]
+        self, seqs: Sequence[int], block: Block, ages: list[object], later: list[int]
     ) -> Looked:
         shard = self._shard
         # The headers block in front of a body is not part of it.
         headers = block.values(DUE, _HEADERS, HIGH)
         sizes = list(map(sub, block.values(SIZE, LOW32), headers))
         buckets = {size: self._told.number("size", size / limits.KIB) for size in set(sizes)}
-        base = name_of(shard.partition.pid, 0)
+        names = names_of(shard.partition.pid, seqs)
         columns: list[list[Any]] = [
             self._headers(seqs, block),
-            self._engine.holdings.of_many([base | seq for seq in seqs]),
+            self._engine.holdings.of_many(names),
             block.values(KIND, DURABLE << FLAGS_BIT),
             block.values(KIND, BYTE << IMPORTANCE_BIT),
             [buckets[size] for size in sizes],
             ages,
-            self._engine.pins.of_many([base | seq for seq in seqs]),
+            self._engine.pins.of_many(names),
         ]
         # Mostly a backlog is of one kind, and only what differs has to be compared.
         differing = [each for each in columns if each.count(each[0]) < len(each)]
-        groups: dict[object, list[int]] = {}
+        groups: dict[object, Sequence[int]] = {}
         if not differing:
             groups[None] = seqs
         else:
+            found: dict[object, list[int]] = {}
             for seq, key in zip(seqs, zip(*differing, strict=True), strict=True):
-                groups.setdefault(key, []).append(seq)
+                found.setdefault(key, []).append(seq)
+            groups.update(found)
         if None in columns[0]:
             unknown = {seq for seq, told in zip(seqs, columns[0], strict=True) if told is None}
             later += unknown
             groups = {key: some for key, some in groups.items() if some[0] not in unknown}
         return Looked([self._alike(each) for each in groups.values()], later)
 
-    def _headers(self, seqs: list[int], block: Block) -> list[bytes | None]:
+    def _headers(self, seqs: Sequence[int], block: Block) -> list[bytes | None]:
         sizes = block.values(DUE, _HEADERS, HIGH)
         if not any(sizes):
             return [b""] * len(seqs)
@@ -159,7 +180,7 @@ class Looking:
             for seq, size in zip(seqs, sizes, strict=True)
         ]
 
-    def _alike(self, seqs: list[int]) -> Alike:
+    def _alike(self, seqs: Sequence[int]) -> Alike:
         access = self._shard.partition.accesses.of(seqs[0])
         return Alike(self._shard, self._stored(seqs[0])._replace(access=access), seqs)
 
@@ -171,7 +192,7 @@ class Looking:
 
 def away_with_headers(shard: Shard, seqs: Sequence[int]) -> list[int]:
     """Those whose body is not in the log, and has headers in front (the lock is held)."""
-    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    words = shard.partition.index.words_at(seqs)
     away = (words[:, KIND] & np.uint64(ELSEWHERE << FLAGS_BIT)) != 0
     with_headers = words[:, DUE] > np.uint64(LOW48)
     return [seqs[at] for at in np.flatnonzero(away & with_headers).tolist()]

@@ -26,7 +26,7 @@ from ebbmq.core.block import (
     STATE,
     Block,
 )
-from ebbmq.core.copies import name_of, parts_of, seqs_of
+from ebbmq.core.copies import followed_by, name_of, names_of, parts_of, seqs_of
 from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
 from ebbmq.holding.columns import Batch, Columns, Told
 from ebbmq.holding.contract import Copy, Key
@@ -45,7 +45,7 @@ _BYTES_MAX: Final = 2 * limits.MIB
 _TAKE_COLUMNS: Final = ("file", "object")
 _ARCHIVE_BYTES_MAX: Final = 18 * limits.MIB
 #: So many rows are looked at before others get the lock.
-_LOOKED_AT_ONCE: Final = 1_024
+_LOOKED_AT_ONCE: Final = 512
 #: For every copy that is made: these take half the time of the classes themselves.
 _KEY: Final[Callable[[tuple[bytes, int, int]], Key]] = partial(tuple.__new__, Key)
 _COPY: Final[Callable[[tuple[Any, ...]], Copy]] = partial(tuple.__new__, Copy)
@@ -111,37 +111,44 @@ class _Part(NamedTuple):
     payloads: list[bytes | None]
 
 
-def load(engine: Engine, names: Sequence[Name], device: str, kind: str) -> tuple[Load, list[Name]]:
+def load(
+    engine: Engine, names: Sequence[Name], device: str, kind: str, *, giving_way: bool = False
+) -> tuple[Load, list[Name]]:
     """Bodies of messages still to be copied, and names for which there was no room (lock is free).
 
     For an archive they are more, and say what their messages are like. What cannot be read failed.
+    Where nobody waits for it, those who serve clients may go first (`giving_way`).
     """
     archive, packed = kind == "object", kind in _TAKE_COLUMNS
     room = _ARCHIVE_BYTES_MAX if archive else _BYTES_MAX
     parts: list[_Part] = []
     rest: list[Name] = []
     for at in range(0, len(names), _LOOKED_AT_ONCE):
+        if at and giving_way:
+            engine.in_turn.give_way()
         with engine.in_turn:
             found, left = _wanted(engine, names[at : at + _LOOKED_AT_ONCE], device, room)
         parts += found
         rest += left
         room -= sum(part.block.total(SIZE, LOW32) for part in found)
-    names_read: list[Name] = []
+    names_read: Sequence[Name] = ()
     copies: list[Copy] = []
     columns: list[Columns] = []
     unread: list[Name] = []
     for part in parts:
         _read(engine, part)
-        base = name_of(part.shard.partition.pid, 0)
+        pid = part.shard.partition.pid
         good = [i for i, payload in enumerate(part.payloads) if payload is not None]
-        names_read.extend([base | part.seqs[i] for i in good])
+        whole = len(good) == len(part.seqs)
+        read = part.seqs if whole else [part.seqs[i] for i in good]
+        names_read = followed_by(names_read, names_of(pid, read))
         if packed:
             columns.append(_columns(part, good, told=archive))
         else:
             copies.extend(_copies(engine, part, good))
-        if len(good) < len(part.seqs):
+        if not whole:
             unread += [
-                base | seq
+                name_of(pid, seq)
                 for seq, payload in zip(part.seqs, part.payloads, strict=True)
                 if payload is None
             ]
@@ -179,8 +186,7 @@ def _wanted(
         if shard is None or shard.faulty is not None:
             continue
         part, left = _fitting(shard, seqs, room)
-        base = name_of(pid, 0)
-        rest += [base | seq for seq in left]
+        rest += names_of(pid, left)
         if part is not None:
             room -= part.block.total(SIZE, LOW32)
             parts.append(part)
@@ -189,7 +195,7 @@ def _wanted(
 
 def _fitting(shard: Shard, seqs: Sequence[int], room: int) -> tuple[_Part | None, Sequence[int]]:
     """Messages of a partition that are there and fit, but always one, and those that do not fit."""
-    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+    words = shard.partition.index.words_at(seqs)
     there = (words[:, KIND] & np.uint64(STATE)) != FREE
     if not there.all():
         seqs = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
@@ -243,6 +249,7 @@ def _columns(part: _Part, good: list[int], *, told: bool) -> Columns:
         block.column(SIZE, LOW32 << 32, 32),
         [payload for payload in part.payloads if payload is not None],
         _told(part.shard.queue.spec.name, block) if told else None,
+        is_run=isinstance(part.seqs, range) and len(good) == len(part.seqs),
     )
 
 

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 #: Publishers wait for these, and a device flushes once for all of them.
 _URGENT_COUNT_MAX: Final = 2_048
 _CALLS_MAX: Final = 4
+#: What nobody waits for is told of in slices that nobody notices.
+_TOLD_AT_ONCE: Final = 512
 #: Above so much that waits for a device, it is asked by the mover.
 _AT_ONCE_BYTES_MAX: Final = 8 * limits.MIB
 _PAUSE_S: Final = 0.05
@@ -327,7 +329,8 @@ class Mover:
             return False
         queue, count_max = (work.calm, COUNT_MAX) if calm else (work.urgent, _URGENT_COUNT_MAX)
         try:
-            loaded = self._load(port, queue, OBJECT_COUNT_MAX if is_archive else count_max)
+            most = OBJECT_COUNT_MAX if is_archive else count_max
+            loaded = self._load(call, queue, most)
         except EbbError:
             self._end(call)
             raise
@@ -340,11 +343,12 @@ class Mover:
         self._when_done(call, port.put(loaded.copies), partial(self._put_done, call, loaded))
         return True
 
-    def _load(self, port: Port, queue: deque[Name], count_max: int) -> Load:
+    def _load(self, call: Call, queue: deque[Name], count_max: int) -> Load:
         """Bodies of messages that wait; those for which there is no room wait on."""
         with self._engine.in_turn:
             names = take(queue, count_max)
-        loaded, rest = load(self._engine, names, port.name, port.kind)
+        device, kind = call.port.name, call.port.kind
+        loaded, rest = load(self._engine, names, device, kind, giving_way=call.alone)
         if rest:
             with self._engine.in_turn:
                 queue.extendleft(reversed(rest))
@@ -434,8 +438,11 @@ class Mover:
         Asked and told under one lock: in between a review might have another copy leave.
         """
         moved: list[Name] = []
-        for at in range(0, len(names), _URGENT_COUNT_MAX):
-            some = names[at : at + _URGENT_COUNT_MAX]
+        at_once = _TOLD_AT_ONCE if call.alone else _URGENT_COUNT_MAX
+        for at in range(0, len(names), at_once):
+            some = names[at : at + at_once]
+            if at:
+                self._give_way(call)
             with self._engine.in_turn:
                 if self._engine.closed is not None:
                     continue
@@ -473,8 +480,10 @@ class Mover:
         self._end(call, at_once=error is None)
 
     def _deleted(self, call: Call, names: Sequence[Name], *, forget: bool) -> None:
-        for at in range(0, len(names), COUNT_MAX):
-            some = names[at : at + COUNT_MAX]
+        for at in range(0, len(names), _TOLD_AT_ONCE):
+            some = names[at : at + _TOLD_AT_ONCE]
+            if at:
+                self._give_way(call)
             with self._engine.in_turn:
                 if self._engine.closed is None:
                     call.work.deleted += len(some)

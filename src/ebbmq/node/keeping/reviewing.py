@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.copies import name_of
+from ebbmq.core.copies import names_of
 from ebbmq.core.reviews import Reviews, ages_of
 from ebbmq.core.row import LOW48
+from ebbmq.core.values import as_run
 from ebbmq.model import Reason
 from ebbmq.node.advising import pinning
 from ebbmq.node.keeping.likeness import Looking
@@ -20,7 +21,7 @@ from ebbmq.node.keeping.unmet import Again, Unmet
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ebbmq.core.copies import Name
     from ebbmq.core.partition import Row
@@ -127,16 +128,16 @@ class Reviewer:
             known = self._reviews[pid] = spec, reviews
         return known[1]
 
-    def _due(self, shard: Shard) -> list[int]:
+    def _due(self, shard: Shard) -> Sequence[int]:
         """Some messages that are to be looked at now (the lock is held)."""
         if shard.faulty is not None:
             return []
         reviews = self.of(shard)
         if reviews.is_idle and not shard.partition.accesses.rates:
             return []
-        return reviews.due(self._engine.now_ms(), _AT_ONCE)
+        return as_run(reviews.due(self._engine.now_ms(), _AT_ONCE))
 
-    def _review(self, shard: Shard, seqs: list[int], fetched: dict[int, bytes]) -> None:
+    def _review(self, shard: Shard, seqs: Sequence[int], fetched: dict[int, bytes]) -> None:
         """Look at messages (the lock is held)."""
         engine, now_ms = self._engine, self._engine.now_ms()
         reviews, view = self.of(shard), engine.keeping.view()
@@ -162,7 +163,7 @@ class Reviewer:
                 self._look_back(shard, min(alike.seqs), stored.row, wanted.tier)
             self.look_again_if_blocked(alike, wanted, now_ms)
             return
-        names = [name_of(shard.partition.pid, seq) for seq in alike.seqs]
+        names = names_of(shard.partition.pid, alike.seqs)
         keeper.decisions.note(now_ms, names, "faded", "", f"score {wanted.score:.1f}")
         for seq in alike.seqs:
             row = shard.partition.index.read(seq)

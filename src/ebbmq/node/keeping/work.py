@@ -9,6 +9,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ebbmq.core.values import as_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -112,7 +114,7 @@ class Call(NamedTuple):
     apart: bool = False
 
 
-def take(queue: deque[Name], count: int) -> list[Name]:
+def take(queue: deque[Name], count: int) -> Sequence[Name]:
     """The first of those that wait."""
     popleft = queue.popleft
-    return [popleft() for _ in range(min(count, len(queue)))]
+    return as_run([popleft() for _ in range(min(count, len(queue)))])

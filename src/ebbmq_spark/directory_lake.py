@@ -119,7 +119,7 @@ class DirectoryLake:
 
     def file(self, path: str) -> str:
         """See Lake."""
-        return str((self.root / path).resolve())
+        return str((self.root / path).absolute())
 
     def open(self, file: str) -> Any:
         """See Lake."""
@@ -134,10 +134,13 @@ class DirectoryLake:
         reach: Reach | None,
     ) -> DataFrame:
         """See Lake; Spark finds out by itself what it can leave unread."""
-        from ebbmq_spark.schemas import schema_of  # noqa: PLC0415  # it needs Spark
+        from pyspark.sql import types as T  # noqa: PLC0415  # it needs Spark
 
-        found = spark.read.schema(schema_of(table)).parquet(*files)
-        return found if columns is None else found.select(*columns)
+        from ebbmq_spark.schemas import schema_of  # noqa: PLC0415  # as above
+
+        whole = schema_of(table)
+        wanted = whole if columns is None else T.StructType([whole[name] for name in columns])
+        return spark.read.schema(wanted).parquet(*files)
 
     def write(self, frame: DataFrame, directory: str) -> tuple[Part, ...]:
         """See Lake."""

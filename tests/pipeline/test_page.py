@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from ebbmq.feed.runs import Action, Record
 from ebbmq_spark.jobs import page
 from ebbmq_spark.jobs.fleet import Tier
-from ebbmq_spark.jobs.plan import Total
 from ebbmq_spark.jobs.reporting import Figures, Lasting, Rate
+from ebbmq_spark.jobs.totals import Total
 
 HOUR_MS = 3_600_000
 EVIL = '<script src="http://far.away/x.js">&"'

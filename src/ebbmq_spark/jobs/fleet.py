@@ -13,6 +13,7 @@ from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import DAY_MS, GIB
 from ebbmq_spark import soundness
 from ebbmq_spark.lake import opened, visible
+from ebbmq_spark.schemas import frame_of
 from ebbmq_spark.transforms import parameters
 
 if TYPE_CHECKING:
@@ -31,6 +32,20 @@ _SHARED: Final = ("object", "sql", "grid")
 _SAME_CLOCK_MS: Final = 60_000
 #: A node that wrote nothing for so long is not there: it would refuse the plan.
 _GONE_MS: Final = DAY_MS
+_SNAPSHOTS: Final = (
+    T.StructType()
+    .add("node", T.StringType())
+    .add("boot", T.LongType())
+    .add("at_ms", T.LongType())
+    .add("now_ms", T.LongType())
+)
+_CAPACITY: Final = (
+    T.StructType()
+    .add("node", T.StringType())
+    .add("tier", T.StringType())
+    .add("pool", T.StringType())
+    .add("free_bytes", T.LongType())
+)
 
 
 class Snapshot(NamedTuple):
@@ -150,7 +165,7 @@ def told_since(fleet: Fleet, lake: Lake, aside: Mapping[str, UnknownFeed]) -> li
 def snapshots_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
     """Which snapshot each node has, and what its clock says: node, boot, at_ms, now_ms."""
     rows = [(each.node, each.boot, each.at_ms, each.now_ms) for each in fleet.snapshots]
-    return spark.createDataFrame(rows, "node string, boot long, at_ms long, now_ms long")
+    return frame_of(spark, rows, _SNAPSHOTS)
 
 
 def _clock(lake: Lake, manifest: Manifest, now_ms: int) -> tuple[int, int]:
@@ -173,7 +188,7 @@ def parameters_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
         for each in fleet.snapshots
         for values in parameters.rows_of(each.settings.queues)
     ]
-    return spark.createDataFrame(rows, schema)
+    return frame_of(spark, rows, schema)
 
 
 def queues(fleet: Fleet) -> list[QueueParameters]:
@@ -187,7 +202,7 @@ def queues(fleet: Fleet) -> list[QueueParameters]:
 
 def capacity(spark: SparkSession, fleet: Fleet) -> DataFrame:
     """What may be written where: node, tier, pool, free_bytes; as `within_capacity` takes it."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     shared = _shared(fleet)
     for each in fleet.snapshots:
         asked = {tier for queue in each.settings.queues for tier in queue.tiers}
@@ -203,7 +218,7 @@ def capacity(spark: SparkSession, fleet: Fleet) -> DataFrame:
             else:
                 free = sum(device.free_bytes for device in devices)
                 rows.append((each.node, tier, f"{tier} of {each.node}", free))
-    return spark.createDataFrame(rows, "node string, tier string, pool string, free_bytes long")
+    return frame_of(spark, rows, _CAPACITY)
 
 
 def _shared(fleet: Fleet) -> dict[str, DeviceRoom]:

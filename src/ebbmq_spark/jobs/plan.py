@@ -19,7 +19,9 @@ from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
+from ebbmq_spark import reaching
 from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.jobs import totals as totalling
 from ebbmq_spark.lake import Reach, read_table
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged, within_capacity
 from ebbmq_spark.transforms.quality import usable
@@ -29,22 +31,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq_spark.jobs.fleet import Fleet
+    from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.jobs.writing import Output
     from ebbmq_spark.lake import Lake
 
 #: How long advice holds unless the caller says otherwise.
 HOLD_MS: Final = 3_600_000
-
-
-class Total(NamedTuple):
-    """Actions of a kind between two tiers."""
-
-    action: str
-    from_tier: str | None
-    to_tier: str | None
-    times: int
-    bytes: int
-    freed_bytes: int
+#: What becomes due before the next full hour is looked at, too: the bound is part of what Spark
+#: compiles, and of what Java makes quick once it has run a while.
+_BOUND_MS: Final = 3_600_000
 
 
 class Planned(NamedTuple):
@@ -78,11 +73,7 @@ def plan(
         hold_ms: how long the advice holds.
     """
     changes = _changes(spark, fleet, output.lake)
-    catalog = _messages(spark, fleet, output.lake, changes, full=full)
-    if not full and output.lake.is_remote:
-        # It is counted and then planned for, and fetched once.
-        catalog = catalog.persist()
-    looked_at = fleet.rows if full else catalog.count()
+    catalog, looked_at = _messages(spark, fleet, output.lake, changes, full=full)
     # What was decided for a node is dated by its clock.
     chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), hold_ms)
     if bounded:
@@ -91,9 +82,7 @@ def plan(
     catalog.unpersist()
     if changes is not None:
         changes.unpersist()
-    files = [output.lake.file(part.path) for part in parts]
-    written = read_table(spark, PLANS, files, output.lake)
-    totals = summary(written)
+    totals = totalling.of_parts(spark, output.lake, parts)
     output.publish(PLANS, parts)
     tiers = fleets.tiers(fleet)
     before = sum(tier.cost for tier in tiers.values())
@@ -113,37 +102,27 @@ def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> DataFrame | None:
 
 def _messages(
     spark: SparkSession, fleet: Fleet, lake: Lake, changes: DataFrame | None, *, full: bool
-) -> DataFrame:
-    """The messages to be looked at, as they are by now."""
-    until_ms = fleet.latest_ms
-    reach = None if full else Reach("review_at_ms", until_ms)
-    found = read_table(spark, CATALOG, fleet.files, lake, (*NEEDED,), reach)
-    if not full:
-        found = due(found, until_ms)
-    if changes is None:
-        return found
-    if not full:
+) -> tuple[DataFrame, int]:
+    """The messages to be looked at, as they are by now, and how many there are."""
+    if full:
+        every = read_table(spark, CATALOG, fleet.files, lake, NEEDED)
+        return (every if changes is None else as_now(every, changes)), fleet.rows
+    until_ms = -(-fleet.latest_ms // _BOUND_MS) * _BOUND_MS
+    reach = Reach("review_at_ms", until_ms)
+    files, rows = reaching.within(lake, fleet.files, reach)
+    found = due(read_table(spark, CATALOG, files, lake, NEEDED, reach), until_ms)
+    if changes is not None:
         again = changes.where(F.col("now_state").isNull() | (F.col("now_state") == "ready"))
         # Only for these is a snapshot read as a whole.
         if not again.isEmpty():
-            rest = read_table(spark, CATALOG, fleet.files, lake, (*NEEDED,))
+            rest = read_table(spark, CATALOG, fleet.files, lake, NEEDED)
             rest = rest.where(F.coalesce("review_at_ms", F.lit(until_ms + 1)) > until_ms)
             found = found.unionByName(rest.join(again.select(*KEY), on=list(KEY), how="left_semi"))
-    return as_now(found, changes)
-
-
-def summary(written: DataFrame) -> list[Total]:
-    """What a plan asks for: a few rows, whatever its size."""
-    rows = (
-        written.groupBy("action", "from_tier", "to_tier")
-        .agg(
-            F.count("*").alias("times"),
-            F.sum("bytes").alias("bytes"),
-            F.sum(F.coalesce("freed_bytes", F.lit(0))).alias("freed_bytes"),
-        )
-        .collect()
-    )
-    return sorted((Total(*row) for row in rows), key=lambda each: (each.action, -each.times))
+        found = as_now(found, changes)
+    if lake.is_remote:
+        # It may be gone through more than once, and is fetched once.
+        found = found.persist()
+    return found, rows if changes is None else found.count()
 
 
 def _by_action(totals: list[Total]) -> dict[str, Action]:

@@ -14,7 +14,7 @@ from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import page
-from ebbmq_spark.jobs.plan import summary
+from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.transforms.profiles import HOUR_MS, latencies
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.runs import Record
     from ebbmq.feed.table import Table
     from ebbmq_spark.jobs.fleet import Fleet, Tier
-    from ebbmq_spark.jobs.plan import Total
+    from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Lake
 
 #: The page of the last run.

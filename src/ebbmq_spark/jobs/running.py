@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import UnknownFeed
     from ebbmq.feed.runs import Kind
-    from ebbmq_spark.jobs.plan import Total
+    from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Where
 
 

@@ -6,6 +6,8 @@ a tier has no room for everything, the most valuable goes first. Which those are
 histogram of values, one pass over the rows and a few lines per tier, never by sorting all of them.
 
 Messages are joined with the parameters of their queue once, by a broadcast: no row is ever moved.
+What is only decided here is written in SQL: a text goes to Spark by one call, of which columns that
+are put together take hundreds. Formulas that the broker has, too, are those of `policy`.
 """
 
 from __future__ import annotations
@@ -36,16 +38,61 @@ NEEDED: Final = (
 )  # fmt: skip
 
 
-def wanted_target(phase: Column) -> Column:
+_FRESH, _KEPT, _FADED = map(int, Phase)
+_CODES: Final = {action: number for number, action in enumerate(ACTIONS, 1)}
+_ASKED: Final = "greatest(replicas, min_copies)"
+#: Copies a message should have.
+_TARGET: Final = f"""
+    cast(CASE WHEN phase = {_FADED} THEN 1
+    ELSE least(greatest({_ASKED}, replica_target + cast(phase = {_FRESH} AS int)),
+               greatest({_ASKED}, coalesce(max_replicas, replicas)))
+    END AS int)"""
+_YOUNG: Final = "now_ms - enqueued_at_ms < evaluate_every_ms"
+# A fresh message stays where its publisher's rules put it, unless it had faded before.
+_COLDER: Final = f"_here > 0 AND _there > _here AND phase != {_FRESH}"
+#: Which of ACTIONS, from 1 on; 0 for none. What a queue wants removed when it has faded, its broker
+#: removes.
+_ACTION: Final = f"""
+    CASE WHEN copies < least(replica_target, target) THEN {_CODES["repair"]}
+    WHEN {_YOUNG} OR phase = {_FADED} AND on_faded != 'archive' THEN 0
+    WHEN _there > 0 AND _there < _here THEN {_CODES["promote"]}
+    WHEN copies < target THEN {_CODES["add_copy"]}
+    WHEN {_COLDER} AND phase = {_FADED} THEN {_CODES["archive"]}
+    WHEN {_COLDER} THEN {_CODES["move"]}
+    WHEN copies > target THEN {_CODES["drop_copy"]}
+    ELSE 0 END"""
+_HUNDREDTHS: Final = "floor(abs(decay_score) * 100 + 0.5D)"
+#: The decay score with two digits after the point, put together of texts. Whole numbers all the
+#: way: by decimals a whole plan takes nearly a tenth longer.
+_SCORE: Final = f"""
+    CASE WHEN decay_score < 0 AND {_HUNDREDTHS} > 0 THEN '-' ELSE '' END,
+    cast(floor({_HUNDREDTHS} / 100) AS string),
+    get(split('{" ".join(f".{number:02d}" for number in range(100))}', ' '),
+        cast({_HUNDREDTHS} % 100 AS int))"""
+#: What an action is worth: what the message is worth now, and more if it is read.
+_WORTH: Final = "current_importance + least(access_rate, 100.0D)"
+#: Columns of a plan that are not columns of what was judged.
+_PLANNED: Final = {
+    "from_tier": "tier",
+    "to_tier": "coalesce(wanted_tier, tier)",
+    "bytes": f"CASE WHEN action IN {WRITING} THEN bytes ELSE 0 END",
+    # All copies of a message that moves go, those beyond the target of another.
+    "freed_bytes": """
+        bytes * CASE WHEN action IN ('promote', 'move', 'archive') THEN copies
+                ELSE greatest(copies - target, 0) END""",
+    "value": f"""
+        CASE WHEN action = 'repair' THEN {_WORTH} + {REPAIR_VALUE}D ELSE {_WORTH} END""",
+    "reason": f"concat('decay score ', {_SCORE}, ', copies ', copies, ' of ', target)",
+    "decided_at_ms": "now_ms",
+}
+
+
+def wanted_target() -> Column:
     """Copies a message should have, at a review; as `policy.advice` decides.
 
-    Of the columns of a catalog joined with the parameters of its queue.
+    Of the columns of a catalog joined with the parameters of its queue, and its phase.
     """
-    asked = F.greatest(F.col("replicas"), F.col("min_copies"))
-    most = F.greatest(asked, F.coalesce("max_replicas", "replicas"))
-    more = F.col("replica_target") + (phase == int(Phase.FRESH)).cast("int")
-    kept = F.least(F.greatest(asked, more), most)
-    return F.when(phase == int(Phase.FADED), F.lit(1)).otherwise(kept).cast("int")
+    return F.expr(_TARGET)
 
 
 def _once(column: Column) -> Column:
@@ -55,7 +102,7 @@ def _once(column: Column) -> Column:
     row becomes so long that Java does not compile it, a hundred times as slow. It does not do so
     with what depends on the partition, though this only seems to.
     """
-    return column + (F.spark_partition_id() < 0).cast("int")
+    return column + F.expr("cast(spark_partition_id() < 0 AS int)")
 
 
 def due(catalog: DataFrame, until_ms: int) -> DataFrame:
@@ -85,14 +132,14 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     # Which tier is meant by a phase is known of a queue, not only of a message.
     tiers = [tier_of(F.col("tiers"), F.lit(int(phase))) for phase in Phase]
     known = parameters.select(
-        *parameters.columns,
+        "*",
         *(tier.alias(f"_tier{number}") for number, tier in enumerate(tiers)),
         *(F.array_position("tiers", tier).alias(f"_at{n}") for n, tier in enumerate(tiers)),
     )
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
     joined = (
-        catalog.select(*NEEDED)
-        .where(F.col("state") == "ready")
+        catalog.selectExpr(*NEEDED)
+        .where("state = 'ready'")
         .join(F.broadcast(known), on=keys, how="inner")
     )
     span_ms = F.coalesce(F.col("ttl_ms"), F.col("decay_unit_ms"))
@@ -111,58 +158,42 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
         joined.withColumn("access_rate", rate)
         .withColumn("decay_score", score)
         .withColumn("phase", _once(phase))
-        .withColumn("target", wanted_target(F.col("phase")))
-        .withColumn("_there", _of_phase("_at"))
-        .withColumn("_here", F.array_position("tiers", F.col("tier")))
-        .withColumn("_code", _once(_action()))
-        .where(F.col("_code") > 0)
-        .withColumn("current_importance", worth)
-        .withColumn("wanted_tier", _of_phase("_tier"))
-        .withColumn("action", F.element_at(F.array(*map(F.lit, ACTIONS)), F.col("_code")))
+        .withColumns(
+            {
+                "target": wanted_target(),
+                "_there": _of_phase("_at"),
+                "_here": F.expr("array_position(tiers, tier)"),
+            }
+        )
+        .withColumn("_code", _once(F.expr(_ACTION)))
+        .where("_code > 0")
+        .withColumns(
+            {
+                "current_importance": worth,
+                "wanted_tier": _of_phase("_tier"),
+                "action": F.expr(f"element_at(array{ACTIONS}, _code)"),
+            }
+        )
     )
 
 
 def _of_phase(name: str) -> Column:
     """What a queue has for the phase of a message."""
-    fresh, kept, faded = (F.col(f"{name}{phase:d}") for phase in Phase)
-    of = F.col("phase")
-    return F.when(of == int(Phase.FRESH), fresh).when(of == int(Phase.KEPT), kept).otherwise(faded)
+    fresh, kept, faded = (f"{name}{phase:d}" for phase in Phase)
+    return F.expr(
+        f"CASE WHEN phase = {_FRESH} THEN {fresh} WHEN phase = {_KEPT} THEN {kept} ELSE {faded} END"
+    )
 
 
 def as_plan(judged: DataFrame, hold_ms: int) -> DataFrame:
     """What was judged as the plan that brokers read: of the table PLANS."""
-    columns = {
-        "from_tier": F.col("tier"),
-        "to_tier": F.coalesce("wanted_tier", "tier"),
-        "bytes": F.when(F.col("action").isin(*WRITING), F.col("bytes")).otherwise(F.lit(0)),
-        "freed_bytes": F.col("bytes") * _freed(),
-        "value": _value(),
-        "reason": F.concat(
-            F.lit("decay score "), *_hundredths(F.col("decay_score")),
-            F.lit(", copies "), "copies", F.lit(" of "), "target",
-        ),
-        "decided_at_ms": F.col("now_ms"),
-        "until_ms": F.col("now_ms") + hold_ms,
-    }  # fmt: skip
-    return judged.select(
+    columns = {**_PLANNED, "until_ms": f"now_ms + {hold_ms}"}
+    return judged.selectExpr(
         *(
-            columns.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
+            f"cast({columns.get(field.name, field.name)} AS {field.dataType.simpleString()})"
+            f" AS {field.name}"
             for field in schema_of(PLANS)
         )
-    )
-
-
-def _hundredths(value: Column) -> tuple[Column, ...]:
-    """A number with two digits after the point, as texts to be put together.
-
-    Whole numbers all the way: by decimals a whole plan takes nearly a tenth longer.
-    """
-    hundredths = F.floor(F.abs(value) * 100 + 0.5)
-    digits = F.split(F.lit(" ".join(f".{number:02d}" for number in range(100))), " ")
-    return (
-        F.when((value < 0) & (hundredths > 0), F.lit("-")).otherwise(F.lit("")),
-        F.floor(hundredths / 100).cast("string"),
-        F.get(digits, (hundredths % 100).cast("int")),
     )
 
 
@@ -173,43 +204,6 @@ def planned(catalog: DataFrame, parameters: DataFrame, *, now_ms: int, until_ms:
         of the table PLANS
     """
     return as_plan(judged(catalog, parameters, now_ms), until_ms - now_ms)
-
-
-def _action() -> Column:
-    """Which of ACTIONS, from 1 on; 0 for none."""
-    here, there = F.col("_here"), F.col("_there")
-    phase, copies, target = F.col("phase"), F.col("copies"), F.col("target")
-    faded = phase == int(Phase.FADED)
-    young = F.col("now_ms") - F.col("enqueued_at_ms") < F.col("evaluate_every_ms")
-    # What a queue wants removed when it has faded, its broker removes.
-    left_alone = young | (faded & (F.col("on_faded") != "archive"))
-    # A fresh message stays where its publisher's rules put it, unless it had faded before.
-    colder = (here > 0) & (there > here) & (phase != int(Phase.FRESH))
-    warmer = (there > 0) & (there < here)
-    code = {action: F.lit(number) for number, action in enumerate(ACTIONS, 1)}
-    return (
-        F.when(copies < F.least("replica_target", "target"), code["repair"])
-        .when(left_alone, F.lit(0))
-        .when(warmer, code["promote"])
-        .when(copies < target, code["add_copy"])
-        .when(colder & faded, code["archive"])
-        .when(colder, code["move"])
-        .when(copies > target, code["drop_copy"])
-        .otherwise(F.lit(0))
-    )
-
-
-def _freed() -> Column:
-    """Copies that go: all of a message that moves, those beyond the target else."""
-    moves = F.col("action").isin("promote", "move", "archive")
-    spare = F.greatest(F.col("copies") - F.col("target"), F.lit(0))
-    return F.when(moves, F.col("copies")).otherwise(spare)
-
-
-def _value() -> Column:
-    """What an action is worth: what the message is worth now, and more if it is read."""
-    worth = F.col("current_importance") + F.least(F.col("access_rate"), F.lit(100.0))
-    return F.when(F.col("action") == "repair", worth + REPAIR_VALUE).otherwise(worth)
 
 
 def within_capacity(plan: DataFrame, capacity: DataFrame) -> DataFrame:

@@ -1,19 +1,25 @@
 """How fast does Spark read through the connector, and lease, work on and ack what is in a queue?
 
-Reading: the same rows of a lake, by Spark's own Parquet reader and by the connector, in turns, into
-nothing. Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100
-bytes are leased, read and acked until the queue is empty, from the start of the query to its end.
+Reading: the same rows by Spark's own Parquet reader and by the connector, in turns, into nothing:
+all columns of a lake, which must reach the bar, some of them, and messages of 1 KiB. Leasing: one
+`ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are leased, read and
+acked until the queue is empty, from the start of the query to its end.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ebbmq.bench import archives, lakes
+from ebbmq.bench.load import KIB
 from ebbmq.bench.row import Row, at_least, stated
 from ebbmq.bench.serving import served
+from ebbmq.feed import layout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ebbmq.bench.run import Run
@@ -21,8 +27,42 @@ if TYPE_CHECKING:
 _SHARE: Final = 0.75
 _RATE: Final = 30_000
 _ROUNDS: Final = 5
-_FILES: Final = 40
 _BATCH: Final = 5_000
+_WHOLE: Final = "rows of a lake"
+_COLUMNS: Final = (
+    "at_ms",
+    "queue",
+    "event",
+    "message_id",
+    "importance",
+    "bytes",
+    "enqueued_at_ms",
+    "latency_ms",
+)
+_ARCHIVED: Final = (
+    "store",
+    "queue",
+    "id",
+    "importance",
+    "enqueued_at",
+    "dead_at",
+    "decay_rate",
+    "type",
+    "key",
+    "producer_id",
+    "headers",
+    "body",
+)
+
+
+class _Table(NamedTuple):
+    """Rows that are read both ways."""
+
+    name: str
+    rows: int
+    native: Callable[[], Any]
+    connector: Callable[[], Any]
+    settings: dict[str, Any]
 
 
 def measure(run: Run) -> list[Row]:
@@ -37,39 +77,76 @@ def measure(run: Run) -> list[Row]:
 
 
 def _reading(run: Run, spark: Any) -> list[Row]:
+    tables = [*_of_a_lake(run, spark), _of_an_archive(run, spark)]
+    times: dict[tuple[str, str], list[float]] = {}
+    rounds = run.scale(_ROUNDS, 1)
+    for number in range(rounds + 1):
+        for table in tables:
+            for way, frame in (("native", table.native), ("connector", table.connector)):
+                taken = _timed(lambda frame=frame: _read(frame()))
+                # The first of each compiles.
+                if number:
+                    times.setdefault((table.name, way), []).append(taken)
+        run.progress("reading", number + 1, rounds + 1)
+    out = []
+    for table in tables:
+        ours, theirs = (table.rows / min(times[table.name, way]) for way in ("connector", "native"))
+        name = f"{table.name} read through the connector"
+        told = {"rows": table.rows, **table.settings}
+        if table.name == _WHOLE:
+            share = at_least(f"{name}, to Spark's own reader", ours / theirs, "x", _SHARE, **told)
+        else:
+            share = stated(f"{name}, to Spark's own reader", ours / theirs, "x", **told)
+        out += [
+            share,
+            stated(name, ours, "rows/s"),
+            stated(f"{table.name} read by Spark's own reader", theirs, "rows/s"),
+        ]
+    return out
+
+
+def _read(frame: Any) -> None:
+    frame.write.format("noop").mode("append").save()
+
+
+def _connected(spark: Any, place: Path, table: str, columns: Sequence[str]) -> Any:
+    asked = spark.read.format("ebbmq").options(table=table, columns=",".join(columns))
+    return asked.load(str(place))
+
+
+def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
+    """All columns of a lake, and some of them."""
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq_spark.lake import read_table, visible  # noqa: PLC0415
 
     count = run.scale(20_000_000, 8_000)
     lake = run.fresh("lake")
-    _fill_lake(run, lake, count)
+    lakes.fill(run, lake, count)
     files = visible(lake, EVENTS).files
-    frames = {
-        "native": lambda: read_table(spark, EVENTS, files),
-        "connector": lambda: spark.read.format("ebbmq").option("table", "events").load(str(lake)),
-    }
-    times: dict[str, list[float]] = {name: [] for name in frames}
-    rounds = run.scale(_ROUNDS, 1)
-    for number in range(rounds + 1):
-        for name, frame in frames.items():
-            taken = _timed(lambda frame=frame: frame().write.format("noop").mode("append").save())
-            # The first of each compiles.
-            if number:
-                times[name].append(taken)
-        run.progress("reading", number + 1, rounds + 1)
-    rates = {name: count / min(taken) for name, taken in times.items()}
-    return [
-        at_least(
-            "rows of a lake read through the connector, to Spark's own reader",
-            rates["connector"] / rates["native"],
-            "x",
-            _SHARE,
+    whole = tuple(EVENTS.names)
+    for some in (whole, _COLUMNS, _COLUMNS[:3]):
+        yield _Table(
+            name=_WHOLE if some == whole else f"{len(some)} of {len(whole)} columns of a lake",
             rows=count,
-            files=len(files),
-        ),
-        stated("rows of a lake read through the connector", rates["connector"], "rows/s"),
-        stated("rows of a lake read by Spark's own reader", rates["native"], "rows/s"),
-    ]
+            native=partial(read_table, spark, EVENTS, files, columns=some),
+            connector=partial(_connected, spark, lake, "events", some),
+            settings={"columns": len(some), "files": len(files)},
+        )
+
+
+def _of_an_archive(run: Run, spark: Any) -> _Table:
+    """Messages with their bodies, which Spark reads as they are, too."""
+    count = run.scale(300_000, 2_000)
+    archive = run.fresh("archive")
+    archives.fill(run, archive, count)
+    packs = str(archive / layout.ARCHIVE)
+    return _Table(
+        name="messages of an archive",
+        rows=count,
+        native=lambda: spark.read.parquet(packs).select(*_ARCHIVED),
+        connector=partial(_connected, spark, archive, "archive", _ARCHIVED),
+        settings={"columns": len(_ARCHIVED), "body": KIB},
+    )
 
 
 def _leasing(run: Run, spark: Any) -> list[Row]:
@@ -114,60 +191,3 @@ def _timed(work: Any) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def _fill_lake(run: Run, lake: Path, count: int) -> None:
-    """Events as a broker tells them, in files as large as a busy one's."""
-    import numpy as np  # noqa: PLC0415
-    import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415
-
-    from ebbmq.feed import layout, manifests  # noqa: PLC0415
-    from ebbmq.feed.arrow import schema_of  # noqa: PLC0415
-    from ebbmq.feed.events import EVENTS  # noqa: PLC0415
-    from ebbmq.node.feeding import arrays  # noqa: PLC0415
-
-    random = np.random.default_rng(1)
-    size = count // _FILES
-    schema = schema_of(EVENTS)
-    for number in range(_FILES):
-        seqs = np.arange(number * size, (number + 1) * size)
-        columns = {
-            "node": pa.repeat("node-1", size),
-            "boot": pa.repeat(1, size),
-            "seq": seqs,
-            "at_ms": seqs // 50 + 1_700_000_000_000,
-            "queue": pa.array([f"queue-{n}" for n in range(8)]).take(random.integers(0, 8, size)),
-            "partition": pa.repeat(0, size),
-            "message_id": arrays.hexadecimal(seqs.astype(np.uint64), b"1-"),
-            "generation": pa.repeat(1, size),
-            "event": pa.array(["published", "leased", "acked"]).take(random.integers(0, 3, size)),
-            "importance": random.integers(1, 11, size),
-            "decay_rate": pa.repeat(0.5, size),
-            "bytes": random.integers(10, 5_000, size),
-            "enqueued_at_ms": seqs // 50 + 1_700_000_000_000,
-            "latency_ms": random.integers(0, 10_000, size),
-        }
-        filled = [
-            pa.array(columns[field.name]).cast(field.type)
-            if field.name in columns
-            else pa.nulls(size, field.type)
-            for field in schema
-        ]
-        path = f"{EVENTS.name}/date=2023-11-14/part-{number:05d}.parquet"
-        (lake / path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_arrays(filled, schema=schema), lake / path, compression="zstd")
-        part = manifests.Part(path, size, (lake / path).stat().st_size)
-        told = manifests.Manifest(
-            table=EVENTS.name,
-            version=EVENTS.version,
-            node="node-1",
-            boot=1,
-            number=number,
-            written_at_ms=0,
-            parts=(part,),
-        )
-        manifest = lake / EVENTS.name / layout.MANIFESTS / f"{number:05d}.json"
-        manifest.parent.mkdir(parents=True, exist_ok=True)
-        manifest.write_bytes(manifests.encode(told))
-        run.progress("writing a lake", number + 1, _FILES)

@@ -7,11 +7,11 @@ alive with its own writer, uncompressed as packs are; it verifies nothing and fl
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbmq.bench import archives
 from ebbmq.bench.load import KIB
 from ebbmq.bench.row import Row, at_least, stated
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 SHARE: Final = 0.6
 ROUNDS: Final = 3
-PACK_MESSAGES: Final = 60_000
-_STORE: Final = b"u" * 16
-_ROOM: Final = 1 << 40
 
 
 def measure(run: Run) -> list[Row]:
     """The bare job and a run of upkeep, in turns; then the device takes what was made."""
-    from ebbmq_spark.java import require_java  # noqa: PLC0415  # an extra
+    from ebbmq.holding.contract import Key  # noqa: PLC0415  # an extra
+    from ebbmq_spark.java import require_java  # noqa: PLC0415
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
     from ebbmq_spark.upkeep.job import Asked, upkeep  # noqa: PLC0415
     from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415
@@ -37,13 +35,16 @@ def measure(run: Run) -> list[Row]:
     require_java()
     count = run.scale(600_000, 3_000)
     directory = run.fresh("archive")
-    _fill(run, directory, count, run.scale(PACK_MESSAGES, 1_000))
+    archives.fill(run, directory, count)
+    archives.device(directory).delete_many(
+        [Key(archives.STORE, 1, seq) for seq in range(count) if seq % 5 >= 3]
+    )
     place, looking = Place(directory.as_uri()), Asked(verify=True, compact=False)
     times: dict[str, list[float]] = {"bare": [], "upkeep": [], "verify": []}
     with spark_session(Settings(), "bench") as spark:
         for number in range(run.scale(ROUNDS, 1)):
             times["bare"].append(_timed(lambda: _bare(spark, directory, run.fresh("bare"))))
-            shutil.rmtree(directory / "archive" / f"store={_STORE.hex()}" / "_upkeep", True)
+            shutil.rmtree(directory / "archive" / f"store={archives.STORE.hex()}" / "_upkeep", True)
             times["upkeep"].append(_timed(lambda: upkeep(spark, place, Asked())))
             times["verify"].append(_timed(lambda: upkeep(spark, place, looking)))
             run.progress("turns", number + 1, ROUNDS)
@@ -79,41 +80,10 @@ def _bare(spark: Any, archive: Path, target: Path) -> None:
     alive.write.mode("overwrite").option("compression", "uncompressed").parquet(str(target))
 
 
-def _device(directory: Path) -> Any:
-    from ebbmq.holding.bucket import Bucket  # noqa: PLC0415  # an extra
-    from ebbmq.holding.contract import DeviceSpec  # noqa: PLC0415
-    from ebbmq.holding.objects import ObjectDevice  # noqa: PLC0415
-
-    spec = DeviceSpec(
-        name="archive", tier="archive", durable=True, failure_domain="here", capacity_bytes=_ROOM
-    )
-    return ObjectDevice(spec, Bucket(directory.as_uri()), time.perf_counter, tidies=False)
-
-
-def _fill(run: Run, directory: Path, count: int, each: int) -> None:
-    """Packs of messages, of which two in five are deleted."""
-    from crc32c import crc32c  # noqa: PLC0415
-
-    from ebbmq.holding.contract import Copy, Key, Properties  # noqa: PLC0415
-
-    device, done = _device(directory), 0
-    for size in run.steps(f"filling {count:,}", count, each):
-        bodies = [secrets.token_bytes(KIB) for _ in range(size)]
-        told = Properties("q", 5, 1_700_000_000_000)
-        device.put_many(
-            [
-                Copy(Key(_STORE, 1, done + at), body, crc32c(body), told)
-                for at, body in enumerate(bodies)
-            ]
-        )
-        done += size
-    device.delete_many([Key(_STORE, 1, seq) for seq in range(count) if seq % 5 >= 3])
-
-
 def _take(directory: Path) -> int:
     """Have the device take everything that is offered; how many messages that is."""
-    device, taken = _device(directory), 0
-    while (step := device.adopt(_STORE)) is not None:
+    device, taken = archives.device(directory), 0
+    while (step := device.adopt(archives.STORE)) is not None:
         taken += step.messages
-    assert taken == sum(1 for _ in device.scan(_STORE))
+    assert taken == sum(1 for _ in device.scan(archives.STORE))
     return taken

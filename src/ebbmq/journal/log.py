@@ -253,7 +253,10 @@ class Log:
             StorageFailed: the log has failed.
         """
         self._pending_bytes = 0
-        self._confirm.write()
+        segment = self._active
+        # Segments are written in order: where nothing of the last is pending, nothing is.
+        if segment.used != segment.written or self._writer.failed is not None:
+            self._confirm.write()
 
     def when(self, level: Level, position: int, callback: Confirmed) -> None:
         """Call back once everything before `position` holds at `level`, or never will.

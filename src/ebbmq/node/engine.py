@@ -66,6 +66,17 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 class Engine:
     """Everything a node holds in memory, and the lock around it."""
 
+    # Named: of so many attributes those of a plain object would be looked up by hash.
+    __slots__ = (
+        "__weakref__", "_ahead", "_stop", "_threads", "_wake", "adviser", "catalog",
+        "catalog_position", "checkpoint", "checkpoint_position", "clock", "clock_doubt",
+        "clock_noted_ms", "closed", "compacting", "config", "damage", "devices", "directory",
+        "disk_full", "facts_since_checkpoint", "feed", "gathering", "holding", "holdings",
+        "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins", "ranges", "removals",
+        "residency", "rules", "shared_bytes", "sharing", "simple", "synced", "time_base_ms",
+        "torn_bytes", "upkeep", "written",
+    )  # fmt: skip
+
     def __init__(
         self,
         config: Config,
@@ -230,12 +241,16 @@ class Engine:
 
     # Effects
 
-    def settle(self, shard: Shard) -> None:
-        """Carry out what a verb left behind: append its facts, let bodies go, move the dead."""
+    def settle(self, shard: Shard, *, written: bool = False) -> None:
+        """Carry out what a verb left behind: append its facts, let bodies go, move the dead.
+
+        Who is about to `write_now` says so: one fact is then appended and written in one step.
+        """
         partition = shard.partition
-        if partition.facts:
-            self.append(partition.facts)
-            partition.facts.clear()
+        facts = partition.facts
+        if facts:
+            self.append(facts, written=written and len(facts) == 1)
+            facts.clear()
         if partition.left or partition.let_go or partition.moves or partition.gone:
             self._settle_others(shard)
 
@@ -258,13 +273,16 @@ class Engine:
             partition.moves.clear()
             moving.to_dead_queue(self, shard, moves)
 
-    def append(self, facts: Iterable[fact.AnyFact]) -> int:
-        """Append facts to the journal, in order."""
+    def append(self, facts: Iterable[fact.AnyFact], *, written: bool = False) -> int:
+        """Append facts to the journal, in order, and write each at once if asked to."""
         journal = self.journal
         for kind, pid, count, first, parts in facts:
             if self.disk_full and kind in _SPARED and not self._fits(sum(map(len, parts))):
                 continue
-            position = journal.append(kind, pid, count, first, parts)
+            if written:
+                position = journal.append_written(kind, pid, count, first, b"".join(parts))
+            else:
+                position = journal.append(kind, pid, count, first, parts)
             self.facts_since_checkpoint += count
             if kind == fact.PUBLISH:
                 self.live += count

@@ -101,7 +101,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
         if shard.faulty is not None or not shard.partition.depth[READY]:
             continue
         grants = granting.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
-        engine.settle(shard)
+        engine.settle(shard, written=True)
         grants = _readable(engine, shard, grants, consumer)
         if grants.seqs:
             out.append((shard, grants))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.core.partition import Partition
-    from ebbmq.node.catalog import Queue
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
 
     #: Applies a verb to packed tokens of one partition; returns the indexes it refused.
@@ -94,34 +94,36 @@ def settle(
         if engine.closed is not None:
             engine.check_open()
         queue = engine.catalog.queue(name)
-        if packed is not None and len(queue.shards) == 1:
-            refused = _one_partition(engine, queue, tokens, packed, apply)
+        written = confirm != "memory"
+        if packed is not None and _are_all_of(queue.shards, packed):
+            refused = _one_partition(engine, queue, packed, apply, written=written)
         else:
             refused = _several(engine, queue, tokens, apply)
-        if confirm != "memory":
+        if written:
             engine.write_now()
         return [tokens[i] for i in refused], engine.journal.position
 
 
+def _are_all_of(shards: Sequence[Shard], packed: bytes) -> bool:
+    """Whether a queue has one partition and tokens are all of that."""
+    if len(shards) > 1:
+        return False
+    count, wanted = len(packed) // TOKEN.size, shards[0].partition.pid.to_bytes(4, "big")
+    return all(packed[at :: TOKEN.size] == wanted[at : at + 1] * count for at in range(4))
+
+
 def _one_partition(
-    engine: Engine, queue: Queue, tokens: Sequence[str], packed: bytes, apply: Apply
+    engine: Engine, queue: Queue, packed: bytes, apply: Apply, *, written: bool
 ) -> list[int]:
+    """Tokens of the only partition; what they leave may be written at once."""
     shard = queue.shards[0]
     partition = shard.partition
-    if not _are_all_of(partition.pid, packed):
-        return _several(engine, queue, tokens, apply)
     ready = partition.depth[READY]
     refused = apply(partition, packed, engine.now_ms())
-    engine.settle(shard)
+    engine.settle(shard, written=written)
     if partition.depth[READY] > ready:
         engine.announce(queue, partition.depth[READY] - ready)
     return refused
-
-
-def _are_all_of(pid: int, packed: bytes) -> bool:
-    """Whether tokens are all of one partition."""
-    count, wanted = len(packed) // TOKEN.size, pid.to_bytes(4, "big")
-    return all(packed[at :: TOKEN.size] == wanted[at : at + 1] * count for at in range(4))
 
 
 def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) -> list[int]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ebbmq import limits
-from ebbmq.errors import ClosedBroker, DamagedRecord
+from ebbmq.errors import ClosedBroker, DamagedRecord, StorageFailed
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.scan import Found, scan
 from ebbmq.journal.segment import FIRST_POSITION, name_of
-
-if TYPE_CHECKING:
-    from ebbmq.errors import StorageFailed
 
 UUID = bytes(range(16))
 
@@ -46,6 +41,28 @@ def test_write_covers_everything_appended_before() -> None:
     assert log.written_position == log.position > log.synced_position
     disk.kill()
     assert payloads(disk) == [b"x" * number for number in range(5)]
+
+
+def test_write_covers_what_was_appended_to_segments_before_the_last() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for number in range(10):
+        log.append(1, 0, 1, number, [bytes([number]) * 1_000])
+    log.write()
+    assert log.written_position == log.position
+    disk.kill()
+    assert payloads(disk) == [bytes([number]) * 1_000 for number in range(10)]
+
+
+def test_a_failed_log_refuses_to_write_even_nothing() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append_written(1, 0, 1, 0, b"x")
+    disk.fail_sync_after(0)
+    with pytest.raises(StorageFailed):
+        log.commit()
+    with pytest.raises(StorageFailed):
+        log.write()
 
 
 def test_commit_covers_everything_appended_before() -> None:

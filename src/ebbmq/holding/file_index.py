@@ -90,7 +90,10 @@ class _Page:
     def put_run(self, slot: int, places: Places) -> bool:
         """Set places of neighbours where none has one; False: `put` can."""
         if self.rows is None:
-            return False
+            if self.live + len(places) <= _FEW_MAX:
+                return False
+            self._widen()
+        assert self.rows is not None
         rows = self.rows[slot : slot + len(places)]
         if rows[:, _SEGMENT].any():
             return False
@@ -171,9 +174,12 @@ class FileIndex:
         pages = self._pages.setdefault(owner, {})
         seq, at, count = int(seqs[0]), 0, len(seqs)
         while at < count:
-            page, slot = pages.get(seq >> _BITS), seq & _SLOT
+            number, slot = seq >> _BITS, seq & _SLOT
+            page = pages.get(number)
+            if page is None:
+                page = pages[number] = _Page()
             some = places[at : at + _ROWS - slot]
-            if page is not None and page.put_run(slot, some):
+            if page.put_run(slot, some):
                 self._count_in(int(some[0, _SEGMENT]), len(some))
                 self.live_bytes += int(some[:, _LENGTH].sum(dtype=np.int64))
             else:

@@ -132,7 +132,7 @@ def test_a_phase_has_the_tier_it_has_in_the_broker(spark: SparkSession, tiers: t
     frame = spark.createDataFrame(
         [(list(tiers), int(p)) for p in Phase], "tiers array<string>, phase int"
     )
-    got = [row[0] for row in frame.select(tier_of(F.col("tiers"), F.col("phase"))).collect()]
+    got = [row[0] for row in frame.selectExpr(tier_of("tiers", "phase")).collect()]
     assert got == [Terms(tiers=tiers).tier(phase) for phase in Phase]
 
 

@@ -121,7 +121,7 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     can say what to do with it.
 
     Args:
-        catalog: of the table CATALOG.
+        catalog: of the table CATALOG, or the columns NEEDED of it.
         parameters: one row a queue, of `parameters.schema()`; or one row a node and queue, with
             `now_ms`, what that node's clock says.
         now_ms: the instant, where the parameters have none.
@@ -130,18 +130,14 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     if "now_ms" not in parameters.columns:
         parameters = parameters.withColumn("now_ms", F.lit(now_ms).cast("long"))
     # Which tier is meant by a phase is known of a queue, not only of a message.
-    tiers = [tier_of(F.col("tiers"), F.lit(int(phase))) for phase in Phase]
-    known = parameters.select(
+    tiers = {phase: tier_of("tiers", int(phase)) for phase in Phase}
+    known = parameters.selectExpr(
         "*",
-        *(tier.alias(f"_tier{number}") for number, tier in enumerate(tiers)),
-        *(F.array_position("tiers", tier).alias(f"_at{n}") for n, tier in enumerate(tiers)),
+        *(f"{tier} AS _tier{phase:d}" for phase, tier in tiers.items()),
+        *(f"array_position(tiers, {tier}) AS _at{phase:d}" for phase, tier in tiers.items()),
     )
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
-    joined = (
-        catalog.selectExpr(*NEEDED)
-        .where("state = 'ready'")
-        .join(F.broadcast(known), on=keys, how="inner")
-    )
+    joined = catalog.where("state = 'ready'").join(F.broadcast(known), on=keys, how="inner")
     span_ms = F.coalesce(F.col("ttl_ms"), F.col("decay_unit_ms"))
     age_ms = F.greatest(now - enqueued, F.lit(0))
     worth = current_importance(F.col("importance"), F.col("decay_rate"), age_ms, span_ms)

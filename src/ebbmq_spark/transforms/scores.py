@@ -29,11 +29,13 @@ def phase_of(score: Column, medium: Column, high: Column) -> Column:
     )
 
 
-def tier_of(tiers: Column, phase: Column) -> Column:
-    """The tier of a phase: the first, the middle, the last; as `policy.placement.Terms.tier`."""
-    count = F.size(tiers)
-    at = F.floor((count - 1) * phase / int(Phase.FADED)).cast("int")
-    return F.when(count > 0, F.get(tiers, at))
+def tier_of(tiers: str, phase: str | int) -> str:
+    """The tier of a phase: the first, the middle, the last; as `policy.placement.Terms.tier`.
+
+    In SQL, of the names of columns: it is asked for with each phase, for every queue.
+    """
+    at = f"cast(floor((size({tiers}) - 1) * {phase} / {Phase.FADED:d}) AS int)"
+    return f"CASE WHEN size({tiers}) > 0 THEN get({tiers}, {at}) END"
 
 
 def with_scores(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
@@ -63,5 +65,5 @@ def with_scores(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataF
         .withColumn("decay_score", score)
         .withColumn("phase", phase)
     )
-    tier = tier_of(F.col("tiers"), F.col("phase")).alias("wanted_tier")
+    tier = F.expr(tier_of("tiers", "phase")).alias("wanted_tier")
     return scored.select(*catalog.columns, "phase", tier)

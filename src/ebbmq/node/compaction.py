@@ -18,7 +18,7 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
-from ebbmq.core import held, pins
+from ebbmq.core import held
 from ebbmq.core.block import Block
 from ebbmq.core.copies import Changed, name_of
 from ebbmq.core.row import ELSEWHERE, FREE
@@ -28,6 +28,7 @@ from ebbmq.journal.segment import OLD
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.advising import pinning
 from ebbmq.node.log import log
+from ebbmq.node.obituaries import Told
 from ebbmq.node.relocating import relocate
 from ebbmq.node.removals import flush_in_parts
 
@@ -45,39 +46,6 @@ if TYPE_CHECKING:
 #: What takes well under a millisecond.
 _ROWS_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = limits.MIB // 4
-
-
-class _Told:
-    """Runs that left, and messages whose state changed."""
-
-    def __init__(self) -> None:
-        self.gone: list[tuple[int, int]] = []
-        self.changed: set[int] = set()
-        #: Messages whose copies were told of.
-        self.held: set[int] = set()
-        #: Messages of which was told what a plan holds them to.
-        self.pinned: set[int] = set()
-        #: What became of advice was told.
-        self.advised = False
-
-    def note(self, kind: int, count: int, payload: memoryview) -> None:
-        """Take in one fact."""
-        if kind == fact.ACK:
-            self.gone += fact.acked(payload)
-        elif kind == fact.REMOVE:
-            records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
-            self.gone += fact.runs_of(records["seq"].tolist())
-        elif kind == fact.STATE:
-            self.changed.update(seq for seq, _, _ in fact.states(payload, count))
-        elif kind == fact.GRANT:
-            for first, rows, _ in fact.granted(payload).runs:
-                self.changed.update(range(first, first + rows))
-        elif kind in (fact.HELD, fact.GONE):
-            self.held.update(held.seqs_of(kind, payload))
-        elif kind == fact.PINNED:
-            self.pinned.update(pins.seqs_of(payload))
-        elif kind == fact.ADVISED:
-            self.advised = True
 
 
 class Compactor:
@@ -224,6 +192,7 @@ class Compactor:
         engine = self._engine
         if not number & OLD:
             obituaries = self._facts_that_matter(number)
+            self._leave_out_gone(obituaries)
             self._tell_of_copies(obituaries)
             with engine.in_turn:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:
@@ -249,9 +218,9 @@ class Compactor:
             engine.ranges.pop(number, None)
             engine.shared_bytes.pop(number, None)
 
-    def _facts_that_matter(self, number: int) -> dict[int, _Told]:
+    def _facts_that_matter(self, number: int) -> dict[int, Told]:
         """Per partition, what the facts in a segment tell."""
-        out: dict[int, _Told] = {}
+        out: dict[int, Told] = {}
         for item in scan.scan(
             self._disk,
             self._engine.directory.identity.uuid,
@@ -268,11 +237,22 @@ class Compactor:
             if header.kind == fact.GROUP:
                 parts = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
             for kind, pid, count, payload in parts:
-                out.setdefault(pid, _Told()).note(kind, count, payload)
+                out.setdefault(pid, Told()).note(kind, count, payload)
             self._rest()
         return out
 
-    def _still_true(self, found: dict[int, _Told], number: int) -> list[fact.Fact]:
+    def _leave_out_gone(self, found: dict[int, Told]) -> None:
+        """Of messages whose state changed leave out those that are gone, as they stay gone."""
+        for pid, told in found.items():
+            for page in told.changed.pages():
+                with self._engine.in_turn:
+                    shard = self._engine.catalog.shards.get(pid)
+                    if shard is None:
+                        break
+                    told.changed.keep(page, _living(shard, told.changed.of(page)))
+                self._rest()
+
+    def _still_true(self, found: dict[int, Told], number: int) -> list[fact.Fact]:
         """What must be said again before a segment goes (the lock is held)."""
         engine = self._engine
         out: list[fact.Fact] = []
@@ -290,7 +270,11 @@ class Compactor:
                 part = runs[at : at + limits.RECORD_ROWS_MAX]
                 packed = b"".join([fact.ACK_RUN.pack(first, count, 0) for first, count in part])
                 out.append(fact.Fact(fact.ACK, pid, 0, part[0][0], [packed]))
-            living = _living(shard, told.changed)
+            living = [
+                seq
+                for page in sorted(told.changed.pages())
+                for seq in _living(shard, told.changed.of(page))
+            ]
             for at in range(0, len(living), limits.RECORD_ROWS_MAX):
                 entries = [
                     shard.partition.state_entry(seq)
@@ -299,17 +283,15 @@ class Compactor:
                 out.append(fact.state(pid, entries))
         return out
 
-    def _tell_of_copies(self, found: dict[int, _Told]) -> None:
+    def _tell_of_copies(self, found: dict[int, Told]) -> None:
         """Say again where bodies are, some at a time: what changes meanwhile is told after it."""
         engine = self._engine
         for pid, told in found.items():
-            seqs = sorted(told.held | told.pinned)
-            for at in range(0, len(seqs), _ROWS_AT_ONCE):
+            for some in told.copied(_ROWS_AT_ONCE):
                 with engine.in_turn:
                     shard = engine.catalog.shards.get(pid)
                     if shard is None or engine.closed is not None:
                         break
-                    some = seqs[at : at + _ROWS_AT_ONCE]
                     pinned = [seq for seq in some if seq in told.pinned]
                     engine.append(self._copies(shard, some))
                     engine.append(pinning.said_again(engine, shard, pinned))

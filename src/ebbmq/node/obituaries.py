@@ -1,0 +1,90 @@
+"""What the facts of a segment tell of messages, to be said again before the segment goes.
+
+A segment tells of ten thousands of messages. What is done with all of them in one call stops every
+thread until it is over, so numbers are kept by page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ebbmq import limits
+from ebbmq.core import facts as fact
+from ebbmq.core import held, pins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Seqs:
+    """Numbers of messages, by page."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, set[int]] = {}
+
+    def add(self, seqs: Sequence[int]) -> None:
+        """Have these among them."""
+        if seqs and min(seqs) // limits.PAGE_ROWS == max(seqs) // limits.PAGE_ROWS:
+            self._pages.setdefault(seqs[0] // limits.PAGE_ROWS, set()).update(seqs)
+            return
+        for seq in seqs:
+            self._pages.setdefault(seq // limits.PAGE_ROWS, set()).add(seq)
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self.of(seq // limits.PAGE_ROWS)
+
+    def pages(self) -> list[int]:
+        """The pages that have some."""
+        return list(self._pages)
+
+    def of(self, page: int) -> set[int]:
+        """Those of a page."""
+        return self._pages.get(page, set())
+
+    def keep(self, page: int, seqs: Sequence[int]) -> None:
+        """Of a page have only these."""
+        if seqs:
+            self._pages[page] = set(seqs)
+        else:
+            del self._pages[page]
+
+
+class Told:
+    """Runs that left, and messages whose state changed."""
+
+    def __init__(self) -> None:
+        self.gone: list[tuple[int, int]] = []
+        self.changed = Seqs()
+        #: Messages whose copies were told of.
+        self.held = Seqs()
+        #: Messages of which was told what a plan holds them to.
+        self.pinned = Seqs()
+        #: What became of advice was told.
+        self.advised = False
+
+    def copied(self, count: int) -> Iterator[list[int]]:
+        """Messages of which was told where they are, or are to be, so many at a time."""
+        for page in sorted({*self.held.pages(), *self.pinned.pages()}):
+            seqs = sorted(self.held.of(page) | self.pinned.of(page))
+            yield from (seqs[at : at + count] for at in range(0, len(seqs), count))
+
+    def note(self, kind: int, count: int, payload: memoryview) -> None:
+        """Take in one fact."""
+        if kind == fact.ACK:
+            self.gone += fact.acked(payload)
+        elif kind == fact.REMOVE:
+            records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
+            self.gone += fact.runs_of(records["seq"].tolist())
+        elif kind == fact.STATE:
+            self.changed.add([seq for seq, _, _ in fact.states(payload, count)])
+        elif kind == fact.GRANT:
+            for first, rows, _ in fact.granted(payload).runs:
+                self.changed.add(range(first, first + rows))
+        elif kind in (fact.HELD, fact.GONE):
+            self.held.add(list(held.seqs_of(kind, payload)))
+        elif kind == fact.PINNED:
+            self.pinned.add(list(pins.seqs_of(payload)))
+        elif kind == fact.ADVISED:
+            self.advised = True

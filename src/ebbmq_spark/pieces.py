@@ -27,7 +27,8 @@ TASK_BYTES: Final = 32 * limits.MIB
 #: Where there is less to read it is still spread over so many, unless a task had hardly anything.
 _TASKS: Final = 32
 _LEAST_BYTES: Final = limits.MIB
-_BATCH_ROWS: Final = 32_768
+#: More do not fit the caches of a core while Java makes rows of them.
+_BATCH_ROWS: Final = 16_384
 #: Rows with bodies are large: a batch is in memory here and, once more, in Java.
 _BATCH_BYTES: Final = 8 * limits.MIB
 

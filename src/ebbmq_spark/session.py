@@ -34,6 +34,8 @@ _CONNECT_S: Final = 10.0
 _LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)\])?")
 #: As many as on a cluster.
 _TRIES: Final = 4
+#: Spark calls a socket `/.UUID.sock`, and a name has 103 bytes at most where they are shortest.
+_SOCKETS_AT: Final = 103 - 43
 #: Arrow looks at bounds, and at whether a value is there, for every value that Java takes from what
 #: Python sent. Spark has asked before, and who sent it is our own Python: rows take a fifth less.
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -87,8 +89,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 # Beside the options a user has set, which are others.
                 "spark.driver.defaultJavaOptions": _ARROW,
                 "spark.executor.defaultJavaOptions": _ARROW,
-                # Python and Java are always on one machine: half the time that TCP takes.
-                "spark.python.unix.domain.socket.enabled": "true",
                 "spark.driver.memory": self.memory,
                 "spark.local.dir": str(scratch),
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -98,6 +98,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
             }
+            # What Python sends to Java takes half the time of TCP. Names of sockets have an end.
+            if len(os.fsencode(scratch)) <= _SOCKETS_AT:
+                settings |= {
+                    "spark.python.unix.domain.socket.enabled": "true",
+                    "spark.python.unix.domain.socket.dir": str(scratch),
+                }
         return settings | self.more
 
 

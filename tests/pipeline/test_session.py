@@ -1,13 +1,18 @@
-"""Sessions that cannot be opened say so."""
+"""Sessions: what they are opened with, and those that cannot be opened say so."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ebbmq_spark.session import Settings, SparkFailed, spark_session
 from tests.servers import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_an_address_of_spark_connect_says_what_it_needs_instead_of_ending_the_process(
@@ -30,3 +35,30 @@ def test_a_spark_connect_server_that_is_not_there_is_told_at_once() -> None:
     ):
         pass
     assert "sc://HOST:PORT" in refused.value.action
+
+
+def test_what_a_user_sets_by_the_names_of_spark_wins() -> None:
+    told = Settings(more={"spark.python.unix.domain.socket.enabled": "false"})
+    assert told.of_spark(Path("/tmp/s"))["spark.python.unix.domain.socket.enabled"] == "false"
+
+
+def test_java_options_of_a_user_are_left_to_the_user() -> None:
+    told = Settings().of_spark(Path("/tmp/s"))
+    assert "spark.driver.extraJavaOptions" not in told
+    assert "spark.executor.extraJavaOptions" not in told
+
+
+def test_sockets_are_among_the_scratch_files_unless_their_names_were_too_long() -> None:
+    enabled = "spark.python.unix.domain.socket.enabled"
+    short, long = Path("/tmp/ebbmq-spark-12345678"), Path("/tmp") / ("d" * 90)
+    assert Settings().of_spark(short)[enabled] == "true"
+    assert Settings().of_spark(short)["spark.python.unix.domain.socket.dir"] == str(short)
+    assert enabled not in Settings().of_spark(long)
+    assert enabled not in Settings(master="spark://127.0.0.1:7077").of_spark(short)
+
+
+def test_java_takes_values_of_arrow_without_a_second_look(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # it has no public name
+    system = getattr(jvm, "java.lang.System")
+    assert system.getProperty("arrow.enable_unsafe_memory_access") == "true"
+    assert system.getProperty("arrow.enable_null_check_for_get") == "false"

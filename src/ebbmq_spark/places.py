@@ -160,7 +160,8 @@ class Store:
         parts = urlsplit(place.address)
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         client = {}
-        if place.store.get("endpoint", "").startswith("http://"):
+        addresses = (place.store.get(name, "") for name in ("endpoint", "base_url"))
+        if any(each.startswith("http://") for each in addresses):
             client["allow_http"] = True
         connect: Any = stores.from_url
         more = {"client_options": client} if client else {}

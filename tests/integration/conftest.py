@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.azurite import COMMAND, Azurite
-from tests.servers import Postgres, Valkey, ValkeyCluster, Weed
+from tests.servers import OpenWeed, Postgres, Valkey, ValkeyCluster, Weed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,16 @@ def azurite() -> Iterator[Azurite]:
 @pytest.fixture(scope="session")
 def weed() -> Iterator[Weed]:
     server = Weed()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def open_weed() -> Iterator[OpenWeed]:
+    server = OpenWeed()
     try:
         server.start()
         yield server

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
     from tests.azurite import Azurite
-    from tests.servers import Weed
+    from tests.servers import OpenWeed, Weed
 
 MIB = 1 << 20
 DEVICE = b"d" * 16
@@ -138,6 +138,20 @@ class ObjectsOnS3(Kind):
         )
 
 
+class ObjectsOnGcs(Kind):
+    """A prefix of its own in the bucket, by the client of GCS; the server speaks its dialect."""
+
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        server: OpenWeed = request.getfixturevalue("open_weed")
+        self.server = server
+        self.where = Where(
+            kind="object",
+            url=f"gs://{server.bucket}/{uuid.uuid4().hex}",
+            options=server.options,
+            timeout_ms=TIMEOUT_MS,
+        )
+
+
 class ObjectsOnAzure(Kind):
     """A prefix of its own in the container; the emulator keeps it in memory."""
 
@@ -169,6 +183,7 @@ KINDS: dict[str, type[Kind]] = {
     "object-local": ObjectsHere,
     "object-memory": ObjectsInMemory,
     "object-s3": ObjectsOnS3,
+    "object-gcs": ObjectsOnGcs,
     "object-azure": ObjectsOnAzure,
 }
 DURABLE = [name for name, kind in KINDS.items() if kind.durable and kind.outlasts_servers]

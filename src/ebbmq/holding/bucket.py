@@ -66,7 +66,7 @@ class Bucket:
             "timeout": timedelta(milliseconds=timeout_ms),
             "connect_timeout": timedelta(milliseconds=timeout_ms),
         }
-        if options.get("endpoint", "").startswith("http://"):
+        if any(options.get(name, "").startswith("http://") for name in ("endpoint", "base_url")):
             client["allow_http"] = True
         retry = {"max_retries": 2, "retry_timeout": timedelta(milliseconds=timeout_ms)}
         remote = {} if self.root or self.is_volatile else {"client_options": client}

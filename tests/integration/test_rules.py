@@ -56,6 +56,39 @@ def empty(served: Served) -> Served:
     return served
 
 
+def file_device(directory: Path, tier: str) -> dict[str, Any]:
+    return {
+        "kind": "file",
+        "directory": str(directory),
+        "capacity_bytes": 1 << 30,
+        "failure_domain": directory.name,
+        "tier": tier,
+    }
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("three")
+    devices = {
+        "log": {"tier": "slow"},
+        "arch": file_device(path / "arch", "slow"),
+        "hdd": file_device(path / "hdd", "fast"),
+    }
+    rules = [
+        {"id": "text", "weight": 50, "device": "hdd", "when": "TYPE == TEXT"},
+        {
+            "id": "own",
+            "weight": 50,
+            "device": "arch",
+            "when": "TYPE == OWN AND CLIENT_ID == cellar AND QOS == synced",
+        },
+    ]
+    with Served(path / "data", devices=devices, rules=rules, client="cellar") as running:
+        running.broker.declare(QueueSpec("copied", min_copies=2))
+        running.broker.declare(QueueSpec("tiered", min_copies=2, tiers=("fast", "slow")))
+        yield running
+
+
 # On every way
 
 
@@ -137,6 +170,32 @@ def test_a_choice_is_explained(broker: Any) -> None:
     assert {device.name for device in told.devices} == {"hdd", "log", "ssd"}
     assert all(device.why for device in told.devices)
     assert broker.explain_rules().chosen == ("log",)
+
+
+@pytest.mark.parametrize("queue", ["q", "copied", "tiered"])
+@pytest.mark.parametrize("kind", ["TEXT", "BYTE", "OWN"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_message_is_kept_where_an_explanation_says(
+    three: Served, queue: str, kind: str, replicas: int
+) -> None:
+    broker = three.broker
+
+    def explained() -> tuple[str, ...]:
+        asked = Properties(size=1 / 1024, type=kind, queue=queue)
+        return broker.explain_rules(asked, replicas=replicas).chosen
+
+    while True:
+        told = explained()
+        [receipt] = broker.publish(queue, [Message(b"x", type=kind, replicas=replicas)])
+        # What is measured of the devices may have changed between the two.
+        if explained() == told:
+            break
+    wait_until(
+        lambda: sorted(broker.why(receipt.id)["copies"]) == sorted(told),
+        f"copies on {', '.join(told)}",
+    )
+    if kind == "BYTE" and (queue, replicas) == ("q", 1):
+        assert told == ("log",)
 
 
 # Over HTTP

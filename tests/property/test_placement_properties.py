@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import Access, Phase, Score
-from ebbmq.policy.placement import Placed, Terms, place
+from ebbmq.policy.placement import Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.choose import Chooser
 from ebbmq.policy.rules.explain import explain
 from ebbmq.policy.rules.rule import RuleSet
@@ -31,6 +31,13 @@ placed = st.builds(
     target=st.integers(1, 4),
     access=st.builds(Access, rate=st.floats(0, 20), at_ms=st.just(0)),
     review_at_ms=st.one_of(st.none(), st.integers(0, 10 * DAY_MS)),
+)
+published = st.builds(
+    Placed,
+    properties=messages,
+    terms=terms,
+    durable=st.booleans(),
+    replicas=st.integers(1, 3),
 )
 instants_ms = st.integers(0, 12 * DAY_MS)
 
@@ -95,15 +102,15 @@ def test_once_what_is_wanted_is_there_a_repair_changes_nothing(message, now_ms, 
         assert (set(again.copies), again.add) == (set(wanted.copies), ())
 
 
-@given(rule_lists(max_size=8), strategies, messages, states, st.booleans(), st.integers(1, 3))
-def test_an_explanation_agrees_with_the_choice(
-    rules, strategy, message, devices, durable, replicas
-):
+@given(rule_lists(max_size=8), strategies, states, published)
+def test_an_explanation_agrees_with_the_choice(rules, strategy, devices, asked):
     view = Chooser(RuleSet.of(rules), strategy).view(devices)
-    told = explain(view, message, durable=durable, replicas=replicas)
-    choice = view.choose(message)
-    asked = Placed(properties=message, terms=Terms(), durable=durable, replicas=replicas)
+    message = asked.properties
+    told = explain(view, message, terms=asked.terms, durable=asked.durable, replicas=asked.replicas)
+    choice = view.choose(message, asked.terms.default)
     wanted = place(asked, 0, view)
+    sole = sole_choice(asked, view)
+    assert sole is None or told.chosen == (sole.device,)
     assert told.chosen == wanted.copies
     assert told.floor_added == wanted.floor_added
     assert told.chosen[:1] == (() if choice is None else (choice.device,))

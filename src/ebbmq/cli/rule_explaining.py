@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from ebbmq.cli.rule_files import RULES_FILE, read_all
 from ebbmq.cli.session import Session, anywhere_options, pass_session
 from ebbmq.cli.values import pair
+from ebbmq.policy.placement import Terms
 from ebbmq.policy.rules.choose import Chooser, Combine, Kind, Strategy
 from ebbmq.policy.rules.conditions import KEYWORDS
 from ebbmq.policy.rules.explain import explain as explain_choice
@@ -38,7 +39,7 @@ _OF_A_FILE = ("volatile", "down", "strategy", "combine")
 @click.option("--status", "statuses", multiple=True, type=pair, help="A device's, such as HDD=-10.")
 @click.option("--volatile", multiple=True, metavar="NAME", default=["MEMORY"], show_default=True)
 @click.option("--down", multiple=True, metavar="NAME", help="A device that cannot be used.")
-@click.option("--default", metavar="NAME", help="The queue's default device.")
+@click.option("--default", metavar="NAME", help="The device where no rule is true.")
 @click.option("--replicas", type=click.IntRange(1, 16), default=1, show_default=True)
 @click.option("--durable/--not-durable", default=True, show_default=True)
 @click.option("--strategy", type=click.Choice(get_args(Kind)), default="first_match")
@@ -48,7 +49,8 @@ _OF_A_FILE = ("volatile", "down", "strategy", "combine")
 def explain(session: Session, /, file: Path | None, **options: Any) -> None:
     """Explain which device a message gets, and why each other one does not.
 
-    Without FILE, by the rules and devices of the data directory or the server, as they are now.
+    Without FILE, by the rules and devices of the data directory or the server, as they are now,
+    and on the terms of the queue that --set QUEUE= names.
     With FILE, by the rules in it; devices are those the rules name, all with status 0 unless
     --status says otherwise.
 
@@ -87,9 +89,9 @@ def _of_file(file: Path, options: dict[str, Any]) -> Explanation:
     return explain_choice(
         Chooser(RuleSet.of(rules), strategy).view(_states(rules, options)),
         _message(options),
+        terms=Terms(default=options["default"]),
         durable=options["durable"],
         replicas=options["replicas"],
-        default=options["default"],
     )
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ebbmq.core.copies import LOG
 from ebbmq.node.ruling import ALONE
+from ebbmq.policy.placement import Terms
 from ebbmq.policy.rules.explain import explain
 from ebbmq.policy.rules.faults import InvalidRule, meant
 from ebbmq.policy.rules.properties import DeviceState
@@ -28,13 +30,15 @@ def explain_rules(
     default: str | None = None,
     statuses: Mapping[str, float] | None = None,
 ) -> Explanation:
-    """Explain which devices a message would be kept on.
+    """Explain which devices a message would be kept on if it were published now.
 
     Raises:
         InvalidRule: there is no device of a name that is given.
     """
-    engine.check_open()
-    states = states_of(engine)
+    with engine.lock:
+        engine.check_open()
+        states = _states(engine)
+        terms = _terms(engine, message.queue)
     for name in (*(statuses or {}), *((default,) if default else ())):
         _check_device(engine, name)
     if statuses:
@@ -47,12 +51,32 @@ def explain_rules(
             },
         }
     view = engine.rules.what_if(states)
-    return explain(view, message, durable=durable, replicas=replicas, default=default)
+    if default is not None:
+        terms = msgspec.structs.replace(terms, default=default)
+    asked = _as_published(engine, message, durable=durable)
+    return explain(view, asked, terms=terms, durable=durable, replicas=replicas)
 
 
-def states_of(engine: Engine) -> States:
-    """The devices of a node as they are now."""
-    return ALONE if engine.devices is None else engine.devices.states
+def _states(engine: Engine) -> States:
+    """The devices of a node as a publish sees them now."""
+    return ALONE if engine.devices is None else engine.keeping.view().states
+
+
+def _terms(engine: Engine, queue: str | None) -> Terms:
+    """What a queue asks of placement; one that is not declared asks for nothing."""
+    declared = engine.catalog.queues.get(queue) if queue is not None else None
+    if declared is None:
+        return Terms(default=LOG)
+    return engine.keeping.placing.terms(declared.spec)
+
+
+def _as_published(engine: Engine, message: Properties, *, durable: bool) -> Properties:
+    """The message with what every published one has, whether its publisher says it or not."""
+    return msgspec.structs.replace(
+        message,
+        client_id=engine.config.client if message.client_id is None else message.client_id,
+        qos=message.qos or ("synced" if durable else "memory"),
+    )
 
 
 def _check_device(engine: Engine, name: str) -> None:

@@ -141,10 +141,10 @@ class RuleVerbs:
         """Say which devices a message would be kept on, and why each other one would not.
 
         Args:
-            message: the message as rules see it.
+            message: the message as rules see it; the terms are those of its queue, if declared.
             durable: whether it must be on a durable device.
             replicas: how many copies its publisher asks for.
-            default: the device of its queue.
+            default: the device where no rule is true; None is the log.
             statuses: statuses of devices to be used instead of those that are measured.
         """
         return explain_rules(

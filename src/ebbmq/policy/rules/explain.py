@@ -5,7 +5,7 @@ Every rule is tried by itself here, so an explanation also checks the tables the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.choose import Choice, View
     from ebbmq.policy.rules.properties import Properties
     from ebbmq.policy.rules.rule import Rule
+
+_NO_TERMS: Final = Terms()
 
 
 class ExplainedDevice(msgspec.Struct, frozen=True):
@@ -58,16 +60,14 @@ def explain(
     view: View,
     message: Properties,
     *,
+    terms: Terms = _NO_TERMS,
     durable: bool = True,
     replicas: int = 1,
-    default: str | None = None,
 ) -> Explanation:
-    """Explain what is chosen for a message at intake."""
-    asked = Placed(
-        properties=message, terms=Terms(default=default), durable=durable, replicas=replicas
-    )
+    """Explain what is chosen for a message at intake, on the terms of its queue."""
+    asked = Placed(properties=message, terms=terms, durable=durable, replicas=replicas)
     wanted = place(asked, 0, view)
-    ranked = view.ranked(message, default)
+    ranked = view.ranked(message, terms.default)
     places = {choice.device: number for number, choice in enumerate(ranked)}
     rules = tuple(_rule(rule, view, message) for rule in _by_weight(view))
     strategy = view.chooser.strategy
@@ -148,6 +148,8 @@ def _lost(choice: Choice, winner: Choice, mine: list[ExplainedRule]) -> str:
     if choice.ground != "rules":
         if winner.ground == "rules":
             return "no rule that uses it is true of the message"
+        if winner.ground == "default":
+            return f"no rule speaks for any device, and {winner.device} is the default"
         return f"its status {choice.score:g} comes after {winner.device}"
     what = f"rule {choice.rule}" if choice.rule is not None else _named(mine)
     if choice.score < winner.score:

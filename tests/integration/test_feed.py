@@ -144,11 +144,12 @@ def test_what_becomes_of_copies_is_in_the_lake_with_its_reason(tmp_path, lake) -
     told = [row for row in rows if row["message_id"] == moved.id]
     assert shown(told, "event", "device", "reason") == [
         ("placed", "ssd", "rule W-001"),
-        ("copied", "ssd", None),
+        ("copied", "ssd", "move"),
         ("moved", "ssd", "from log"),
     ]
     assert set(shown(told, "queue", "generation", "bytes")) == {("q", 0, told[0]["bytes"])}
-    assert {row["event"] for row in rows if row["message_id"] == twice.id} == {"placed", "copied"}
+    beside = [row for row in rows if row["message_id"] == twice.id]
+    assert shown(beside, "event", "reason") == [("placed", "rule W-001"), ("copied", "replica")]
     snapshot = [row for row in rows_of(lake, CATALOG) if row["devices"] == ["ssd"]][-1]
     assert (snapshot["message_id"], snapshot["tier"], snapshot["copies"]) == (moved.id, "fast", 1)
     assert snapshot["decay_score"] == pytest.approx(7.0)

@@ -342,6 +342,56 @@ def test_evicting_a_device_makes_copies_elsewhere_and_what_it_alone_had_is_on_re
         assert sum(broker.stats("q")["depth"].values()) == 3
 
 
+def decided(broker: Broker, message_id: str) -> list[tuple[str, str, str]]:
+    told = broker.why(message_id)["decisions"]
+    return [(each["event"], each["device"], each["reason"]) for each in told]
+
+
+def test_a_device_that_is_given_up_and_the_copy_made_instead_are_told_with_their_reason(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
+        broker.declare(QueueSpec("q"))
+        (chosen,) = ids(broker.publish("q", text(1, replicas=2)))
+        until(is_on(broker, [chosen], LOG, "ssd"))
+    left = {"hdd": DEVICES["hdd"]}
+    with open_broker(tmp_path, devices=left) as broker:
+        verbs.evict(broker.engine, "ssd")
+        until(is_on(broker, [chosen], LOG, "hdd"))
+        assert decided(broker, chosen) == [
+            ("lost", "ssd", "evicted"),
+            ("asked", "hdd", "repair"),
+            ("copied", "hdd", "repair"),
+        ]
+
+
+def test_a_copy_that_is_missing_and_one_that_is_beyond_the_target_are_told_with_their_reason(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        (chosen,) = ids(broker.publish("q", [Message(b"x", replicas=3)]))
+        until(is_on(broker, [chosen], LOG, "hdd", "ssd"))
+        before, keeper = len(decided(broker, chosen)), broker.engine.keeping
+        name = name_of(*parse_id(chosen))
+        with broker.engine.lock:
+            keeper.copies_lost("ssd", [name])
+        until(is_on(broker, [chosen], LOG, "hdd", "ssd"))
+        with broker.engine.lock:
+            keeper.apply([keeper.ask(name, "ram")])
+        until(is_on(broker, [chosen], LOG, "hdd", "ssd", "ram"))
+        with broker.engine.lock:
+            keeper.spare([name])
+        *told, spared = decided(broker, chosen)[before:]
+        assert told == [
+            ("lost", "ssd", "missing"),
+            ("asked", "ssd", "repair"),
+            ("copied", "ssd", "repair"),
+            ("copied", "ram", "replica"),
+        ]
+        assert (spared[0], spared[2]) == ("dropped", "spare")
+
+
 def test_a_new_rule_moves_nothing_that_is_stored_unless_it_is_applied(tmp_path: Path) -> None:
     with open_broker(tmp_path) as broker:
         broker.declare(QueueSpec("q"))

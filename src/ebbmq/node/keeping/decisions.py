@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 _NAMES_MAX: Final = 65_536
 
+#: Why a copy was made: beside others, in the place of another, or because one was lacking.
+REPLICA: Final = "replica"
+MOVE: Final = "move"
+REPAIR: Final = "repair"
+#: Why a device did not take a copy; where its call failed, the reason is the code of that error.
+UNUSABLE: Final = "unusable"
+NOT_VERIFIED: Final = "not verified"
+UNREADABLE: Final = "unreadable"
+#: Why a copy is lost.
+MISSING: Final = "missing"
+DAMAGED: Final = "damaged"
+#: A device was given up: its copies are lost, and it takes none.
+EVICTED: Final = "evicted"
+#: A copy is dropped that was made while another device was away.
+SPARE: Final = "spare"
+
 
 class Decision(NamedTuple):
     """One decision about some messages."""

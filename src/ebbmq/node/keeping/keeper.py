@@ -30,6 +30,7 @@ from ebbmq.core.copies import (
 from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.core.values import as_run
 from ebbmq.node.devices.describing import Counts
+from ebbmq.node.keeping import decisions as reasons
 from ebbmq.node.keeping import restarting
 from ebbmq.node.keeping.carrying import Carrying
 from ebbmq.node.keeping.confirming import Confirming
@@ -78,6 +79,8 @@ class Keeper:
         self.stored, self.fetch_headers = known.stored, known.fetch_headers
         #: By device that is being compared: copies it confirmed meanwhile.
         self.confirmed_since: dict[str, set[Name]] = {}
+        #: By device: copies it was asked for because they were lacking.
+        self._repairs: dict[str, set[Name]] = {}
         #: Some message may have fewer copies than it should, as one may at the start.
         self.is_short = True
         #: Devices that were away for so long that their copies do not count.
@@ -232,14 +235,36 @@ class Keeper:
         if device in self.confirmed_since:
             self.confirmed_since[device].update(names)
         changed, now_ms = self._holdings.copies_acked_by(device, names), self._engine.now_ms()
-        self.decisions.note(now_ms, names, "copied", device, "")
+        for reason, some in self._made_for(device, names, changed.dropped.values()):
+            self.decisions.note(now_ms, some, "copied", device, reason)
         for left, moved in changed.dropped.items():
             self.decisions.moved(now_ms, moved, device, left)
         self.carrying.change(changed)
 
-    def copies_failed(self, device: str, names: Sequence[Name]) -> None:
+    def _made_for(
+        self, device: str, names: Sequence[Name], moved: Collection[Sequence[Name]]
+    ) -> list[tuple[str, Sequence[Name]]]:
+        """Why copies were made, by reason; some of them let other copies go."""
+        lacking = self._repairs.get(device)
+        if not lacking and not moved:
+            return [(reasons.REPLICA, names)]
+        if not lacking and any(len(some) == len(names) for some in moved):
+            return [(reasons.MOVE, names)]
+        moving = {name for some in moved for name in some}
+        by_reason: dict[str, list[Name]] = {}
+        for name in names:
+            if lacking and name in lacking:
+                lacking.discard(name)
+                reason = reasons.REPAIR
+            else:
+                reason = reasons.MOVE if name in moving else reasons.REPLICA
+            by_reason.setdefault(reason, []).append(name)
+        return list(by_reason.items())
+
+    def copies_failed(self, device: str, names: Sequence[Name], reason: str) -> None:
         """A device did not take these copies; others are asked."""
-        self.decisions.note(self._engine.now_ms(), names, "refused", device, "")
+        self.decisions.note(self._engine.now_ms(), names, "refused", device, reason)
+        self._repairs.get(device, set()).difference_update(names)
         self.apply([self._holdings.copy_failed(name, device) for name in names])
         self.mend(names)
         self.apply([self._holdings.stay(name) for name in names])
@@ -256,24 +281,41 @@ class Keeper:
         self.carrying.tell(self._holdings.removals_acked_by(device, forgotten))
 
     def copies_lost(
-        self, device: str, names: Sequence[Name], *, damaged: Collection[Name] = ()
+        self,
+        device: str,
+        names: Sequence[Name],
+        *,
+        damaged: Collection[Name] = (),
+        reason: str | None = None,
     ) -> None:
         """A device answers, and has not what it confirmed; others are asked.
 
         A message's only copy is not given up because a device does not find it, which may be
         another device than it was: that is for people to say (`evict`). Wrong bytes are.
+
+        Args:
+            device: the device.
+            names: the copies.
+            damaged: those of them that are given up even if there is no other.
+            reason: why they are lost; None: those are damaged, and the others missing.
         """
         lost = [
             name for name in names if name in damaged or self._holdings.of(name).copies != {device}
         ]
         if len(lost) < len(names):
             log.error("only_copy_missing", device=device, count=len(names) - len(lost))
-        self.decisions.note(self._engine.now_ms(), lost, "lost", device, "")
+        wrong = [name for name in lost if name in damaged]
+        now_ms = self._engine.now_ms()
+        if reason is not None:
+            self.decisions.note(now_ms, lost, "lost", device, reason)
+        else:
+            others = [name for name in lost if name not in damaged]
+            self.decisions.note(now_ms, wrong, "lost", device, reasons.DAMAGED)
+            self.decisions.note(now_ms, others, "lost", device, reasons.MISSING)
         self.apply([self._holdings.copy_lost(name, device) for name in lost])
         if device == LOG:
             self.carrying.leave_log(lost)
         self.mend(lost)
-        wrong = [name for name in lost if name in damaged]
         if wrong and device != LOG and self.mover is not None:
             # It has something; unless it is asked for the right bytes, that has to go.
             self.mover.delete_many(wrong, device, self._engine.journal.position, forget=True)
@@ -284,6 +326,7 @@ class Keeper:
             return
         view = self.view()
         steps: list[Step] = []
+        asked: dict[str, list[Name]] = {}
         for name in names:
             holding = self._holdings.of(name)
             missing = lacks(holding, lost)
@@ -299,8 +342,12 @@ class Keeper:
                 add = self.placing.anew(shard, stored, view).copies
             for device in add[:missing]:
                 steps.append(self.ask(name, device))
+                asked.setdefault(device, []).append(name)
             if lacks(self._holdings.of(name), lost):
                 self.is_short = True
+        for device, some in asked.items():
+            self._repairs.setdefault(device, set()).update(some)
+            self.decisions.note(self._engine.now_ms(), some, "asked", device, reasons.REPAIR)
         self.apply(steps)
         if self.mover is not None:
             self.mover.wake()
@@ -309,6 +356,7 @@ class Keeper:
         """Drop copies beyond the target, which were made while a device was away."""
         view = self.view()
         steps: list[Step] = []
+        spared: dict[str, list[Name]] = {}
         for name in names:
             holding = self._holdings.of(name)
             known = self.row_of(name) if len(holding.staying()) > holding.target else None
@@ -316,13 +364,34 @@ class Keeper:
                 continue
             shard, seq, row = known
             wanted = self.placing.again(shard, self.stored(shard, seq, row), 0, view)
-            steps += [self._holdings.drop_copy(name, device) for device in wanted.drop]
+            for device in wanted.drop:
+                steps.append(self._holdings.drop_copy(name, device))
+                spared.setdefault(device, []).append(name)
+        for device, some in spared.items():
+            self.decisions.note(self._engine.now_ms(), some, "dropped", device, reasons.SPARE)
         self.apply(steps)
+
+    def given_up(self, device: str, held: Iterable[tuple[Name, Holding]]) -> None:
+        """A device is about to be given up, as far as it is about these messages."""
+        now_ms = self._engine.now_ms()
+        lost: list[Name] = []
+        refused: list[Name] = []
+        for name, holding in held:
+            if device in holding.copies:
+                lost.append(name)
+            elif device in holding.pending:
+                refused.append(name)
+        self.decisions.note(now_ms, lost, "lost", device, reasons.EVICTED)
+        self.decisions.note(now_ms, refused, "refused", device, reasons.EVICTED)
+        self._repairs.get(device, set()).difference_update(refused)
 
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
         names = names_of(pid, as_run(seqs))
         self._engine.pins.forget(names)
+        for lacking in self._repairs.values():
+            if lacking:
+                lacking.difference_update(names)
         self.carrying.change(self._holdings.remove_many(names))
 
     # Life

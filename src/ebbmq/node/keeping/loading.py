@@ -31,6 +31,7 @@ from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
 from ebbmq.holding.columns import Batch, Columns, Told
 from ebbmq.holding.contract import Copy, Key
 from ebbmq.node import leasing
+from ebbmq.node.keeping.decisions import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +156,7 @@ def load(
     if unread:
         with engine.in_turn:
             if engine.closed is None:
-                engine.keeping.copies_failed(device, unread)
+                engine.keeping.copies_failed(device, unread, UNREADABLE)
     if packed:
         uuid = engine.directory.identity.uuid
         return Load(names_read, Batch(uuid, columns, read_back=True)), rest

@@ -28,6 +28,7 @@ from ebbmq.core.copies import LOG, seqs_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.columns import Keys
+from ebbmq.node.keeping.decisions import NOT_VERIFIED, UNUSABLE
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
 from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Work, take
@@ -314,7 +315,7 @@ class Mover:
             names = take(work.urgent or work.calm, COUNT_MAX)
             if names:
                 work.failed += len(names)
-                self._engine.keeping.copies_failed(device, names)
+                self._engine.keeping.copies_failed(device, names, UNUSABLE)
         return bool(names)
 
     def _put_some(self, port: Port, work: Work) -> bool:
@@ -425,7 +426,7 @@ class Mover:
         log.error("copy_not_verified", device=call.port.name, count=len(bad))
         with self._engine.in_turn:
             if self._engine.closed is None:
-                self._engine.keeping.copies_failed(call.port.name, bad)
+                self._engine.keeping.copies_failed(call.port.name, bad, NOT_VERIFIED)
         self._copied(call, good)
 
     def _copied(self, call: Call, names: Sequence[Name]) -> None:
@@ -464,7 +465,7 @@ class Mover:
             call.work.failed += len(loaded.names)
             if self._engine.closed is None:
                 self._engine.keeping.refuse_for_now(device)
-                self._engine.keeping.copies_failed(device, loaded.names)
+                self._engine.keeping.copies_failed(device, loaded.names, code)
         self._end(call)
 
     def _delete_done(self, call: Call, some: list[Delete], future: Future[None]) -> None:

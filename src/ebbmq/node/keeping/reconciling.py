@@ -18,6 +18,7 @@ from ebbmq.core.copies import LOG, name_of, parts_of
 from ebbmq.errors import EbbError
 from ebbmq.holding.listing import Listing
 from ebbmq.node.keeping import restarting, tending
+from ebbmq.node.keeping.decisions import DAMAGED, MISSING
 from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
 
@@ -180,7 +181,8 @@ class Reconciler:
                         missing += len(gone)
                         # A volatile device that answers and has it not has lost it.
                         volatile = not self._devices.ports[device].spec.durable
-                        keeper.copies_lost(device, gone, damaged=gone if volatile else ())
+                        given_up = gone if volatile else ()
+                        keeper.copies_lost(device, gone, damaged=given_up, reason=MISSING)
                     if spare:
                         keeper.spare(spare)
         finally:
@@ -220,7 +222,7 @@ class Reconciler:
                     for name in names[at : at + _AT_ONCE]
                     if device in engine.holdings.of(name).copies
                 ]
-                engine.keeping.copies_lost(device, some)
+                engine.keeping.copies_lost(device, some, reason=DAMAGED)
                 engine.keeping.apply([engine.holdings.strays(device, names[at : at + _AT_ONCE])])
 
     # Copies that are lacking

@@ -48,7 +48,10 @@ def evict(engine: Engine, device: str, *, force: bool = False) -> Evicted:
     while True:
         with engine.lock:
             engine.check_open()
-            some = [each for each, _ in engine.holdings.after(name, _AT_ONCE)]
+            held = engine.holdings.after(name, _AT_ONCE)
+            some = [each for each, _ in held]
+            # Of what came meanwhile, all that is there is asked at the end.
+            engine.keeping.given_up(device, held or engine.holdings.items())
             step = (
                 engine.holdings.evict_copies(device, some)
                 if some

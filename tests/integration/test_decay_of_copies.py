@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from math import exp
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,6 +47,15 @@ class Scene:
     def reopen(self) -> None:
         self.broker.close()
         self.broker = Broker.open(self.path, CONFIG, self.clock)
+
+    def kill(self) -> None:
+        """Go on with what a kill would leave."""
+        journal = self.broker.engine.journal
+        journal.wait("synced", journal.position)
+        left = self.path.with_name("left")
+        shutil.copytree(self.path, left)
+        self.broker.close()
+        self.broker = Broker.open(left, CONFIG, self.clock)
 
     def holding(self, message_id: str):
         with self.broker.engine.lock:
@@ -190,6 +201,61 @@ def test_after_a_restart_nothing_is_looked_at_twice_and_nothing_is_left_out(
     scene.until_on(late, "cold")
     bodies = [lease.body for lease in scene.broker.lease("q", 20)]
     assert sorted(bodies) == sorted([b"body %d" % number for number in range(5)] * 2)
+
+
+def test_a_restart_does_not_forget_a_message_that_was_read(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=100.0, **FADING))
+    (read, other) = publish(scene, 2)
+    (lease,) = scene.broker.lease("q", 1)
+    assert lease.id == read
+    scene.broker.release("q", [lease.token])
+    scene.days(2.1)
+    scene.until_on([other], "hdd")
+    # A read two days ago counts 13: its crossing of 20 is at 2.7 days, behind the cursor.
+    assert scene.holding(read).copies == {LOG}
+    scene.reopen()
+    assert scene.broker.peek("q", 2)[0].access_rate == pytest.approx(exp(-2.1))
+    scene.days(2)
+    scene.until_on([read, other], "hdd")
+
+
+def test_a_restart_does_not_forget_a_message_that_was_leased_when_it_faded(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", lease_timeout_ms=20 * DAY_MS, **FADING))
+    ids = publish(scene, 1)
+    (lease,) = scene.broker.lease("q", 1)
+    scene.days(6)
+    scene.reopen()
+    scene.broker.release("q", [lease.token])
+    scene.days(0.1)
+    scene.until_on(ids, "cold")
+
+
+def test_a_restart_does_not_keep_a_message_from_getting_all_its_copies(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", max_replicas=3, evaluate_every_ms=DAY_MS))
+    ids = publish(scene, 1)
+    scene.days(1.1)
+    scene.until(lambda: len(scene.holding(ids[0]).copies) == 2)
+    scene.reopen()
+    scene.days(1.1)
+    scene.until(lambda: len(scene.holding(ids[0]).copies) == 3)
+
+
+def test_a_message_that_was_read_after_the_last_checkpoint_is_looked_at_after_a_kill(
+    scene: Scene,
+) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=100.0, **FADING))
+    ids = publish(scene, 1, replicas=2)
+    scene.days(6)
+    scene.until_on(ids, "cold")
+    scene.reopen()
+    (lease,) = scene.broker.lease("q", 1)
+    scene.broker.release("q", [lease.token])
+    scene.clock.advance(60_000)
+    scene.until_on(ids, "cold", LOG)
+    scene.kill()
+    # That it was read is forgotten, and it goes where it belongs without.
+    scene.clock.advance(120_000)
+    scene.until_on(ids, "cold")
 
 
 def test_a_counted_peek_is_an_access_and_another_is_not(scene: Scene) -> None:

@@ -69,6 +69,15 @@ class Reviews:
         """Have one message looked at, at an instant of its own."""
         heapq.heappush(self._single, (at_ms, seq))
 
+    def singles(self) -> list[tuple[int, int]]:
+        """Instants and messages that `look_at` was told of."""
+        return list(self._single)
+
+    def resume(self, singles: list[tuple[int, int]]) -> None:
+        """Look at these, too."""
+        self._single += singles
+        heapq.heapify(self._single)
+
     @property
     def is_idle(self) -> bool:
         """Whether no message will ever have to be looked at."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core import held, names
+from ebbmq.core import held, names, reviewed
 from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
 from ebbmq.node.advising import pinning
-from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE
+from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE, REVIEWED
 from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
@@ -125,15 +125,20 @@ class Checkpointer:
                 named = names.in_use(partition) if partition.names else {}
                 if named:
                     extras.append((NAMES, pid, names.pack(named)))
+            kept = {
+                pid: engine.keeping.reviewer.reviewed(shard)
+                for pid, shard in engine.catalog.shards.items()
+            }
             told = engine.catalog.declared([s.number for s in engine.journal.segments()])
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()
             }
             ranges = {segment: dict(known) for segment, known in engine.ranges.items()}
             queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
-            reviewed = engine.keeping.reviewer.cursors()
+            cursors = engine.keeping.reviewer.cursors()
             rules = engine.rules.whole() if engine.rules.version else b""
             advised = engine.adviser.runs.whole()
+        extras += [(REVIEWED, pid, reviewed.pack(each)) for pid, each in kept.items() if each]
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)
         engine.journal.sync_old()
@@ -153,7 +158,7 @@ class Checkpointer:
             ranges,
             closed=closing,
             old_position=old_position,
-            reviewed=reviewed,
+            reviewed=cursors,
             rules=rules,
             advised=advised,
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.core import envelope, held
+from ebbmq.core import envelope, held, reviewed
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.block import DUE, ENQUEUED, as_words
@@ -31,12 +31,15 @@ from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.deriving import derive
+from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
 from ebbmq.node.outflow import message_id
 from ebbmq.node.relocated import Relocated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from ebbmq.journal.disk import Disk
@@ -49,6 +52,7 @@ DEDUP: Final = 2
 HISTORIES: Final = 4
 COPIES: Final = 5
 NAMES: Final = 6
+REVIEWED: Final = 7
 _PAGE: Final = 4_096
 
 
@@ -71,6 +75,8 @@ class Recovery:
         self._is_declared = False
         #: Rows of old-generation segments by partition, until that is declared.
         self._relocations: dict[int, list[tuple[list[int], memoryview, int]]] = {}
+        #: By partition: messages about which facts after the checkpoint tell.
+        self._touched: dict[int, set[int]] = {}
         #: The highest position that a record proves to have been on the device.
         self._proven = 0
         #: The last checkpoint was written by a close, and nothing after it.
@@ -170,6 +176,8 @@ class Recovery:
             shard.partition.histories.restore(payload)
         elif blob.kind == NAMES:
             self._restorer(blob.pid).named(unpack_names(payload), blob.position)
+        elif blob.kind == REVIEWED:
+            self._engine.keeping.reviewer.resume(shard, reviewed.unpack(payload))
         elif blob.kind == COPIES:
             self._copies(payload[0], blob.pid, payload[1:])
         return True
@@ -320,6 +328,7 @@ class Recovery:
             self.queue_ms = max(self.queue_ms, self.clock_ms)
         elif kind in (fact.HELD, fact.GONE, fact.PINNED):
             self._copies(kind, pid, payload)
+            self._touch(pid, held.seqs_of(kind, payload) if kind == fact.HELD else ())
         else:
             if kind == fact.REMOVE:
                 self._engine.removals.note(bytes(payload), self._item_end)
@@ -348,14 +357,23 @@ class Recovery:
             grant = fact.granted(payload)
             self.queue_ms = max(self.queue_ms, grant.at_ms)
             restorer.granted(grant, position)
+            for start, length, _ in grant.runs:
+                self._touch(pid, range(start, start + length))
         elif kind == fact.STATE:
             for seq, row, history in fact.states(payload, count):
                 restorer.changed(seq, row, history, position)
+                self._touch(pid, (seq,))
         elif kind == fact.REMOVE:
             records = np.frombuffer(payload, dtype=fact.REMOVAL_DTYPE)
             self.queue_ms = max(self.queue_ms, int(records["at_ms"].max()))
             restorer.removed(records, position)
             self._losses.left(pid, records["seq"].tolist())
+
+    def _touch(self, pid: int, seqs: Iterable[int]) -> None:
+        """Have messages looked at of which a checkpoint may have told too early when to."""
+        shard = self._engine.catalog.shards.get(pid)
+        if shard is not None and self._engine.devices is not None and is_reviewed(shard.queue.spec):
+            self._touched.setdefault(pid, set()).update(seqs)
 
     def _published(
         self, pid: int, first: int, count: int, payload: memoryview, position: int
@@ -466,6 +484,9 @@ class Recovery:
             was_closed=self._was_closed,
             accept_damage=accept_damage,
         )
+        for pid, shard in self._engine.catalog.shards.items():
+            touched = sorted(self._touched.get(pid, ()))
+            self._engine.keeping.reviewer.resume_with(shard, touched, now_ms)
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

@@ -78,4 +78,5 @@ def test_every_kind_of_blob_is_listed_under_its_number() -> None:
         "histories": recovery.HISTORIES,
         "copies": recovery.COPIES,
         "names": recovery.NAMES,
+        "reviewed": recovery.REVIEWED,
     }

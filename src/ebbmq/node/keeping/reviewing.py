@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import names_of
+from ebbmq.core.reviewed import Reviewed
 from ebbmq.core.reviews import Reviews, ages_of
-from ebbmq.core.row import LOW48
+from ebbmq.core.row import LEASED, LOW48
 from ebbmq.core.values import as_run
 from ebbmq.model import Reason
 from ebbmq.node.advising import pinning
@@ -37,6 +38,16 @@ _AT_ONCE: Final = 512
 _AGAIN_MS: Final = 1_000
 
 
+def is_reviewed(spec: QueueSpec) -> bool:
+    """Whether copies of a queue's messages may change as they age or are read."""
+    return bool(
+        spec.score_base
+        or spec.score_per_day
+        or spec.score_access_bonus
+        or (spec.max_replicas is not None and spec.max_replicas > 1)
+    )
+
+
 class Reviewer:
     """Looks at what is due; run by the upkeep thread."""
 
@@ -47,6 +58,8 @@ class Reviewer:
         self._ran_at_s = time.monotonic()
         #: Cursors of the last checkpoint, by partition and age.
         self.resumed: dict[int, dict[int, int]] = {}
+        #: Messages with an instant of their own in the last checkpoint, by partition.
+        self.singles: dict[int, list[tuple[int, int]]] = {}
 
     def run(self) -> None:
         """Look at everything that is due, the lock free between slices."""
@@ -84,6 +97,35 @@ class Reviewer:
             for pid, (_, reviews) in self._reviews.items()
             if reviews.cursors
         }
+
+    def reviewed(self, shard: Shard) -> Reviewed | None:
+        """What a checkpoint keeps of messages of a partition, if anything (the lock is held)."""
+        pid, rates = shard.partition.pid, shard.partition.accesses.rates
+        known = self._reviews.get(pid)
+        singles = self.singles.get(pid, []) if known is None else known[1].singles()
+        return Reviewed(singles, dict(rates)) if singles or rates else None
+
+    def resume(self, shard: Shard, kept: Reviewed) -> None:
+        """Go on with what a checkpoint kept of messages of a partition; nobody else is there."""
+        self.singles[shard.partition.pid] = kept.singles
+        shard.partition.accesses.rates.update(kept.rates)
+
+    def resume_with(self, shard: Shard, touched: Sequence[int], now_ms: int) -> None:
+        """Look at messages about which more was told since the checkpoint; nobody else is there.
+
+        As late as would be had they just been looked at: a message may get a copy each time.
+        """
+        partition, spec = shard.partition, shard.queue.spec
+        for seq in [seq for seq in partition.accesses.rates if partition.index.read(seq) is None]:
+            partition.accesses.forget(seq)
+        if not touched:
+            return
+        singles = self.singles.setdefault(partition.pid, [])
+        for seq in touched:
+            row = partition.index.read(seq)
+            if row is not None:
+                until_ms = row[7] & LOW48 if row[0] == LEASED else 0
+                singles.append((max(now_ms, until_ms) + spec.evaluate_every_ms, seq))
 
     def _settled(self, pid: int, age: int, seq: int) -> int:
         """How far messages were looked at, and are where they should be."""
@@ -124,6 +166,7 @@ class Reviewer:
             reviews = Reviews(shard.partition.index) if known is None else known[1]
             if known is None:
                 reviews.cursors = self.resumed.pop(pid, {})
+                reviews.resume(self.singles.pop(pid, []))
             reviews.adopt(ages_of(self._engine.keeping.placing.terms(spec)))
             known = self._reviews[pid] = spec, reviews
         return known[1]

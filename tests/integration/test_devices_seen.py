@@ -232,6 +232,22 @@ class TestCommandLine:
             assert "open" in rows[4]
             assert "hush" not in done.stdout + done.stderr
 
+    def test_copies_of_a_message_are_told_alike_on_a_directory_and_on_a_server(
+        self, tmp_path: Path
+    ) -> None:
+        data, config = str(tmp_path / "data"), str(toml(tmp_path / "ebbmq.toml"))
+        with Broker.open(data, config) as broker:
+            wait_until(lambda: is_settled(broker), "opening")
+            broker.declare(QueueSpec("q"))
+            (sent,) = broker.publish("q", [Message(b"x", replicas=2)])
+            wait_until(lambda: broker.why(sent.id)["copies"] == ("hdd", "log"), "copying")
+        here = ebbmq("why", sent.id, "--data", data, "--config", config)
+        with Running(tmp_path / "data", "--config", config) as server:
+            there = ebbmq("why", sent.id, "--url", server.url)
+        for done in (here, there):
+            assert re.search(r"^copies +hdd, log *$", done.stdout, re.M), done.stdout
+            assert re.search(r"^ttl_ms +-", done.stdout, re.M)
+
     def test_one_device_is_shown_and_probed(self, tmp_path: Path) -> None:
         place = ("--data", str(tmp_path / "data"), "--config", str(toml(tmp_path / "e.toml")))
         Broker.open(tmp_path / "data").close()

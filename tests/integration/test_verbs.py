@@ -539,6 +539,17 @@ class TestLooking:
         why = broker.why(purged.id)
         assert (why["state"], why["reason"]) == ("removed", "purged")
 
+    def test_why_tells_the_ttl_the_rate_and_until_when_a_message_is_leased(
+        self, broker: Any, queue: str
+    ) -> None:
+        (sent,) = broker.publish(queue, [Message(b"a", ttl_ms=3_600_000, decay_rate=0.25)])
+        told = broker.why(sent.id)
+        assert (told["ttl_ms"], told["decay_rate"], told["deadline_ms"]) == (3_600_000, 0.25, None)
+        lease = lease_one(broker, queue)
+        assert broker.why(sent.id)["deadline_ms"] == lease.deadline_ms
+        (plain,) = broker.publish(queue, [Message(b"b")])
+        assert broker.why(plain.id)["ttl_ms"] is None
+
     @pytest.mark.parametrize("identity", ["", "what", "1-zz", "a/b", "../queues"])
     def test_what_is_no_id_is_refused(self, broker: Any, identity: str) -> None:
         with pytest.raises(InvalidMessage):

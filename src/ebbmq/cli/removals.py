@@ -113,12 +113,15 @@ def _pinned(told: dict[str, Any]) -> str:
     return f"to {told['target']} copies{place} until {until}, by plan {told['run']}"
 
 
-def _names(devices: list[str]) -> str:
+def _names(devices: Sequence[str]) -> str:
     return ", ".join(devices) or "-"
 
 
 #: What is told of a message in more than a word.
 _SENTENCES: Final[dict[str, Callable[[Any], str]]] = {
+    "copies": _names,
+    "removals_waiting": _names,
+    "decay_rate": "{:g}".format,
     "decisions": lambda told: "\n".join(map(_decision, told)) or "-",
     "pinned": _pinned,
     "moving": lambda told: f"to {_names(told['to'])}, from {_names(told['from'])}",
@@ -126,12 +129,12 @@ _SENTENCES: Final[dict[str, Callable[[Any], str]]] = {
 
 
 def _show_value(name: str, value: Any) -> object:
+    if value is None:
+        return "-"
     if name in _SENTENCES:
         return _SENTENCES[name](value)
     if name.endswith("_at_ms") or name in {"at_ms", "deadline_ms"}:
         return show_instant(value)
     if name.endswith("_ms"):
         return show_duration(value)
-    if value is None:
-        return "-"
     return f"{value:.2f}" if isinstance(value, float) else value

@@ -206,6 +206,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
     queue = shard.queue.spec.name if shard else None
     if shard is not None and row is not None:
         seen = peeking.look(engine, shard, seq)
+        dead = row[6] & LOW48
         return {
             "id": identity,
             "queue": queue,
@@ -215,6 +216,9 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             "failures": row[5] >> rows.HIGH,
             "attempts": row[13],
             "enqueued_at_ms": row[5] & LOW48,
+            "ttl_ms": dead - (row[5] & LOW48) if dead else None,
+            "decay_rate": row[4] / rows.RATE_UNIT,
+            "deadline_ms": row[7] & LOW48 or None,
             "bytes": row[11],
             "segment": row[9],
             "damaged": seen is None and not row[1] & rows.ELSEWHERE,

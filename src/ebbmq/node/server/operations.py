@@ -107,6 +107,12 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     failures: int | None = None
     attempts: int | None = None
     enqueued_at_ms: int | None = None
+    #: As it counts; null without one.
+    ttl_ms: int | None = None
+    #: As it counts, the adaptive factor included.
+    decay_rate: float | None = None
+    #: Until when it is leased, or when it can be if it is scheduled; else null.
+    deadline_ms: int | None = None
     bytes: int | None = None
     segment: int | None = None
     damaged: bool | None = None

@@ -278,7 +278,14 @@ class Weed(Server):
         )
 
     def is_ready(self) -> bool:
-        bucket = S3Store(
+        try:
+            obstore.put(self._store(), "ready", b"")
+        except (BaseError, OSError):
+            return False
+        return True
+
+    def _store(self) -> S3Store | GCSStore:
+        return S3Store(
             self.bucket,
             endpoint=self.endpoint,
             access_key_id=self.access_key,
@@ -287,11 +294,6 @@ class Weed(Server):
             client_options={"allow_http": True, "timeout": "2s"},
             retry_config={"max_retries": 0},
         )
-        try:
-            obstore.put(bucket, "ready", b"")
-        except (BaseError, OSError):
-            return False
-        return True
 
 
 def _children(pid: int) -> list[int]:
@@ -315,19 +317,14 @@ class OpenWeed(Weed):
     def command(self) -> Sequence[str]:
         return [word for word in super().command() if not word.startswith("-s3.config=")]
 
-    def is_ready(self) -> bool:
-        bucket = GCSStore(
+    def _store(self) -> S3Store | GCSStore:
+        return GCSStore(
             self.bucket,
             base_url=self.options["base_url"],
             service_account_key=self.options["service_account_key"],
             client_options={"allow_http": True, "timeout": "2s"},
             retry_config={"max_retries": 0},
         )
-        try:
-            obstore.put(bucket, "ready", b"")
-        except (BaseError, OSError):
-            return False
-        return True
 
 
 def _is_running(pid: int) -> bool:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
+
+from ebbmq.cli.session import empty_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rich.table import Table
 
     from ebbmq.cli.session import Session, Verbs
     from ebbmq.model import DeviceStatus
@@ -71,23 +74,7 @@ def _watched(rule: RuleView, devices: Mapping[str, DeviceStatus]) -> WatchedRule
 
 def table(found: WatchedRules) -> Table:
     """The rules, one a row."""
-    shown = Table(
-        title=f"version {found.version}, {found.strategy}",
-        title_justify="left",
-        title_style="",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        collapse_padding=True,
-    )
-    for name in _COLUMNS:
-        right = name.startswith(">")
-        shown.add_column(
-            name.removeprefix(">"),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
-        )
+    shown = empty_table(_COLUMNS, f"version {found.version}, {found.strategy}")
     for rule in found.rules:
         cells = (
             rule.id,

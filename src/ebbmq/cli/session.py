@@ -166,15 +166,7 @@ class Session:
 
     def show_table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table; a column whose name starts with `>` is aligned to the right."""
-        table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
-        for name in columns:
-            right = name.startswith(">")
-            table.add_column(
-                name.removeprefix(">"),
-                justify="right" if right else "left",
-                no_wrap=right,
-                overflow="fold",
-            )
+        table = empty_table(columns)
         for row in rows:
             table.add_row(*(Text(str(cell)) for cell in row))
         self.out.print(table)
@@ -292,3 +284,25 @@ def anywhere_options(command: F) -> F:
         help="Settings of the store with --data, as TOML: its devices and rules.",
     )(command)
     return common_options(command)
+
+
+def empty_table(columns: Sequence[str], title: str | None = None) -> Table:
+    """A table without rows; a column whose name starts with `>` is aligned to the right."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        collapse_padding=True,
+    )
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(
+            name.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+        )
+    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -22,6 +23,12 @@ Requeue = Literal["tail", "original"]
 Headers = Mapping[str, str]
 
 NO_HEADERS: Final[Headers] = MappingProxyType({})
+
+#: What a rule can name without quotes, and what is safe as the name of a directory.
+DEVICE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+DEVICE_NAME_IS: Final = (
+    "use 1 to 64 of letters, digits, '_', '-' and '.', the first a letter or '_'"
+)
 
 
 class Reason(enum.IntEnum):
@@ -440,6 +447,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_copies: int = 1
     max_replicas: int | None = None
     tiers: tuple[str, ...] = ()
+    #: Where messages are kept that no rule is true of; None is the node's log.
+    default_device: str | None = None
     #: Patterns of clients whose messages only consumers with that permission are given.
     privileged: tuple[str, ...] = ()
 
@@ -463,7 +472,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
         problem = _spec_problem(self)
         if problem is not None:
             field, action = problem
-            raise InvalidSpec(f"queue {self.name!r}: {field} is {getattr(self, field)!r}", action)
+            told = f"{getattr(self, field)!r:.80}"
+            raise InvalidSpec(f"queue {self.name!r}: {field} is {told}", action)
 
 
 def _preset(
@@ -531,6 +541,9 @@ def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
 
 
 def _names_problem(spec: QueueSpec) -> tuple[str, str] | None:
+    device: object = spec.default_device
+    if device is not None and not (isinstance(device, str) and DEVICE_NAME.fullmatch(device)):
+        return "default_device", DEVICE_NAME_IS
     for pattern in spec.privileged:
         check_name("privileged client", pattern)
     if spec.dead_queue is not None:

@@ -189,6 +189,8 @@ def test_an_unknown_topic_is_named(broker: Broker) -> None:
         {"max_messages": 0},
         {"retention_ms": -1},
         {"dead_queue": "spec"},
+        {"default_device": "../../etc"},
+        {"default_device": 7},
         {"dead_queue": ""},
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ebbmq.core.copies import LOG
 from ebbmq.core.dedup import Dedup
 from ebbmq.core.partition import Partition
 from ebbmq.core.rebuild import rebuild
@@ -11,6 +12,8 @@ from ebbmq.core.row import LEASED
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
+from ebbmq.node.log import log
+from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from ebbmq.holding.resident import Resident
@@ -59,6 +62,7 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
         known = engine.catalog.queues.get(spec.name)
         if known is not None and known.spec == spec:
             return engine.journal.position
+        _check_default_device(engine, spec)
         if known is not None and known.spec.partitions != spec.partitions:
             raise InvalidSpec(
                 f"queue {spec.name!r} has {known.spec.partitions} partitions, "
@@ -72,6 +76,39 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
         else:
             _change(engine, known, spec)
         return note_catalog(engine)
+
+
+def _check_default_device(engine: Engine, spec: QueueSpec) -> None:
+    """Refuse a default device that the node has not.
+
+    Raises:
+        InvalidSpec: with the devices there are.
+    """
+    device = spec.default_device
+    known = sorted(engine.rules.configured.devices or (LOG,))
+    if device is None or device in known:
+        return
+    near = get_close_matches(device, known, 1)
+    raise InvalidSpec(
+        f"queue {spec.name!r}: default_device is {device!r}, and there is no such device",
+        (f"did you mean {near[0]!r}? " if near else "")
+        + f"devices are {', '.join(known)}; others are configured under [devices]",
+    )
+
+
+def warn_of_default_devices(engine: Engine) -> None:
+    """Say which queues name a default device that the node no longer has."""
+    known = engine.rules.configured.devices or (LOG,)
+    for name, queue in engine.catalog.queues.items():
+        device = queue.spec.default_device
+        if device is not None and device not in known:
+            log.warning(
+                "default_device_missing",
+                queue=name,
+                device=device,
+                action="configure the device again under [devices], or declare the queue anew; "
+                "until then what no rule is true of goes to the device with the best status",
+            )
 
 
 def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:

@@ -63,6 +63,7 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms(), accept_damage=accept_damage)
         engine.rules.start(engine.clock.wall_ms())
+        declaring.warn_of_default_devices(engine)
         engine.feed = _open_feed(engine)
         for shard in engine.catalog.shards.values():
             shard.totals_before = dict(shard.partition.totals)

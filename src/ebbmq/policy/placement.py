@@ -66,7 +66,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, spec: QueueSpec, *, default: str | None = None, version: int = 0) -> Terms:
-        """The terms of a queue."""
+        """The terms of a queue; `default` is the device of one that names none."""
         return cls(
             score=Score.of(spec),
             min_copies=spec.min_copies,
@@ -74,7 +74,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             tiers=spec.tiers,
             on_faded=spec.on_faded,
             evaluate_every_ms=spec.evaluate_every_ms,
-            default=default,
+            default=spec.default_device or default,
             version=version,
         )
 

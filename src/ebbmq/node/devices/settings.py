@@ -5,7 +5,6 @@ The node's own log is the device `log`; its section says only what it is worth a
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ import msgspec
 from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.holding.contract import DeviceSpec, Kind
+from ebbmq.model import DEVICE_NAME, DEVICE_NAME_IS
 from ebbmq.policy.status import StatusSpec
 from ebbmq.spelling import get_close_matches
 
@@ -21,8 +21,6 @@ LOG: Final = "log"
 DEVICES_MAX: Final = 64
 HIDDEN: Final = "(hidden)"
 _UNBOUNDED: Final = 1 << 62
-#: What a rule can name without quotes, and what is safe as the name of a directory.
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _LOCAL: Final = ("file", "sql", "object")
 _OF_THE_LOG: Final = ("tier", "failure_domain", "capacity_bytes", "cost_per_gib_month", "status")
 
@@ -94,10 +92,10 @@ def read(tables: object) -> dict[str, DeviceConfig]:
 
 
 def _read(name: object, table: object) -> DeviceConfig:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not DEVICE_NAME.fullmatch(name):
         raise InvalidSpec(
             f"device name {name!r:.80} is not usable",
-            "use 1 to 64 of letters, digits, '_', '-' and '.', the first a letter or '_'",
+            DEVICE_NAME_IS,
         )
     if isinstance(table, DeviceConfig):
         return table

@@ -122,9 +122,11 @@ class Placing:
         self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
 
     def terms(self, spec: QueueSpec) -> Terms:
-        """What a queue asks of placement."""
+        """What a queue asks of placement: without a default device of its own, the node's log."""
         known = self._terms.get(spec.name)
         if known is None or known[0] is not spec:
+            if known is not None:
+                self._forget()
             terms = Terms.of(spec, default=LOG, version=self._version_of(spec.name))
             known = self._terms[spec.name] = spec, terms
         return known[1]
@@ -133,12 +135,11 @@ class Placing:
         """Where each message of a batch should be."""
         self._forget_if_outdated(view)
         spec, alike = shard.queue.spec, view.chooser.alike
+        self.terms(spec)  # of another specification nothing is known
         client, destination = batch.client or self._client, "TOPIC" if topic else "QUEUE"
         # What all messages of the batch have in common is told once.
         shared = (
             spec.name,
-            spec.min_copies,
-            spec.default_importance,
             alike.text("destination", destination),
             alike.text("client_id", client),
             alike.text("qos", batch.qos),
@@ -186,6 +187,9 @@ class Placing:
                 return
         elif self._known <= _ANSWERS_MAX:
             return
+        self._forget()
+
+    def _forget(self) -> None:
         self._known = 0
         self._answers.clear()
         self._sole.clear()

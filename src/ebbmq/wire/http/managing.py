@@ -52,7 +52,7 @@ def _bounded(name: str, kind: Any) -> Any:
     if name in SPEC_WHOLE_OR_NONE:
         low, high = SPEC_WHOLE_OR_NONE[name]
         return Annotated[int, Meta(ge=low, le=high)] | None
-    if name == "dead_queue":
+    if name in {"dead_queue", "default_device"}:
         return ShortText | None
     if name == "privileged":
         return tuple[ShortText, ...]

@@ -51,9 +51,9 @@ class Moods:
 
     def before(self, *, writing: bool) -> None:
         """Wait, or fail, as the mood has it."""
+        self._thawed.wait()
         if self.mood == "failing" or (writing and self.mood == "unwritable"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._thawed.wait()
 
     def told(self, data: bytes) -> bytes:
         """What a read gives instead of these bytes."""

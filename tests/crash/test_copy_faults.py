@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from ebbmq.errors import Overloaded
 from ebbmq.holding import opening
 from ebbmq.journal import scan
 from ebbmq.journal.disk import FileDisk
+from ebbmq.node.keeping import reading
 from ebbmq.node.outflow import parse_id
 from tests.crash.copies import differences, wait_until_settled
 from tests.crash.devices import MIB, SOON, Moods, MoodyDisk
@@ -308,6 +310,57 @@ def test_a_copy_for_which_another_leaves_while_it_is_made_is_read_back_first(
             assert holding(broker, message_id).leaving == {LOG}
         wait_until(lambda: is_refused(broker, message_id, "a"), "reading back")
         assert LOG in holding(broker, message_id).copies
+
+
+def is_read(broker: Broker, device: str) -> bool:
+    """Whether somebody has looked up where a body is, and may still ask that device."""
+    readers = broker.engine.keeping.readers
+    return readers.oldest(device) < readers.next
+
+
+# Which device is asked first is for their latency to say: it is another one than most of these.
+@pytest.mark.parametrize("dropped", ["a", "b", "c"])
+def test_a_copy_is_dropped_only_after_those_have_read_who_may_ask_for_it(
+    tmp_path: Path, disks: Disks, dropped: str
+) -> None:
+    later = {"id": "L", "weight": 99, "device": dropped, "when": "IMPORTANCE > 5"}
+    with open_broker(tmp_path, TO_A, TO_B, later, devices="abc") as broker:
+        engine, found = broker.engine, list[reading.Body]()
+        (receipt,) = broker.publish("q", [Message(BODY, importance=3, replicas=2)])
+        name = name_of(*parse_id(receipt.id))
+        wait_until_settled(broker, "moving")
+        with engine.lock:
+            engine.keeping.apply([engine.holdings.set_target(name, 3)])
+            engine.keeping.apply([engine.keeping.ask(name, "c")])
+        wait_until_settled(broker, "copying")
+        assert holding(broker, receipt.id).copies == {"a", "b", "c"}
+        shard = engine.catalog.shards[parse_id(receipt.id)[0]]
+        reader = threading.Thread(
+            target=lambda: found.extend(reading.read(engine, shard, [parse_id(receipt.id)[1]]))
+        )
+        with contextlib.ExitStack() as faults:
+            ice = contextlib.ExitStack()
+            for device in {"a", "b", "c"} - {dropped}:
+                faults.enter_context(disks[device].being("failing"))
+                ice.enter_context(disks[device].being("frozen"))
+            with ice:
+                with disks[dropped].being("frozen"):
+                    reader.start()
+                    wait_until(lambda: is_read(broker, dropped), "reading")
+                    with engine.lock:
+                        engine.keeping.apply([engine.holdings.set_target(name, 2)])
+                        engine.keeping.apply([engine.holdings.drop_copy(name, dropped)])
+                # What is asked for later is done, so the copy would have been deleted by now.
+                for _ in range(2):
+                    (more,) = broker.publish("q", [Message(b"later", importance=9)])
+                    wait_until(
+                        lambda each=more.id: holding(broker, each).copies == {dropped}, "copying"
+                    )
+            reader.join()
+        (payload,) = found
+        assert isinstance(payload, bytes)
+        assert payload.endswith(BODY)
+        wait_until(lambda: not holding(broker, receipt.id).dropping, "dropping")
 
 
 def log_bytes(broker: Broker) -> int:

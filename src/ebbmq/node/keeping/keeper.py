@@ -39,6 +39,7 @@ from ebbmq.node.keeping.known import Known
 from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.reviewing import Reviewer
+from ebbmq.node.keeping.readers import Readers
 from ebbmq.node.keeping.viewing import Viewing
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Phase
@@ -70,6 +71,7 @@ class Keeper:
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
         self.confirming = Confirming(engine)
+        self.readers = Readers()
         self.carrying = Carrying(engine, self.confirming)
         self.apply = self.carrying.apply
         viewing, known = Viewing(engine), Known(engine)

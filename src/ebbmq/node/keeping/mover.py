@@ -10,7 +10,8 @@ the pace of `move_bytes_per_s`, and only when nothing urgent waits for that devi
 this process's own time, as on files, it is one call at a time, which gives way at each of its steps
 to those who serve clients (`turns`).
 
-A copy that lets another one go is read back first, by the device itself where it can.
+A copy that lets another one go is read back first, by the device itself where it can. A copy is
+deleted only when nobody reads any more who may still ask for it (`readers`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ebbmq.holding.columns import Keys
 from ebbmq.node.keeping.decisions import NOT_VERIFIED, UNUSABLE
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
-from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Work, take
+from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Until, Work, take
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -66,6 +67,7 @@ class Mover:
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
         self._work: dict[str, Work] = {}
+        self.readers = engine.keeping.readers
         #: Of copies that publishers wait for, which go to their devices without a thread between.
         self._at_once: dict[str, Work] = {}
         #: What is to be done by the thread of the mover when a device has answered.
@@ -135,8 +137,12 @@ class Mover:
     def delete_many(
         self, names: Sequence[Name], device: str, position: int, *, forget: bool
     ) -> None:
-        """Have copies deleted once the journal is on the device up to a position."""
-        self._of(device).add_deletes(names, position, forget=forget)
+        """Have copies deleted once the journal is on the device up to a position.
+
+        Whoever looked up where they are before now is let read them first.
+        """
+        read = self.readers.next
+        self._of(device).add_deletes(names, position, forget=forget, read=read)
 
     @contextlib.contextmanager
     def keeping_all(self) -> Iterator[None]:
@@ -356,8 +362,9 @@ class Mover:
         return loaded
 
     def _delete_some(self, port: Port, work: Work) -> bool:
-        synced, is_archive = self._engine.journal.synced_position, port.kind == "object"
-        if not self._is_deleting() or not work.may_delete(synced, is_archive=is_archive):
+        is_archive = port.kind == "object"
+        until = Until(self._engine.journal.synced_position, self.readers.oldest(port.name))
+        if not self._is_deleting() or not work.may_delete(until, is_archive=is_archive):
             return False
         call = self._begin(port, work, calm=True)
         if call is None:
@@ -368,7 +375,7 @@ class Mover:
         unheld = partial(self._engine.holdings.unheld, port.name)
         while count < count_max:
             with self._engine.in_turn:
-                more = work.take_deletes(synced, unheld) if self._is_deleting() else []
+                more = work.take_deletes(until, unheld) if self._is_deleting() else []
             if not more:
                 break
             some += more

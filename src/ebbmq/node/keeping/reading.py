@@ -61,12 +61,20 @@ class _Sought(NamedTuple):
 def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     """Bodies of messages that the log does not have; None for one that is gone (lock is free)."""
     found: dict[int, Body] = dict.fromkeys(seqs)
+    if not seqs:
+        return []
+    readers = engine.keeping.readers
     with engine.lock:
-        sought = _seek(engine, shard, seqs) if seqs else []
-    for each in sought:
-        found.update(dict.fromkeys(each.seqs, AWAY))
-    while sought:
-        sought = _ask(engine, shard, sought, found)
+        sought = _seek(engine, shard, seqs)
+        # From here on none of these copies is deleted until all have been read.
+        number = readers.begin({device for each in sought for device in each.devices})
+    try:
+        for each in sought:
+            found.update(dict.fromkeys(each.seqs, AWAY))
+        while sought:
+            sought = _ask(engine, shard, sought, found)
+    finally:
+        readers.end(number)
     return [found[seq] for seq in seqs]
 
 

@@ -28,11 +28,26 @@ _PAUSE_S: Final = 0.05
 
 
 class Delete(NamedTuple):
-    """Copies to be deleted once the journal is on the device up to a position."""
+    """Copies to be deleted once the journal is on the device up to a position, and nobody reads."""
 
     position: int
     names: Sequence[Name]
     forget: bool
+    #: The first read that cannot know of them: those before it must be over.
+    read: int = 0
+
+
+class Until(NamedTuple):
+    """Up to where deletes may be made."""
+
+    #: The journal is on the device up to here.
+    synced: int
+    #: The oldest read of the device that is under way.
+    read: int
+
+    def allows(self, delete: Delete) -> bool:
+        """Whether a delete may be made; if not, none that came after it may."""
+        return delete.position <= self.synced and delete.read <= self.read
 
 
 class Work:
@@ -59,13 +74,18 @@ class Work:
             self._calm_since_s = time.monotonic()
         (self.calm if calm else self.urgent).extend(names)
 
-    def add_deletes(self, names: Sequence[Name], position: int, *, forget: bool) -> None:
-        """Have copies deleted once the journal is on the device up to a position."""
+    def add_deletes(
+        self, names: Sequence[Name], position: int, *, forget: bool, read: int = 0
+    ) -> None:
+        """Have copies deleted once the journal is on the device up to a position.
+
+        Reads before that number are waited for.
+        """
         if not self.deletes:
             self._deletes_since_s = time.monotonic()
         self.to_delete += len(names)
         self.deletes.extend(
-            Delete(position, names[at : at + COUNT_MAX], forget)
+            Delete(position, names[at : at + COUNT_MAX], forget, read)
             for at in range(0, len(names), COUNT_MAX)
         )
 
@@ -76,20 +96,20 @@ class Work:
             return len(self.calm) >= OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
         return len(self.calm) >= COUNT_MAX or waited_s > _PAUSE_S
 
-    def may_delete(self, synced: int, *, is_archive: bool) -> bool:
+    def may_delete(self, until: Until, *, is_archive: bool) -> bool:
         """Whether there is something to delete, and enough for one call (the lock is free)."""
-        if not self.deletes or self.deletes[0].position > synced:
+        if not self.deletes or not until.allows(self.deletes[0]):
             return False
         waited_s = time.monotonic() - self._deletes_since_s
         return not is_archive or self.to_delete >= OBJECT_COUNT_MAX or waited_s > _OBJECT_PAUSE_S
 
     def take_deletes(
-        self, synced: int, still: Callable[[Sequence[Name]], Sequence[Name]]
+        self, until: Until, still: Callable[[Sequence[Name]], Sequence[Name]]
     ) -> list[Delete]:
-        """Some deletes of which the journal is on the device, of those that are still to go."""
+        """Some deletes that may be made, of those that are still to go."""
         some: list[Delete] = []
         count = 0
-        while self.deletes and self.deletes[0].position <= synced and count < COUNT_MAX:
+        while self.deletes and until.allows(self.deletes[0]) and count < COUNT_MAX:
             delete = self.deletes.popleft()
             count += len(delete.names)
             some.append(delete._replace(names=still(delete.names)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -9,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ebbmq.core.copies import LOG, NOTHING, BodyLost, DropCopy, ForgetCopy, Held, PutCopy
 from ebbmq.core.holdings import Holdings
 from ebbmq.core.located import Located
+from ebbmq.core.stretches import Stretches
 
 DURABLE = {LOG, "ssd", "hdd"}
 DEVICES = sorted(DURABLE | {"ram", "tmp"})
@@ -259,20 +263,42 @@ TestAgainstSets = AgainstSets.TestCase
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 3)), max_size=40),
-    st.lists(st.integers(0, 260), max_size=30),
+    st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.integers(1, 120),
+            st.sampled_from([1, 1, 2, 3]),
+            st.integers(0, 3),
+        ),
+        max_size=40,
+    ),
+    st.lists(st.integers(0, 600), max_size=60),
 )
-def test_many_locations_are_as_one_after_the_other(changes, asked):
-    many, single = Located(), Located()
-    base = 65_536 - 100  # so that runs cross from one chunk to the next
-    for first, count, number in changes:
-        run = range(base + first, base + first + count)
-        before = [single.set(location, number) for location in run]
-        assert many.set_many(run, number) == before
-    assert list(many.items()) == list(single.items())
-    assert len(many) == len(single)
-    for locations in ([base + each for each in asked], range(base, base + 260)):
-        assert many.get_many(locations) == [single.get(each) for each in locations]
+def test_stretches_are_a_dict_without_zeros_however_they_are_set(changes, asked):
+    many, single, expected = Stretches(), Stretches(), {}
+    base = (1 << 48) + 4_096 - 200  # so that runs cross from one chunk to the next
+    for first, count, step, number in changes:
+        run = range(base + first, base + first + count * step, step)
+        had = Counter(expected.get(location, 0) for location in run)
+        assert dict(many.set_many(run if step == 1 else list(run), number)) == had
+        assert Counter(single.set(location, number) for location in run) == had
+        expected |= dict.fromkeys(run, number)
+    expected = {location: number for location, number in expected.items() if number}
+    assert dict(many.items()) == dict(single.items()) == expected
+    assert [location for location, _ in many.items()] == sorted(expected)
+    assert len(many) == len(single) == len(expected)
+    for locations in ([base + each for each in asked], range(base, base + 700)):
+        numbers = [expected.get(each, 0) for each in locations]
+        assert many.get_many(locations) == numbers
+        told = [(each, number) for number, some in many.stretches(locations) for each in some]
+        assert sorted(told) == sorted(zip(locations, numbers, strict=True))
+    for place, count in ((base, 1), (base + 100, 50), (base + 250, 10_000)):
+        later = sorted(item for item in expected.items() if item[0] >= place)[:count]
+        found = many.after(place, count)
+        assert [(each, number) for number, some in found for each in some] == later
+        assert all(
+            (left[0], left[1].stop) != (right[0], right[1].start) for left, right in pairwise(found)
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), max_size=400))
@@ -286,7 +312,3 @@ def test_located_is_a_dict_without_zeros(changes):
     expected = {location: number for location, number in expected.items() if number}
     assert list(located.items()) == sorted(expected.items())
     assert len(located) == len(expected)
-    for location in (0, 7, 1 << 32, (1 << 32) + 100, 3 << 32):
-        later = sorted(item for item in expected.items() if item[0] >= location)
-        places, numbers = located.after(location, 5)
-        assert list(zip(places, numbers, strict=True)) == later[:5]

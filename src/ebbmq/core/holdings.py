@@ -2,8 +2,9 @@
 
 Theory of operation. A body is named by its message. The normal case, one copy in the node's log, is
 not stored at all. Anything else is a `Holding`, an immutable value; a transition makes the next
-one. Equal holdings are one object, and a body has only its number, so further copies cost a body
-some eight bytes however many they are.
+one. Equal holdings are one object, and a body has only its number, which consecutive bodies share:
+further copies cost a body twelve bytes at most however many they are, and next to nothing where
+neighbours are kept alike.
 
 Verbs change the state at once and return a `Step`: effects to carry out (copy, delete) and facts
 to append before anybody relies on it. A fact states what is, so restoring it twice is harmless. A
@@ -50,7 +51,7 @@ from ebbmq.core.copies import (
     Tombstone,
     add_names,
 )
-from ebbmq.core.located import SharedValues
+from ebbmq.core.shared_values import SharedValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

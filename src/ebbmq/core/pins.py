@@ -18,7 +18,7 @@ import msgspec
 from ebbmq.core import facts as fact
 from ebbmq.core import held
 from ebbmq.core.copies import name_of
-from ebbmq.core.located import SharedValues
+from ebbmq.core.shared_values import SharedValues
 from ebbmq.policy.placement import Pin
 
 if TYPE_CHECKING:

@@ -37,6 +37,11 @@ class MessageOptions(TypedDict):
     delay_ms: int
     headers: tuple[tuple[str, str], ...]
     message_id: str | None
+    kind: str
+    key: str | None
+    store: str | None
+    replicas: int | None
+    durable: bool
     confirm: Level
 
 
@@ -76,6 +81,36 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "message_id",
         metavar="ID",
         help="Your own id: publishing it again within 5 minutes stores nothing new.",
+    ),
+    click.option(
+        "--type",
+        "kind",
+        metavar="TYPE",
+        default="BYTE",
+        show_default=True,
+        help="What the body is, such as TEXT: rules know it as TYPE.",
+    ),
+    click.option(
+        "--key",
+        metavar="KEY",
+        help="Messages of one key go to one partition; rules know it as ROUTING_KEY.",
+    ),
+    click.option(
+        "--store",
+        metavar="DEVICE",
+        help="The device you would like it on; rules know it as STORE.",
+    ),
+    click.option(
+        "--replicas",
+        type=int,
+        metavar=f"1..{limits.REPLICAS_MAX}",
+        help="How many copies to keep, on distinct failure domains.",
+    ),
+    click.option(
+        "--durable/--not-durable",
+        default=True,
+        show_default=True,
+        help="Whether it is to survive a restart.",
     ),
     click.option(
         "--confirm",
@@ -123,6 +158,11 @@ def batches(options: MessageOptions) -> Iterator[list[Message]]:
                 delay_ms=options["delay_ms"],
                 headers=headers,
                 id=options["message_id"],
+                type=options["kind"],
+                key=options["key"],
+                store=options["store"],
+                replicas=options["replicas"],
+                durable=options["durable"],
             )
         )
         batch_bytes += len(body)

@@ -27,6 +27,7 @@ def publish(session: Session, queue: str, **options: Unpack[MessageOptions]) -> 
     Examples:
       ebbmq publish orders 'pay invoice 17' --importance 9 --ttl 60s --decay-rate 0.5
       ebbmq publish orders --delay 5m --header tenant=acme 'remind me'
+      ebbmq publish orders --type TEXT --replicas 2 --store ssd 'keep me well'
       seq 1000 | ebbmq publish orders -
     """
     with session.open() as broker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbmq.node.keeping.readers import Readers
-from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Until, Work, take
+from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Until, Work
 
 MANY = list(range(2 * COUNT_MAX + 1))
 
@@ -61,6 +61,6 @@ def test_an_archive_is_asked_for_many_at_once() -> None:
 def test_the_first_that_wait_are_taken() -> None:
     work = Work()
     work.add_puts([3, 1, 2], calm=False)
-    assert take(work.urgent, 2) == [3, 1]
-    assert take(work.urgent, 2) == [2]
-    assert take(work.urgent, 2) == []
+    assert work.urgent.take(2) == [3, 1]
+    assert work.urgent.take(2) == [2]
+    assert work.urgent.take(2) == []

@@ -32,7 +32,7 @@ from ebbmq.holding.columns import Keys
 from ebbmq.node.keeping.decisions import NOT_VERIFIED, UNUSABLE
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
-from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Until, Work, take
+from ebbmq.node.keeping.work import COUNT_MAX, OBJECT_COUNT_MAX, Call, Delete, Until, Work
 from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ebbmq.node.catalog import Shard
     from ebbmq.node.devices.port import Port
     from ebbmq.node.engine import Engine
+    from ebbmq.node.keeping.line import Line
     from ebbmq.node.keeping.loading import Load
 
 #: Publishers wait for these, and a device flushes once for all of them.
@@ -295,13 +296,13 @@ class Mover:
         """Write bodies that other devices have into the log."""
         engine = self._engine
         with engine.in_turn:
-            names = take(work.urgent or work.calm, COUNT_MAX)
+            names = (work.urgent or work.calm).take(COUNT_MAX)
         if not names:
             return False
         loaded, rest = load(engine, names, LOG, LOG)
         by_shard: dict[Shard, list[tuple[int, bytes]]] = {}
         with engine.in_turn:
-            work.urgent.extendleft(reversed(rest))
+            work.urgent.put_back(rest)
             for name, copy in zip(loaded.names, loaded.copies, strict=True):
                 known = engine.keeping.row_of(name)
                 if known is not None and known[2][1] & ELSEWHERE:
@@ -318,7 +319,7 @@ class Mover:
     def _give_up(self, device: str, work: Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""
         with self._engine.in_turn:
-            names = take(work.urgent or work.calm, COUNT_MAX)
+            names = (work.urgent or work.calm).take(COUNT_MAX)
             if names:
                 work.failed += len(names)
                 self._engine.keeping.copies_failed(device, names, UNUSABLE)
@@ -350,15 +351,15 @@ class Mover:
         self._when_done(call, port.put(loaded.copies), partial(self._put_done, call, loaded))
         return True
 
-    def _load(self, call: Call, queue: deque[Name], count_max: int) -> Load:
+    def _load(self, call: Call, queue: Line, count_max: int) -> Load:
         """Bodies of messages that wait; those for which there is no room wait on."""
         with self._engine.in_turn:
-            names = take(queue, count_max)
+            names = queue.take(count_max)
         device, kind = call.port.name, call.port.kind
         loaded, rest = load(self._engine, names, device, kind, giving_way=call.alone)
         if rest:
             with self._engine.in_turn:
-                queue.extendleft(reversed(rest))
+                queue.put_back(rest)
         return loaded
 
     def _delete_some(self, port: Port, work: Work) -> bool:

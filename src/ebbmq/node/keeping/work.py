@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq.core.values import as_run
+from ebbmq.node.keeping.line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +54,8 @@ class Work:
     """What waits for one device, and how much was done."""
 
     def __init__(self) -> None:
-        self.urgent: deque[Name] = deque()
-        self.calm: deque[Name] = deque()
+        self.urgent = Line()
+        self.calm = Line()
         self.deletes: deque[Delete] = deque()
         #: How many copies are to be deleted.
         self.to_delete = 0
@@ -132,9 +132,3 @@ class Call(NamedTuple):
     alone: bool = False
     #: It was not begun by the mover, which has nothing to do when it ends.
     apart: bool = False
-
-
-def take(queue: deque[Name], count: int) -> Sequence[Name]:
-    """The first of those that wait."""
-    popleft = queue.popleft
-    return as_run([popleft() for _ in range(min(count, len(queue)))])

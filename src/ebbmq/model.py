@@ -445,6 +445,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     evaluate_every_ms: int = 60_000
     on_faded: OnFaded = "archive"
     min_copies: int = 1
+    #: How long a device may take for a copy that a publish waits for, before another is asked.
+    copy_timeout_ms: int = 5_000
     max_replicas: int | None = None
     tiers: tuple[str, ...] = ()
     #: Where messages are kept that no rule is true of; None is the node's log.
@@ -494,6 +496,7 @@ SPEC_WHOLE: Final = {
     "failure_penalty": (0, limits.IMPORTANCE_MAX),
     "cache_bytes": (0, 1 << 62),
     "min_copies": (1, limits.REPLICAS_MAX),
+    "copy_timeout_ms": (1, limits.DURATION_MS_MAX),
     "evaluate_every_ms": (1, limits.DURATION_MS_MAX),
 }
 SPEC_WHOLE_OR_NONE: Final = {

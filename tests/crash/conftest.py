@@ -1,23 +1,49 @@
-"""The fork server that the crash tests share, and how many cycles they run."""
+"""The servers that the crash tests share, and how many cycles they run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from tests.crash.server import Server
+from tests.servers import Postgres, Valkey, Weed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIVES = 10
 
+_S = TypeVar("_S", Postgres, Valkey, Weed)
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with Server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    yield from _running(Postgres())
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Valkey]:
+    yield from _running(Valkey())
+
+
+@pytest.fixture(scope="session")
+def weed() -> Iterator[Weed]:
+    yield from _running(Weed())
+
+
+def _running(server: _S) -> Iterator[_S]:
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

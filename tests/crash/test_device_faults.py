@@ -17,7 +17,7 @@ from tests.crash.devices import Trio
 from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain, read_all
 from tests.crash.mounts import tmpfs
 from tests.history import Options, check
-from tests.servers import Postgres, Valkey, wait_until
+from tests.servers import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.devices.describing import DeviceStatus
     from tests.history import Event
+    from tests.servers import Postgres, Valkey
 
 pytestmark = pytest.mark.crash
 
@@ -56,26 +57,6 @@ OUTAGES = (
 SILENT = ("file failing", "file frozen", "sql killed", "sql frozen", "grid killed", "grid frozen")
 #: A device that answers, and not with what it was given.
 LIES = ("file wrong", "file nothing", "sql changed", "sql emptied", "grid emptied")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture(scope="module")
-def valkey_server() -> Iterator[Valkey]:
-    server = Valkey()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture

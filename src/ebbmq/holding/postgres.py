@@ -202,7 +202,10 @@ class PostgresDatabase:
             connection.deadline = self._clock() + self._timeout_ms / 1_000
             self._connection = connection
             # A server set to reply before its disk has the commit would break what a put promises.
-            connection.execute("SET synchronous_commit = on")
+            # What nobody waits for any more must not be carried out later, after what came next.
+            connection.execute(
+                f"SET synchronous_commit = on; SET statement_timeout = {self._timeout_ms:d}"
+            )
             row = connection.execute(_EXISTS).fetchone()
             if row is None or row[0] < _TABLES:
                 connection.execute(_OPENING)

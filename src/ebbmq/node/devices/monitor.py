@@ -1,6 +1,7 @@
 """Looks after all devices: probes each at its interval, gives up what stalls.
 
-One thread for all of them, which never talks to a device itself, so that none can hold it.
+One thread for all of them, which never talks to a device itself, so that none can hold it. Whoever
+must not be held by a device either is called by it (`also`).
 With a clock that is moved by hand there is no thread: what is due is done when time moves.
 """
 
@@ -11,12 +12,13 @@ from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ebbmq.node.clock import Clock
     from ebbmq.node.devices.port import Port
 
 _PAUSE_MS_MIN: Final = 1
+_PAUSE_MS_MAX: Final = 250
 #: How long a clock that is moved by hand waits for the probes it began.
 _BY_HAND_TIMEOUT_S: Final = 10.0
 
@@ -24,8 +26,9 @@ _BY_HAND_TIMEOUT_S: Final = 10.0
 class Monitor:
     """Ticks the ports."""
 
-    def __init__(self, ports: Sequence[Port], clock: Clock) -> None:
+    def __init__(self, ports: Sequence[Port], clock: Clock, also: Callable[[], None]) -> None:
         self._ports = ports
+        self._also = also
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -41,13 +44,15 @@ class Monitor:
         while not self._stop.is_set():
             for port in self._ports:
                 port.tick()
+            self._also()
             due_ms = min(port.due_ms() for port in self._ports)
-            pause_ms = max(_PAUSE_MS_MIN, due_ms - self._clock.elapsed_ms())
-            self._stop.wait(pause_ms / 1_000)
+            pause_ms = min(due_ms - self._clock.elapsed_ms(), _PAUSE_MS_MAX)
+            self._stop.wait(max(_PAUSE_MS_MIN, pause_ms) / 1_000)
 
     def _run_by_hand(self) -> None:
         begun = [future for port in self._ports if (future := port.tick()) is not None]
         wait(begun, _BY_HAND_TIMEOUT_S)
+        self._also()
 
     def close(self) -> None:
         """Look no more."""

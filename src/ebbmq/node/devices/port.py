@@ -143,6 +143,11 @@ class Port:
         """What puts and deletes that wait have in them."""
         return self._waiting.pending_bytes
 
+    def busy_ms(self) -> float:
+        """For how long the call that is under way has not come back; a scan takes its time."""
+        under = self._under_way
+        return 0.0 if under is None or under.verb == "scan" else under.took_ms()
+
     def _submit(self, verb: Verb, given: Sequence[Any], nbytes: int) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:

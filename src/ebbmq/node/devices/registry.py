@@ -46,6 +46,8 @@ class Devices:
         self.on_return: Callable[[str], None] = lambda name: None
         #: Called likewise with copies that a device cannot give as they were put.
         self.on_damaged: Callable[[str, tuple[Key, ...]], None] = lambda name, keys: None
+        #: Called several times a second; it may not wait for a device.
+        self.on_tick: Callable[[], None] = lambda: None
         #: What the node knows of a device that the device itself does not.
         self.counts: Callable[[str], Counts] = lambda name: Counts()
         self._log = self._port(
@@ -60,7 +62,7 @@ class Devices:
         self._all = [self._log, *self.ports.values()]
         self._is_restricted = any(port.spec.readers != ("*",) for port in self._all)
         self.states = {port.name: port.state for port in self._all}
-        self._monitor = Monitor(self._all, clock)
+        self._monitor = Monitor(self._all, clock, self.ticked)
 
     def _port(self, place: Openable, config: DeviceConfig) -> Port:
         judging = Judging(config.status, config.stall_ms, trusted=place.kind == LOG)
@@ -100,6 +102,10 @@ class Devices:
         """A device is in another state."""
         with self._lock:
             self.states = {**self.states, name: state}
+
+    def ticked(self) -> None:
+        """Time has passed, and no device was waited for."""
+        self.on_tick()
 
     def returned(self, name: str) -> None:
         """A device can be used again, or began anew."""

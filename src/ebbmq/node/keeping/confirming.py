@@ -1,7 +1,10 @@
 """Who waits for copies: batches that may not be leased yet, and calls that are not confirmed.
 
 A record whose messages lack copies is one `Waiting`; a publish call is confirmed when all its
-records are. Everything is called with the engine's lock held, unless it says otherwise.
+records are. A record that has waited for the queue's `copy_timeout_ms` is overdue: other devices
+are asked, and where there is none its calls are told so (`hurrying`).
+
+Everything is called with the engine's lock held, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.core.copies import parts_of
 from ebbmq.errors import ClosedBroker, Overloaded
 
 if TYPE_CHECKING:
@@ -27,11 +31,15 @@ _NO_NAMES: Final = range(0)
 class Waiting:
     """So many messages of a record, or records of a call, lack copies."""
 
-    __slots__ = ("calls", "left", "names", "position", "told")
+    __slots__ = ("calls", "due_ms", "error", "left", "names", "position", "told")
 
     def __init__(self, position: int, left: int, names: range = _NO_NAMES) -> None:
         self.position = position
         self.left = left
+        #: From when on a record has waited too long.
+        self.due_ms = 0
+        #: Why a call is not confirmed, though it may get its copies yet.
+        self.error: Exception | None = None
         #: The messages of a record, while it is kept as a whole.
         self.names = names
         #: The calls that wait for a record: the one that published it, and those that repeat it.
@@ -54,6 +62,8 @@ class Confirming:
         self._calls: dict[int, Waiting] = {}
         #: Records of the call that is being stored.
         self._stored: list[Waiting] = []
+        #: Messages without a record that a repeated call waits for, by their queue's patience.
+        self._repeated: dict[Waiting, Shard] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lacking or self._whole)
@@ -63,6 +73,7 @@ class Confirming:
     ) -> None:
         """A record that ends at a position waits for copies of these, and so does a call for it."""
         waiting = Waiting(position, len(names))
+        waiting.due_ms = self._due_ms(shard)
         if isinstance(names, range):
             waiting.names = names
             self._whole[names[0]] = waiting
@@ -72,13 +83,18 @@ class Confirming:
         if called:
             self._stored.append(waiting)
 
+    def _due_ms(self, shard: Shard) -> int:
+        return self._engine.clock.elapsed_ms() + shard.queue.spec.copy_timeout_ms
+
     def note_call(self, position: int) -> None:
         """A publish call ends, to be confirmed at a position once its records have copies."""
         # What a bounded queue let go of at once waits for nothing.
         stored, self._stored = [record for record in self._stored if record.left], []
         if stored:
             # A call that repeats another may have appended nothing, and end where that one did.
-            call = self._calls.setdefault(position, Waiting(position, 0))
+            call = self._calls.get(position)
+            if call is None or call.error is not None:
+                call = self._calls[position] = Waiting(position, 0)
             for record in stored:
                 if call not in record.calls:
                     record.calls.append(call)
@@ -93,6 +109,8 @@ class Confirming:
             if record is None and not eligible(name):
                 # It lacked copies when the broker ended, or has lost some since.
                 record = self._lacking[name] = Waiting(0, 1)
+                shard = self._repeated[record] = self._engine.catalog.shards[parts_of(name)[0]]
+                record.due_ms = self._due_ms(shard)
             if record is not None and record not in self._stored:
                 self._stored.append(record)
 
@@ -137,7 +155,8 @@ class Confirming:
         for call in record.calls if not record.left else ():
             call.left -= 1
             if not call.left:
-                del self._calls[call.position]
+                if self._calls.get(call.position) is call:
+                    del self._calls[call.position]
                 for tell in call.told:
                     tell(None)
 
@@ -150,17 +169,17 @@ class Confirming:
             call = self._calls.get(position)
             if call is None:
                 return False
-            if self._engine.closed is None:
+            if self._engine.closed is None and call.error is None:
                 call.told.append(tell)
                 return True
-        tell(_closed())
+        tell(call.error or _closed())
         return True
 
     def wait(self, position: int, timeout_ms: int | None = None) -> None:
         """Return once the call at a position has its copies; the lock must be free.
 
         Raises:
-            Overloaded: code `confirm_timeout`.
+            Overloaded: code `confirm_timeout`; or `copy_timeout`: no device took them.
             ClosedBroker: the broker was closed before.
         """
         if not self._calls:
@@ -182,6 +201,35 @@ class Confirming:
             )
         if errors:
             raise errors[0]
+
+    def overdue(self) -> list[tuple[Shard, Waiting, list[Name]]]:
+        """Records that have waited too long, with the messages of them that lack copies.
+
+        Each is overdue again after as long as its queue allows.
+        """
+        now_ms = self._engine.clock.elapsed_ms()
+        self._repeated = {each: shard for each, shard in self._repeated.items() if each.left}
+        found = [(each, shard) for each, shard in self._repeated.items() if each.due_ms <= now_ms]
+        for shard, records in self._records.items():
+            found += [(each, shard) for each in records if each.left and each.due_ms <= now_ms]
+        for record, shard in found:
+            record.due_ms = self._due_ms(shard)
+            if record.names:
+                self._spell_out(record.names)
+        late = {record for record, _ in found}
+        names: dict[Waiting, list[Name]] = {}
+        for name, record in self._lacking.items() if late else ():
+            if record in late:
+                names.setdefault(record, []).append(name)
+        return [(shard, record, names.get(record, [])) for record, shard in found]
+
+    def refuse(self, record: Waiting, error: Exception) -> None:
+        """Tell the calls that wait for a record that it has no copies yet, and why."""
+        for call in record.calls:
+            call.error = error
+            told, call.told = call.told, []
+            for tell in told:
+                tell(error)
 
     def close(self) -> None:
         """Tell everybody who waits that nothing more will come; the lock must be free."""

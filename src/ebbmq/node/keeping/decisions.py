@@ -23,6 +23,7 @@ REPAIR: Final = "repair"
 #: Why a device did not take a copy; where its call failed, the reason is the code of that error.
 UNUSABLE: Final = "unusable"
 NOT_VERIFIED: Final = "not verified"
+COPY_TIMEOUT: Final = "copy timeout"
 UNREADABLE: Final = "unreadable"
 #: Why a copy is lost.
 MISSING: Final = "missing"

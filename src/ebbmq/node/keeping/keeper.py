@@ -13,6 +13,7 @@ Everything here is called with the engine's lock held, unless it says otherwise.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +39,8 @@ from ebbmq.node.keeping.decisions import Decisions
 from ebbmq.node.keeping.known import Known
 from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
-from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.keeping.readers import Readers
+from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.keeping.viewing import Viewing
 from ebbmq.node.log import log
 from ebbmq.policy.decay import Phase
@@ -70,13 +71,13 @@ class Keeper:
         self.decisions = Decisions()
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
-        self.confirming = Confirming(engine)
         self.readers = Readers()
+        self.confirming = Confirming(engine)
         self.carrying = Carrying(engine, self.confirming)
         self.apply = self.carrying.apply
         viewing, known = Viewing(engine), Known(engine)
         self.view, self.check = viewing.view, viewing.check
-        self.refuse_for_now = viewing.refuse_for_now
+        self.refuse_for_now, self.domains = viewing.refuse_for_now, viewing.domains
         self.row_of, self.mark = known.row_of, known.mark
         self.stored, self.fetch_headers = known.stored, known.fetch_headers
         #: By device that is being compared: copies it confirmed meanwhile.
@@ -403,6 +404,7 @@ class Keeper:
         engine = self._engine
         if engine.devices is not None:
             # Who has no devices does not load what they need.
+            from ebbmq.node.keeping.hurrying import hurry  # noqa: PLC0415
             from ebbmq.node.keeping.mover import Mover  # noqa: PLC0415
             from ebbmq.node.keeping.prefetching import Prefetcher  # noqa: PLC0415
             from ebbmq.node.keeping.reconciling import Reconciler  # noqa: PLC0415
@@ -410,6 +412,7 @@ class Keeper:
             for name, port in engine.devices.ports.items():
                 self._holdings.declare_device(name, durable=port.spec.durable)
             engine.devices.counts = self._counts
+            engine.devices.on_tick = partial(hurry, engine)
             self.carrying.mover = Mover(
                 engine, bytes_per_s=engine.config.placement.move_bytes_per_s
             )

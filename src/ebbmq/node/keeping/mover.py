@@ -29,6 +29,7 @@ from ebbmq.core.copies import LOG, seqs_of
 from ebbmq.core.row import ELSEWHERE
 from ebbmq.errors import EbbError
 from ebbmq.holding.columns import Keys
+from ebbmq.holding.contract import DeviceFull
 from ebbmq.node.keeping.decisions import NOT_VERIFIED, UNUSABLE
 from ebbmq.node.keeping.loading import load, load_of, published
 from ebbmq.node.keeping.pacing import HandOver, Pace
@@ -67,8 +68,8 @@ class Mover:
 
     def __init__(self, engine: Engine, *, bytes_per_s: int) -> None:
         self._engine = engine
-        self._work: dict[str, Work] = {}
         self.readers = engine.keeping.readers
+        self._work: dict[str, Work] = {}
         #: Of copies that publishers wait for, which go to their devices without a thread between.
         self._at_once: dict[str, Work] = {}
         #: What is to be done by the thread of the mover when a device has answered.
@@ -472,8 +473,11 @@ class Mover:
         with self._engine.in_turn:
             call.work.failed += len(loaded.names)
             if self._engine.closed is None:
-                self._engine.keeping.refuse_for_now(device)
-                self._engine.keeping.copies_failed(device, loaded.names, code)
+                keeper = self._engine.keeping
+                keeper.refuse_for_now(device)
+                keeper.copies_failed(device, loaded.names, code)
+                if keeper.reconciler is not None and not isinstance(error, DeviceFull):
+                    keeper.reconciler.compare_later(device)
         self._end(call)
 
     def _delete_done(self, call: Call, some: list[Delete], future: Future[None]) -> None:

@@ -34,6 +34,8 @@ _PAUSE_S: Final = 0.25
 _AT_ONCE: Final = 2_048
 #: While copies are lacking that no device can take, all messages are looked through so often.
 _MEND_EVERY_MS: Final = 2_000
+#: Kinds of devices whose calls are never carried out later than the next.
+_IN_PROCESS: Final = ("file", "memory")
 _TEND_EVERY_MS: Final = 60_000
 #: Messages that are mended in one pass; the rest follow in the next.
 _SHORT_MAX: Final = 50_000
@@ -50,6 +52,8 @@ class Reconciler:
         assert engine.devices is not None
         self._devices = engine.devices
         self._to_compare = set(engine.devices.ports)
+        #: By device: when to ask it once more, since it may be late with what it was given.
+        self._compare_at_ms: dict[str, int] = {}
         self._away_since: dict[str, int] = {}
         self._lost: frozenset[str] = frozenset()
         self._usable: frozenset[str] = self._usable_devices()
@@ -76,7 +80,19 @@ class Reconciler:
     def returned(self, device: str) -> None:
         """A device answers again (called by its own thread)."""
         self._to_compare.add(device)
+        self.compare_later(device)
         self._wake.set()
+
+    def compare_later(self, device: str) -> None:
+        """Ask a server what it has once it can be late with no call any more.
+
+        A call that was given up is unknown to the next: it may be carried out after a deletion that
+        was asked for later.
+        """
+        config = self._engine.config.devices.get(device)
+        if config is not None and config.kind not in _IN_PROCESS:
+            at_ms = self._engine.clock.elapsed_ms() + config.timeout_ms
+            self._compare_at_ms.setdefault(device, at_ms)
 
     def damaged(self, device: str, keys: Sequence[Key]) -> None:
         """A device cannot give copies as they were put (called by its own thread)."""
@@ -98,6 +114,11 @@ class Reconciler:
 
     def look(self) -> None:
         """Do what is to be done (the lock is free)."""
+        now_ms = self._engine.clock.elapsed_ms()
+        for device, at_ms in list(self._compare_at_ms.items()):
+            if now_ms >= at_ms:
+                del self._compare_at_ms[device]
+                self._to_compare.add(device)
         for device in list(self._to_compare):
             if device == LOG or device not in self._devices.ports:
                 self._to_compare.discard(device)

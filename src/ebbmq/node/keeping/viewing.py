@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from ebbmq.core.copies import LOG
 from ebbmq.errors import Overloaded
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ebbmq.model import QueueSpec
     from ebbmq.node.engine import Engine
     from ebbmq.policy.rules.choose import View
@@ -55,19 +56,22 @@ class Viewing:
         """
         if spec.min_copies <= 1:
             return
-        domains = {LOG}
-        if self._engine.devices is not None:
-            states = self.view().states
-            domains = {
-                states[name].failure_domain or name for name in states if states[name].usable
-            }
-        if len(domains) < spec.min_copies:
+        count = self.domains()
+        if count < spec.min_copies:
             raise Overloaded(
                 f"queue {spec.name!r} needs {spec.min_copies} copies, and devices of only "
-                f"{len(domains)} failure domain{'s' if len(domains) > 1 else ''} can be used",
+                f"{count} failure domain{'s' if count > 1 else ''} can be used",
                 "see `ebbmq devices`, add a device, or lower min_copies",
                 code="too_few_devices",
             )
+
+    def domains(self, *, without: Collection[str] = ()) -> int:
+        """Of how many failure domains devices can be used, beside some of them."""
+        if self._engine.devices is None:
+            return 1
+        states = self.view().states
+        usable = [name for name in states if states[name].usable and name not in without]
+        return len({states[name].failure_domain or name for name in usable})
 
     def refuse_for_now(self, device: str) -> None:
         """Ask nothing new of a device for a while: it has just refused a copy."""

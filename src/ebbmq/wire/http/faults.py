@@ -41,6 +41,7 @@ _STATUS: Final[dict[type[EbbError], int]] = {
 }
 _STATUS_OF_CODE: Final = {
     "confirm_timeout": 504,
+    "copy_timeout": 504,
     "version_conflict": 412,
     "method_not_allowed": 405,
     "headers_too_large": 431,
@@ -56,6 +57,7 @@ _CLASSES: Final[dict[str, type[EbbError]]] = {
         if cls not in {EbbError, errors.ClientError, errors.LeaseLost}
     },
     "confirm_timeout": errors.Overloaded,
+    "copy_timeout": errors.Overloaded,
     "disk_full": errors.Overloaded,
     "cache_full": errors.Overloaded,
     "rules_full": errors.Overloaded,

@@ -196,8 +196,7 @@ class Archive:
             origins: pack and body_at of what each row is a copy of.
         """
         self._clear_doubts()
-        pairs = zip(rows["pid"].tolist(), rows["seq"].tolist(), strict=True)
-        found = self._index.find([Key(self._store, pid, seq) for pid, seq in pairs])
+        found = self._index.find_rows(rows)
         counts = (found["pack"] == origins["pack"]) & (found["body_at"] == origins["body_at"])
         for name in ("crc", "body_bytes", "envelope_bytes"):
             counts &= found[name] == rows[name]
@@ -395,9 +394,7 @@ class Archive:
             rows = pack.read_rows(data or b"")
         except DamagedRecord:
             return None
-        pids, seqs = rows["pid"].tolist(), rows["seq"].tolist()
-        keys = [Key(self._store, pid, seq) for pid, seq in zip(pids, seqs, strict=True)]
-        entries = self._index.find(keys)
+        entries = self._index.find_rows(rows)
         wanted = (entries["pack"] == number) & (entries["body_at"] == rows["body_at"])
         return pack.chosen(table, wanted)
 

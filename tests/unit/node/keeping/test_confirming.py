@@ -6,21 +6,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker
+from ebbmq import Broker, QueueSpec
 from ebbmq.node.keeping.confirming import Confirming
+from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SHARD = object()
+QUEUE = QueueSpec("q", copy_timeout_ms=1_000)
+
+
+class Shard:
+    """As much of a partition as is asked for."""
+
+    class queue:  # noqa: N801
+        spec = QUEUE
+
+
+SHARD = Shard()
 #: Where records of no partition would be: everything has its copies.
 ALL = 1 << 63
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Confirming]:
-    with Broker.open(tmp_path / "data") as broker:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, clock: ManualClock) -> Iterator[Confirming]:
+    with Broker.open(tmp_path / "data", clock=clock) as broker:
         yield Confirming(broker.engine)
 
 
@@ -71,3 +87,39 @@ def test_a_call_that_repeats_one_message_waits_for_all_of_its_record(waiting):
     assert (told, again) == ([], [])
     waiting.copied([199])
     assert (told, again) == ([None], [None])
+
+
+def test_a_record_is_overdue_after_each_patience_of_its_queue_until_it_has_its_copies(
+    waiting, clock
+):
+    publish(waiting, 7, range(100, 104))
+    clock.advance(999)
+    assert waiting.overdue() == []
+    waiting.copied([101])
+    for _ in range(2):
+        clock.advance(1_000)
+        ((shard, _, names),) = waiting.overdue()
+        assert (shard, names) == (SHARD, [100, 102, 103])
+        assert waiting.overdue() == []
+    waiting.copied([100, 102, 103])
+    clock.advance(1_000)
+    assert waiting.overdue() == []
+
+
+def test_a_call_that_is_refused_is_told_once_and_who_repeats_it_waits_on(waiting, clock):
+    told, error = publish(waiting, 7, range(100, 102)), ValueError()
+    clock.advance(1_000)
+    ((_, record, _),) = waiting.overdue()
+    waiting.refuse(record, error)
+    assert told == [error]
+    late: list[object] = []
+    assert waiting.when_copied(7, late.append)
+    assert late == [error]
+    waiting.repeat([100])
+    waiting.note_call(7)
+    again: list[object] = []
+    assert waiting.when_copied(7, again.append)
+    assert again == []
+    waiting.copied(range(100, 102))
+    assert (told, late, again) == ([error], [error], [None])
+    assert not waiting.when_copied(7, again.append)

@@ -63,6 +63,7 @@ CACHE_LOW_WATER: Final = 0.80
 DEDUP_WINDOW_MS: Final = 300_000
 DEDUP_IDS_MAX: Final = 1_000_000
 REMOVALS_BYTES_MAX: Final = 256 * MIB
+DECISIONS_BYTES_MAX: Final = 64 * MIB
 
 #: Rules added while a node runs, as the journal holds them, and the record of who changed them.
 ADDED_RULES_BYTES_MAX: Final = 16 * MIB

@@ -246,7 +246,7 @@ class TestCommandLine:
             there = ebbmq("why", sent.id, "--url", server.url)
         for done in (here, there):
             assert re.search(r"^copies +hdd, log *$", done.stdout, re.M), done.stdout
-            assert re.search(r"^ttl_ms +-", done.stdout, re.M)
+            assert re.search(r"^ttl +-", done.stdout, re.M)
 
     def test_one_device_is_shown_and_probed(self, tmp_path: Path) -> None:
         place = ("--data", str(tmp_path / "data"), "--config", str(toml(tmp_path / "e.toml")))

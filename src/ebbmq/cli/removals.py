@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration, show_instant
@@ -13,7 +14,7 @@ from ebbmq.errors import InvalidMessage
 from ebbmq.model import REASON_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ebbmq.model import Removal
 
@@ -85,9 +86,14 @@ def _show_removals(session: Session, found: Sequence[Removal], count: int) -> No
 def why(session: Session, message_id: str) -> None:
     """Say where the message ID is, or why it left.
 
+    Of a message that is there: every copy, how many there should be, and each decision about them
+    with its reason, also those before the last start. Of one that left: when and why, and which
+    devices are yet to forget it. An id that was never given out is an error.
+
     \b
-    Example:
+    Examples:
       ebbmq why 1-2a
+      ebbmq why 1-2a --url http://127.0.0.1:8080 --json
     """
     with session.open() as broker:
         answer = broker.why(message_id)
@@ -98,31 +104,69 @@ def why(session: Session, message_id: str) -> None:
         )
     if session.as_json:
         session.show_json(answer)
-    else:
-        session.show_fields({name: _show_value(name, value) for name, value in answer.items()})
+        return
+    hidden = set(_ABSENT).intersection(name for name, value in answer.items() if not value)
+    session.show_fields(
+        {
+            name.replace("_", " ").removesuffix(" ms"): _show_value(name, value)
+            for name, value in answer.items()
+            if name not in hidden and name != "decisions_since_ms"
+        }
+    )
+    _hint(session, answer)
+
+
+def _hint(session: Session, answer: dict[str, Any]) -> None:
+    """What to do next, where it is not plain."""
+    if answer.get("moved_to"):
+        moved = answer["moved_to"]
+        session.note(f"it went on as {moved} in another queue: ebbmq why {moved}")
+    if answer.get("damaged"):
+        session.note("its body cannot be read: ebbmq doctor says what is wrong with the directory")
+    since_ms = answer.get("decisions_since_ms")
+    if since_ms is not None and answer.get("enqueued_at_ms", 0) < since_ms:
+        session.note(f"decisions before {show_instant(since_ms)} are not on record any more")
 
 
 def _decision(told: dict[str, Any]) -> str:
-    parts = (show_instant(told["at_ms"]), told["event"], told["device"], told["reason"])
-    return " ".join(part for part in parts if part)
+    return f"{show_instant(told['at_ms'])}  {told['text']}"
 
 
 def _pinned(told: dict[str, Any]) -> str:
     place = f" on tier {told['tier']}" if told["tier"] else ""
     until = show_instant(told["until_ms"])
-    return f"to {told['target']} copies{place} until {until}, by plan {told['run']}"
+    target = "1 copy" if told["target"] == 1 else f"{told['target']} copies"
+    return f"to {target}{place} until {until}, by plan {told['run']}"
 
 
 def _names(devices: Sequence[str]) -> str:
     return ", ".join(devices) or "-"
 
 
+def _lines(told: Iterable[str], otherwise: str = "-") -> str:
+    return "\n".join(told) or otherwise
+
+
+def _timing(told: Any) -> str:
+    node, attempt, duration_ms, outcome = msgspec.to_builtins(told)
+    return f"attempt {attempt} on {node}: {outcome} after {show_duration(duration_ms)}"
+
+
+#: Not worth a line where there is nothing to say of it.
+_ABSENT: Final = ("headers", "latency_history", "privileged", "damaged", "moved_to", "pinned")
+#: Nothing was decided: it is where every message goes first.
+_UNDECIDED: Final = "none on record: it stays where every message goes first"
 #: What is told of a message in more than a word.
 _SENTENCES: Final[dict[str, Callable[[Any], str]]] = {
     "copies": _names,
     "removals_waiting": _names,
     "decay_rate": "{:g}".format,
-    "decisions": lambda told: "\n".join(map(_decision, told)) or "-",
+    "bytes": show_bytes,
+    "headers": lambda told: _lines(f"{name}: {value}" for name, value in told.items()),
+    "latency_history": lambda told: _lines(map(_timing, told)),
+    "privileged": lambda told: "yes" if told else "no",
+    "damaged": lambda told: "yes" if told else "no",
+    "decisions": lambda told: _lines(map(_decision, told), _UNDECIDED),
     "pinned": _pinned,
     "moving": lambda told: f"to {_names(told['to'])}, from {_names(told['from'])}",
 }

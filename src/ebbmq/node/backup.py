@@ -114,5 +114,8 @@ def _copy(
 
     for path in (source / "removals").iterdir():
         shutil.copy2(path, goal / "removals" / path.name)
+    if (source / "decisions").is_dir():
+        engine.keeping.decisions.flush()
+        shutil.copytree(source / "decisions", goal / "decisions")
     write_durably(goal / "store.json", msgspec.json.encode(engine.directory.identity))
     return done

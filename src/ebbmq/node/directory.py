@@ -6,6 +6,7 @@ data/
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
   removals/     removals.log removals.1.log
+  decisions/    decisions.log decisions.1.log
   devices.json  identities of devices that are in a directory
   devices/      file devices whose directory is not set
 """

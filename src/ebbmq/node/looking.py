@@ -206,21 +206,14 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
     queue = shard.queue.spec.name if shard else None
     if shard is not None and row is not None:
         seen = peeking.look(engine, shard, seq)
-        dead = row[6] & LOW48
         return {
             "id": identity,
             "queue": queue,
-            "state": STATE_NAMES[row[0]],
-            "importance": row[2],
-            "current_importance": seen.current_importance if seen else None,
-            "failures": row[5] >> rows.HIGH,
-            "attempts": row[13],
-            "enqueued_at_ms": row[5] & LOW48,
-            "ttl_ms": dead - (row[5] & LOW48) if dead else None,
-            "decay_rate": row[4] / rows.RATE_UNIT,
-            "deadline_ms": row[7] & LOW48 or None,
-            "bytes": row[11],
-            "segment": row[9],
+            **_there(engine, shard, seq, row),
+            "type": seen.type if seen else None,
+            "headers": dict(seen.headers) if seen else None,
+            # What failed before it was moved here is told with its headers.
+            **({"latency_history": list(seen.latency_history)} if seen else {}),
             "damaged": seen is None and not row[1] & rows.ELSEWHERE,
             **_kept(engine, shard, seq, row),
         }
@@ -242,6 +235,29 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
     return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
 
 
+def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
+    """What is known of a message that is there without its body, which may be out of reach."""
+    partition, enqueued_at_ms, dead = shard.partition, row[5] & LOW48, row[6] & LOW48
+    with engine.lock:
+        now_ms = engine.now_ms()
+        return {
+            "state": STATE_NAMES[row[0]],
+            "importance": row[2],
+            "current_importance": partition.current_importance(row, now_ms),
+            "band": partition.band(row, now_ms),
+            "failures": row[5] >> rows.HIGH,
+            "attempt": row[13],
+            "enqueued_at_ms": enqueued_at_ms,
+            "ttl_ms": dead - enqueued_at_ms if dead else None,
+            "decay_rate": row[4] / rows.RATE_UNIT,
+            "deadline_ms": row[7] & LOW48 or None,
+            "privileged": bool(row[1] & rows.PRIVILEGED),
+            "bytes": row[11],
+            "segment": row[9],
+            "latency_history": list(partition.history(seq)),
+        }
+
+
 def _kept(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
     """Where the copies of a message are, and why."""
     if engine.devices is None:
@@ -255,7 +271,8 @@ def _story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
     if engine.devices is None:
         return {}
     with engine.lock:
-        return telling.story(engine, pid, seq)
+        told = telling.story(engine, pid, seq)
+    return telling.decided(engine, pid, seq) | told
 
 
 def _fields(removal: Removal) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What was decided about where messages are, with the reason: the last of it, for people.
+"""What was decided about where messages are, with the reason: for people, and for the feed.
 
 Everything that matters for recovery is a fact in the journal; this is what a person asks about
 afterwards (`ebbmq why ID`), and what a feed of events is made of.
@@ -6,15 +6,16 @@ afterwards (`ebbmq why ID`), and what a feed of events is made of.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ebbmq.node.keeping.decision_log import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.core.copies import Name
-
-_NAMES_MAX: Final = 65_536
+    from ebbmq.node.keeping.decision_log import DecisionLog
 
 #: Why a copy was made: beside others, in the place of another, or because one was lacking.
 REPLICA: Final = "replica"
@@ -38,7 +39,7 @@ class Decision(NamedTuple):
     """One decision about some messages."""
 
     at_ms: int
-    #: placed, asked, archived, copied, dropped, refused, lost, faded
+    #: placed, asked, archived, copied, moved, dropped, refused, lost, faded, pinned, unpinned
     event: str
     device: str
     reason: str
@@ -48,11 +49,11 @@ class Decision(NamedTuple):
 
 
 class Decisions:
-    """The last decisions, and how many there were of each kind."""
+    """Puts decisions on record, and tells of them; noted with the engine's lock held."""
 
     def __init__(self) -> None:
-        self._last: deque[Decision] = deque()
-        self._names = 0
+        #: None while there is nothing but the log, and nothing to decide.
+        self.log: DecisionLog | None = None
         self.counts: Counter[str] = Counter()
         #: Whoever listens; None: nobody does.
         self.tell: Callable[[Decision], None] | None = None
@@ -70,20 +71,31 @@ class Decisions:
         """Something was decided about these messages."""
         if not names:
             return
-        decision = Decision(at_ms, event, device, reason, names, score)
         self.counts[event] += len(names)
-        self._names += len(names)
-        self._last.append(decision)
-        while self._names > _NAMES_MAX:
-            self._names -= len(self._last.popleft().names)
+        if self.log is not None:
+            self.log.note(Told(at_ms, event, device, reason, names))
         if self.tell is not None:
-            self.tell(decision)
+            self.tell(Decision(at_ms, event, device, reason, names, score))
 
     def moved(self, at_ms: int, names: Sequence[Name], device: str, left: str) -> None:
-        """A device has taken the place of another; that it was to was decided before."""
-        if names and self.tell is not None:
-            self.tell(Decision(at_ms, "moved", device, f"from {left}", names))
+        """A device has taken the place of another."""
+        self.note(at_ms, names, "moved", device, f"from {left}")
 
-    def of(self, name: Name) -> list[Decision]:
-        """What was decided about a message, as far as it is remembered, oldest first."""
-        return [each for each in self._last if name in each.names]
+    def of(self, name: Name) -> list[Told]:
+        """What was decided about a message, as far as it is on record, oldest first."""
+        return [] if self.log is None else self.log.of(name)
+
+    def since_ms(self) -> int | None:
+        """Since when decisions are on record, where older ones may have been given up."""
+        return None if self.log is None else self.log.since_ms()
+
+    def flush(self) -> None:
+        """Write what was noted, when there is time (the lock is free)."""
+        if self.log is not None:
+            self.log.flush()
+
+    def close(self) -> None:
+        """Write what was noted; nothing more is."""
+        if self.log is not None:
+            self.log.close()
+            self.log = None

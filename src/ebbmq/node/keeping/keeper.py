@@ -35,6 +35,7 @@ from ebbmq.node.keeping import decisions as reasons
 from ebbmq.node.keeping import restarting
 from ebbmq.node.keeping.carrying import Carrying
 from ebbmq.node.keeping.confirming import Confirming
+from ebbmq.node.keeping.decision_log import DecisionLog
 from ebbmq.node.keeping.decisions import Decisions
 from ebbmq.node.keeping.known import Known
 from ebbmq.node.keeping.placing import Answer, Placing
@@ -409,6 +410,7 @@ class Keeper:
             from ebbmq.node.keeping.prefetching import Prefetcher  # noqa: PLC0415
             from ebbmq.node.keeping.reconciling import Reconciler  # noqa: PLC0415
 
+            self.decisions.log = DecisionLog(engine.directory.path / "decisions")
             for name, port in engine.devices.ports.items():
                 self._holdings.declare_device(name, durable=port.spec.durable)
             engine.devices.counts = self._counts
@@ -438,6 +440,7 @@ class Keeper:
         for worker in self._workers():
             worker.stop()
         self.confirming.close()
+        self.decisions.close()
 
     def _workers(self) -> list[Mover | Reconciler | Prefetcher]:
         every = (self.reconciler, self.fetcher, self.mover)

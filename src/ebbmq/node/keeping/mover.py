@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -80,6 +81,7 @@ class Mover:
         self._keeping = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._report_at_s = 0.0
         self._pace = Pace(bytes_per_s)
         self._hand_over = HandOver()
         self._thread = threading.Thread(target=self._run, name="ebbmq-mover", daemon=True)
@@ -224,6 +226,7 @@ class Mover:
     def _round(self) -> bool:
         """Begin what can be begun; whether anything could."""
         begun = False
+        self._report()
         while self._answered:
             self._answered.popleft()()
         self._is_held_up = False
@@ -243,6 +246,13 @@ class Mover:
             for step in steps if work.deletes_first else reversed(steps):
                 begun |= step(port, work)
         return begun
+
+    def _report(self) -> None:
+        """Put on record what was decided and how far moves are, now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._report_at_s:
+            self._report_at_s = now_s + _PAUSE_S
+            self._engine.keeping.decisions.flush()
 
     def _begin(self, port: Port, work: Work, *, calm: bool) -> Call | None:
         """Begin a call; None if it has to wait until others have computed."""

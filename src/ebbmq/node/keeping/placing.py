@@ -293,6 +293,9 @@ def _reason(wanted: Wanted) -> str:
     if choice is None:
         return "no device can be used"
     reason = _by(choice)
+    more = [device for device in wanted.copies[1:] if device != wanted.floor_added]
+    if more:
+        reason += f"; {', '.join(more)} as the message wants {wanted.target} copies"
     if wanted.floor_added is not None:
         reason += f"; {wanted.floor_added} because it is durable"
     return reason

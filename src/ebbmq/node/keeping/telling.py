@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.core.row import LOW48
 from ebbmq.model import Kept
+from ebbmq.node.keeping.wording import words
 from ebbmq.policy.decay import Score
 
 if TYPE_CHECKING:
@@ -53,16 +54,32 @@ def tier_of(copies: Devices, states: States) -> str:
     return min(usable, key=lambda state: state.latency_ms).tier if usable else ""
 
 
-def story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
-    """The copies of a message and the decisions behind them (the lock is held)."""
-    name = name_of(pid, seq)
-    tombstone = engine.holdings.tombstone(name)
+def decided(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
+    """The decisions behind the copies of a message (the lock is free: files are read)."""
+    decisions = engine.keeping.decisions
     told: dict[str, Any] = {
         "decisions": [
-            {"at_ms": each.at_ms, "event": each.event, "device": each.device, "reason": each.reason}
-            for each in engine.keeping.decisions.of(name)
+            {
+                "at_ms": each.at_ms,
+                "event": each.event,
+                "device": each.device,
+                "reason": each.reason,
+                "text": words(each),
+            }
+            for each in decisions.of(name_of(pid, seq))
         ]
     }
+    since_ms = decisions.since_ms()
+    if since_ms is not None:
+        told["decisions_since_ms"] = since_ms
+    return told
+
+
+def story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
+    """What becomes of the copies of a message, and what it is held to (the lock is held)."""
+    name = name_of(pid, seq)
+    tombstone = engine.holdings.tombstone(name)
+    told: dict[str, Any] = {}
     if tombstone is not None:
         told["removals_acked"] = len(tombstone.acked)
         told["removals_waiting"] = sorted(tombstone.waiting)

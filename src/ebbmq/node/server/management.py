@@ -39,6 +39,7 @@ from ebbmq.wire.http import managing
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
+    from ebbmq.node.server.access import Caller
     from ebbmq.node.server.answers import Application, Header, Receive, Scope, Send
     from ebbmq.node.server.context import Context
 
@@ -116,7 +117,16 @@ class Store:
                 "state": "unknown",
                 "reason": "never issued here",
             }
+        elif "headers" in found and not self._may_read(caller, found):
+            found |= {"type": None, "headers": None}
         return answer(found)
+
+    def _may_read(self, caller: Caller, found: dict[str, Any]) -> bool:
+        """Whether a caller may know what only those know who may lease a message."""
+        access, queue = self._context.access, found["queue"]
+        if not access.holds(caller, "consume", queue):
+            return False
+        return not found["privileged"] or access.consumer(caller, queue).privileged
 
     async def backup(self, request: Asking) -> Answer:
         """Copy the store to a directory of the server's machine, while it is in use."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from ebbmq.feed import advice
-from ebbmq.model import DeviceStatus, Evicted, Upkept
+from ebbmq.model import DeviceStatus, Evicted, Timing, Upkept
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -68,7 +68,10 @@ class DecisionView(msgspec.Struct):
     at_ms: int
     event: str
     device: str
+    #: As the feed has it.
     reason: str
+    #: All of it but the instant, as a sentence.
+    text: str
 
 
 class PinnedView(msgspec.Struct):
@@ -104,7 +107,11 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     at_ms: int | None = None
     importance: int | None = None
     current_importance: float | None = None
+    #: In which band it is now.
+    band: int | None = None
     failures: int | None = None
+    #: Leases granted so far: of a message that is there, and of one that left.
+    attempt: int | None = None
     attempts: int | None = None
     enqueued_at_ms: int | None = None
     #: As it counts; null without one.
@@ -113,8 +120,14 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     decay_rate: float | None = None
     #: Until when it is leased, or when it can be if it is scheduled; else null.
     deadline_ms: int | None = None
+    privileged: bool | None = None
     bytes: int | None = None
     segment: int | None = None
+    #: Its last leases that failed: node, attempt, duration, outcome.
+    latency_history: list[Timing] | None = None
+    type: str | None = None
+    #: Only for who may lease it.
+    headers: dict[str, str] | None = None
     damaged: bool | None = None
     moved_to: str | None = None
     access_count: int | None = None
@@ -128,7 +141,10 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     removals_acked: int | None = None
     #: Of a message that left: devices that are yet to forget it.
     removals_waiting: list[str] | None = None
+    #: What was decided about its copies, oldest first, also before the last start.
     decisions: list[DecisionView] | None = None
+    #: Older decisions may have been given up for newer ones, of whatever message.
+    decisions_since_ms: int | None = None
     pinned: PinnedView | None = None
     moving: MovingView | None = None
 

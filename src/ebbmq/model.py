@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,6 +12,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.errors import InvalidMessage, InvalidSpec
+from ebbmq.plain import is_int, is_number, is_text, make_plain, plain
 
 Level = Literal["memory", "written", "synced"]
 LEVELS: Final = ("memory", "written", "synced")
@@ -62,19 +62,6 @@ REASON_TEXT: Final = {
 }
 
 
-def _is_int(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _is_share(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and 0 <= value <= 1
-    )
-
-
 class _Body(msgspec.Struct, frozen=True):
     body: bytes
 
@@ -113,39 +100,46 @@ class Message(_Body, frozen=True, kw_only=True):
         self._check_order()
         if self.headers is not None:
             _check_headers(self.headers)
+            own = {plain(name): plain(value) for name, value in self.headers.items()}
+            msgspec.structs.force_setattr(self, "headers", own)
         for name in ("id", "key", "store"):
             _check_text(name, getattr(self, name))
         _check_text("type", self.type)
+        make_plain(self, self.__struct_fields__[1:])
         if not isinstance(self.durable, bool):
             raise InvalidMessage(f"durable is {self.durable!r}", "use True or False")
 
     def _check_order(self) -> None:
         importance = self.importance
-        if importance is not None and not _is_int(
+        if importance is not None and not is_int(
             importance, limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX
         ):
             raise InvalidMessage(
                 f"importance is {importance!r}", "use a whole number from 1 (least) to 10 (most)"
             )
-        if self.ttl_ms is not None and not _is_int(self.ttl_ms, 1, limits.DURATION_MS_MAX):
+        if self.ttl_ms is not None and not is_int(self.ttl_ms, 1, limits.DURATION_MS_MAX):
             raise InvalidMessage(
                 f"ttl_ms is {self.ttl_ms!r}",
                 f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None for no TTL",
             )
-        if self.decay_rate is not None and not _is_share(self.decay_rate):
+        if self.decay_rate is not None and not is_number(self.decay_rate, 0, 1):
             raise InvalidMessage(
                 f"decay_rate is {self.decay_rate!r}",
                 "use 0.0 (no decay) to 1.0 (worth nothing at the end of its TTL)",
             )
-        if not _is_int(self.delay_ms, 0, limits.DURATION_MS_MAX):
+        if not is_int(self.delay_ms, 0, limits.DURATION_MS_MAX):
             raise InvalidMessage(
                 f"delay_ms is {self.delay_ms!r}",
                 f"use whole milliseconds from 0 to {limits.DURATION_MS_MAX}",
             )
-        if self.replicas is not None and not _is_int(self.replicas, 1, limits.REPLICAS_MAX):
+        if self.replicas is not None and not is_int(self.replicas, 1, limits.REPLICAS_MAX):
             raise InvalidMessage(
                 f"replicas is {self.replicas!r}", f"use 1 to {limits.REPLICAS_MAX}"
             )
+
+
+_NO_TEXT: Final = "holds half of a surrogate pair, which UTF-8 cannot hold"
+_NO_TEXT_ACTION: Final = "decode the text it came from with errors='replace'"
 
 
 def _check_headers(headers: object) -> None:
@@ -157,6 +151,8 @@ def _check_headers(headers: object) -> None:
                 f"header {name!r} is {type(value).__name__}",
                 "header names and values are strings; encode other values",
             )
+        if not (is_text(name) and is_text(value)):
+            raise InvalidMessage(f"header {name!a:.80} {_NO_TEXT}", _NO_TEXT_ACTION)
 
 
 def _check_text(field: str, value: object) -> None:
@@ -167,6 +163,8 @@ def _check_text(field: str, value: object) -> None:
             f"{field} is {value!r}"[:200],
             f"use a string of 1 to {limits.NAME_CHARS_MAX} characters",
         )
+    if not is_text(value):
+        raise InvalidMessage(f"{field} {_NO_TEXT}", _NO_TEXT_ACTION)
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -345,6 +343,21 @@ class Upkept(msgspec.Struct, frozen=True, kw_only=True):
     damaged: int = 0
 
 
+class Moving(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies on their way to a device, or from it, since there was always one under way."""
+
+    done: int
+    left: int
+    since_ms: int
+    #: How fast it goes, over the last seconds, and how long it takes on like that.
+    per_s: float
+    left_ms: int | None
+    #: Of what comes to a device; what is left is reckoned from what came.
+    bytes: int | None = None
+    bytes_per_s: float | None = None
+    bytes_left: int | None = None
+
+
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A device as people see it: what it is, how it is doing, what it has."""
 
@@ -374,8 +387,10 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: What waits to be written there.
     pending_bytes: int
     copies: int
-    #: Copies on their way to it or from it.
+    #: Copies on their way to it or from it, and how far they are.
     moves: int
+    arriving: Moving | None = None
+    leaving: Moving | None = None
 
 
 class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -390,6 +405,14 @@ class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     window: int = 256
 
     def __post_init__(self) -> None:
+        make_plain(self, self.__struct_fields__)
+        for field, (low, high) in _ADAPT_BOUNDS.items():
+            value = getattr(self, field)
+            if not (is_int if field in _ADAPT_WHOLE else is_number)(value, low, high):
+                kind = "whole number" if field in _ADAPT_WHOLE else "number"
+                raise InvalidSpec(
+                    f"adapt.{field} is {value!r:.80}", f"use a {kind} from {low} to {high}"
+                )
         if not 0 <= self.lower_below_ms < self.raise_above_ms:
             raise InvalidSpec(
                 "adapt.lower_below_ms must be below adapt.raise_above_ms",
@@ -399,8 +422,18 @@ class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise InvalidSpec(
                 "adapt needs step > 1 and factor_min <= 1 <= factor_max", "see docs/decay.md"
             )
-        if self.dwell_ms < 0 or self.window < 1:
-            raise InvalidSpec("adapt needs dwell_ms >= 0 and window >= 1", "see docs/decay.md")
+
+
+_ADAPT_WHOLE: Final = frozenset({"dwell_ms", "window"})
+_ADAPT_BOUNDS: Final = {
+    "raise_above_ms": (0, limits.DURATION_MS_MAX),
+    "lower_below_ms": (0, limits.DURATION_MS_MAX),
+    "step": (1, 1_000),
+    "dwell_ms": (0, limits.DURATION_MS_MAX),
+    "factor_min": (0, 1),
+    "factor_max": (1, 1_000_000),
+    "window": (1, 1_000_000),
+}
 
 
 class _Name(msgspec.Struct, frozen=True):
@@ -470,6 +503,11 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return _preset(cls, name, {"decay_rate": 1.0, "default_ttl_ms": ttl_ms}, changes)
 
     def __post_init__(self) -> None:
+        make_plain(self, self.__struct_fields__)
+        for field in ("tiers", "privileged"):
+            value = getattr(self, field)
+            if isinstance(value, list | tuple):
+                msgspec.structs.force_setattr(self, field, tuple(map(plain, value)))
         check_name("queue", self.name)
         problem = _spec_problem(self)
         if problem is not None:
@@ -511,9 +549,10 @@ _CHOICES: Final = {
     "overflow": ("reject", "drop_lowest", "dead_letter"),
     "requeue": ("tail", "original"),
     "on_faded": ("archive", "remove", "dead_letter"),
-    "cache_enabled": (True, False),
-    "page_to_disk": (True, False),
 }
+_SWITCHES: Final = ("cache_enabled", "page_to_disk")
+#: A message has at most IMPORTANCE_MAX / this many bands, each with an instant to leave it at.
+_BAND_WIDTH_MIN: Final = 0.01
 SPEC_FLOATS: Final = {
     "band_width": (0.0, 10.0),
     "stale_threshold": (0.0, 10.0),
@@ -531,15 +570,30 @@ def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
         value = getattr(spec, field)
         if value is None and field in SPEC_WHOLE_OR_NONE:
             continue
-        if not _is_int(value, low, high):
+        if not is_int(value, low, high):
             return field, f"use a whole number from {low} to {high}"
     for field, (least, most) in SPEC_FLOATS.items():
         value = getattr(spec, field)
-        if not isinstance(value, int | float) or not least <= value <= most:
+        if not is_number(value, least, most):
             return field, f"use a number from {least:g} to {most:g}"
+    if 0 < spec.band_width < _BAND_WIDTH_MIN:
+        return "band_width", f"use 0 for the exact value, or a number from {_BAND_WIDTH_MIN} to 10"
     for field, choices in _CHOICES.items():
         if getattr(spec, field) not in choices:
-            return field, f"use one of {', '.join(map(str, choices))}"
+            return field, f"use one of {', '.join(choices)}"
+    return _parts_problem(spec)
+
+
+def _parts_problem(spec: QueueSpec) -> tuple[str, str] | None:
+    for field in _SWITCHES:
+        if not isinstance(getattr(spec, field), bool):
+            return field, "use True or False"
+    adapt: object = spec.adapt
+    if adapt is not None and not isinstance(adapt, AdaptSpec):
+        return "adapt", "use AdaptSpec(..), or None for rates as they were published"
+    for field in ("tiers", "privileged"):
+        if not isinstance(getattr(spec, field), tuple):
+            return field, "use a tuple of names, of one name: (name,)"
     return _names_problem(spec)
 
 
@@ -547,6 +601,8 @@ def _names_problem(spec: QueueSpec) -> tuple[str, str] | None:
     device: object = spec.default_device
     if device is not None and not (isinstance(device, str) and DEVICE_NAME.fullmatch(device)):
         return "default_device", DEVICE_NAME_IS
+    for tier in spec.tiers:
+        check_name("tier", tier)
     for pattern in spec.privileged:
         check_name("privileged client", pattern)
     if spec.dead_queue is not None:
@@ -562,8 +618,9 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_age_ms: int | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self, self.__struct_fields__)
         check_name("topic", self.name)
-        if self.max_age_ms is not None and not _is_int(self.max_age_ms, 1, limits.DURATION_MS_MAX):
+        if self.max_age_ms is not None and not is_int(self.max_age_ms, 1, limits.DURATION_MS_MAX):
             raise InvalidSpec(
                 f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
                 f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",

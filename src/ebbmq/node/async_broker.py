@@ -244,6 +244,9 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
             timeout_ms: see Broker.publish.
             client: who publishes, as rules see it; None takes `client` of the configuration.
         """
+        if timeout_ms is not None:
+            settling.check_duration("timeout_ms", timeout_ms, 0)
+        self._engine.catalog.queue(queue)
         checked = intake.as_messages(messages)
         level = intake.level_of(confirm, checked)
         return await _within(self._intake.add(queue, level, checked, client), timeout_ms)
@@ -257,6 +260,8 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         client: str | None = None,
     ) -> dict[str, list[Receipt]]:
         """See Broker.publish_topic; `client` as with publish."""
+        if timeout_ms is not None:
+            settling.check_duration("timeout_ms", timeout_ms, 0)
         receipts, level, position = publishing.publish_topic(
             self._engine, topic, messages, confirm, client
         )
@@ -303,6 +308,8 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         Without `bodies`, which stay where they are, any number of bytes can be leased under a name.
         """
         leasing.check_lease(count, wait_ms, lease_timeout_ms)
+        if name is not None:
+            leasing.check_lease_name(name)
         until = self._loop.time() + wait_ms / 1_000
         while True:
             with self._engine.lock:
@@ -432,6 +439,7 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         stop_when_empty: bool = False,
     ) -> AsyncIterator[Lease]:
         """See Broker.consume."""
+        leasing.check_lease(batch, wait_ms, lease_timeout_ms)
         with self._engine.lock:
             self._engine.check_open()
             spec = self._engine.catalog.queue(queue).spec

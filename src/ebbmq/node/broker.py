@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import _thread
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ebbmq.errors import LeaseLost, Overloaded
 from ebbmq.node import (
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.engine import Engine
+
+#: Levels at which a call for one message takes a shorter way.
+_UNSYNCED: Final = ("written", "memory")
 
 
 class Broker(RuleVerbs, PlanVerbs):
@@ -181,7 +184,9 @@ class Broker(RuleVerbs, PlanVerbs):
                 same message ids to be sure.
             StorageFailed: the journal has failed; open the broker again.
         """
-        if confirm in {"written", "memory"}:
+        if timeout_ms is not None:
+            settling.check_duration("timeout_ms", timeout_ms, 0)
+        if confirm in _UNSYNCED:
             receipts = single.publish(self.engine, queue, messages, confirm)
             if receipts is not None:
                 return receipts
@@ -202,6 +207,8 @@ class Broker(RuleVerbs, PlanVerbs):
         timeout_ms: int | None = None,
     ) -> dict[str, list[Receipt]]:
         """Publish messages to every queue subscribed to a topic: all of them or none."""
+        if timeout_ms is not None:
+            settling.check_duration("timeout_ms", timeout_ms, 0)
         receipts, level, position = publishing.publish_topic(self.engine, topic, messages, confirm)
         self._confirm(level, position, timeout_ms)
         return receipts
@@ -256,7 +263,9 @@ class Broker(RuleVerbs, PlanVerbs):
         """
         if type(count) is not int or wait_ms != 0 or lease_timeout_ms is not None or count != 1:
             leasing.check_lease(count, wait_ms, lease_timeout_ms)
-        if count == 1 and name is None:
+        if name is not None:
+            leasing.check_lease_name(name)
+        elif count == 1:
             one = single.lease(self.engine, queue, lease_timeout_ms)
             if one is not None:
                 return one

@@ -164,13 +164,13 @@ class Catalog:
         self.epoch = 0
         self.factors: dict[str, tuple[float, int, str]] = {}
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: object) -> Queue:
         """The queue of that name.
 
         Raises:
             UnknownQueue: with the nearest name there is.
         """
-        found = self.queues.get(name)
+        found = self.queues.get(name) if isinstance(name, str) else None
         if found is None:
             raise unknown("queue", name, self.queues)
         return found
@@ -180,13 +180,13 @@ class Catalog:
         found = self.queues.get(name)
         return 0 if found is None else found.version
 
-    def topic(self, name: str) -> DeclaredTopic:
+    def topic(self, name: object) -> DeclaredTopic:
         """The topic of that name.
 
         Raises:
             UnknownQueue: with the nearest name there is.
         """
-        found = self.topics.get(name)
+        found = self.topics.get(name) if isinstance(name, str) else None
         if found is None:
             raise unknown("topic", name, self.topics)
         return found

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ebbmq.errors import ClosedBroker, EbbError, LeaseLost
+from ebbmq.node.leasing import check_lease
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def consume(
     stop_when_empty: bool,
 ) -> Iterator[Lease]:
     """See Broker.consume."""
+    check_lease(batch, wait_ms, lease_timeout_ms)
     with broker.engine.lock:
         broker.engine.check_open()
         spec = broker.engine.catalog.queue(queue).spec

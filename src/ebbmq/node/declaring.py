@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Final
 
+from ebbmq import limits
 from ebbmq.core.copies import LOG
 from ebbmq.core.dedup import Dedup
 from ebbmq.core.partition import Partition
@@ -13,11 +15,15 @@ from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 from ebbmq.node.log import log
+from ebbmq.plain import is_int, is_number, is_text, plain
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from ebbmq.holding.resident import Resident
     from ebbmq.node.engine import Engine
+
+#: Later instants do not fit beside a message.
+_INSTANT_MS_MAX: Final = (1 << 48) - 1
 
 
 def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
@@ -36,6 +42,17 @@ def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: i
 
 def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
     """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
+    factor, run = plain(factor), plain(run)
+    if not is_number(factor, sys.float_info.min, sys.float_info.max):
+        raise InvalidSpec(f"factor is {factor!r:.80}", "use a positive number, 1 for none")
+    if not is_int(until_ms, 0, _INSTANT_MS_MAX):
+        raise InvalidSpec(
+            f"until_ms is {until_ms!r:.80}", "give an instant in whole milliseconds: int(..)"
+        )
+    if not is_text(run) or len(run) > limits.NAME_CHARS_MAX:
+        raise InvalidSpec(
+            f"run is {run!a:.80}", f"use a string of at most {limits.NAME_CHARS_MAX} characters"
+        )
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
@@ -46,7 +63,7 @@ def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str
                 "give the instant, in milliseconds, up to which the factor is to hold",
             )
         apply_factor(queue, factor, until_ms, run, now_ms)
-        engine.catalog.factors[name] = (factor, until_ms, run)
+        engine.catalog.factors[queue.spec.name] = (float(factor), int(until_ms), run)
         return note_catalog(engine)
 
 
@@ -252,9 +269,9 @@ def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: b
     with engine.lock:
         engine.check_open()
         topic = engine.catalog.topic(topic_name)
-        engine.catalog.queue(queue_name)
-        queues = [name for name in topic.queues if name != queue_name]
+        known = engine.catalog.queue(queue_name).spec.name
+        queues = [name for name in topic.queues if name != known]
         if subscribed:
-            queues.append(queue_name)
-        engine.catalog.topics[topic_name] = DeclaredTopic(topic.spec, queues)
+            queues.append(known)
+        engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, queues)
         return note_catalog(engine)

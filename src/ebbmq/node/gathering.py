@@ -45,6 +45,8 @@ class Gathering:
         """Have a batch taken in, and return its receipts once it is on the device."""
         engine = self._engine
         engine.check_open()
+        # What is wrong with a call is told to who makes it: the commit thread serves all others.
+        engine.catalog.queue(queue)
         asked = _Asked(queue, batch)
         self._asked.append(asked)
         if engine.closed is not None:

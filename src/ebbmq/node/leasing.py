@@ -19,6 +19,7 @@ from ebbmq.node.keeping import reading, telling
 from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
 from ebbmq.node.outflow import Delivery
+from ebbmq.plain import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +64,15 @@ def check_lease(count: object, wait_ms: object, timeout_ms: object) -> None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidMessage(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
+
+
+def check_lease_name(name: object) -> None:
+    """Refuse what cannot be stored as the name of leases."""
+    if not is_text(name) or not 0 < len(str(name)) <= limits.NAME_CHARS_MAX:
+        raise InvalidMessage(
+            f"name is {name!a:.80}",
+            f"use a string of 1 to {limits.NAME_CHARS_MAX} characters, or None",
+        )
 
 
 def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how long

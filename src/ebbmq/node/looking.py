@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from ebbmq.node.devices import describing
 from ebbmq.node.devices.settings import LOG
 from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
+from ebbmq.plain import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,6 +150,8 @@ def removals(
     codes = {text: code for code, text in REASON_TEXT.items()}
     if reason is not None and reason not in codes:
         raise InvalidMessage(f"reason is {reason!r}", f"use one of {', '.join(codes)}")
+    if since_ms is not None and not is_number(since_ms, 0, sys.float_info.max):
+        raise InvalidMessage(f"since_ms is {since_ms!r:.80}", "give an instant in milliseconds")
     with engine.lock:
         engine.check_open()
         pids = list(engine.catalog.queue(name).by_pid)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import InvalidMessage, UnknownQueue
 from ebbmq.node import moving, peeking
+from ebbmq.plain import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +34,9 @@ def redrive(
     Once `stop` is set, no more are moved.
     """
     stop = stop or threading.Event()
-    if rate is not None and not rate > 0:
+    if rate is not None and not is_number(rate, sys.float_info.min, sys.float_info.max):
         raise InvalidMessage(f"rate is {rate!r}", "use messages per second above 0, or None")
+    peeking.check_choice(where)
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(dead_queue)

@@ -35,6 +35,14 @@ class Between(NamedTuple):
     up_to: str | None = None
 
 
+def check_choice(where: object) -> None:
+    """Refuse what cannot choose among messages."""
+    if where is not None and not callable(where):
+        raise InvalidMessage(
+            f"where is {type(where).__name__}", "use a function of a message, lambda m: .., or None"
+        )
+
+
 def peek(  # noqa: PLR0913  # what a caller may say about what to show
     engine: Engine,
     name: str,
@@ -65,6 +73,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
     if counted and where is not None:
         raise InvalidMessage("a counted peek cannot choose with where", "leave one of them out")
     check_lease(count, 0, None)
+    check_choice(where)
     out: list[Peeked] = []
     shown: list[tuple[Shard, int]] = []
     most = count if where is None else limits.LEASE_COUNT_MAX

@@ -41,7 +41,7 @@ def publish(engine: Engine, name: str, messages: object, level: str) -> list[Rec
         return None
     body = messages.body
     size = len(body)
-    if size > _BODY_BYTES_MAX:
+    if size > _BODY_BYTES_MAX or type(name) is not str:
         return None
     lock = engine.lock
     lock.acquire()
@@ -78,6 +78,8 @@ def publish(engine: Engine, name: str, messages: object, level: str) -> list[Rec
 
 def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | None:
     """The next message of a queue; None: ask `leasing`."""
+    if type(name) is not str:
+        return None
     lock = engine.lock
     lock.acquire()
     try:
@@ -138,7 +140,7 @@ def ack(engine: Engine, name: str, token: str) -> bool:
     lock = engine.lock
     lock.acquire()
     try:
-        shard = engine.simple.get(name)
+        shard = engine.simple.get(name) if type(name) is str else None
         if shard is None or shard.partition.pid != pid:
             engine.check_open()
             shard = engine.catalog.queue(name).by_pid.get(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import threading
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import AsyncBroker, Broker, Message, QueueSpec, TopicSpec
 from ebbmq.core import facts
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import Overloaded
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.core.copies import Holding
+    from ebbmq.model import Level
     from tests.crash.devices import Mood
 
 pytestmark = pytest.mark.crash
@@ -211,6 +213,35 @@ def test_a_repeated_publish_waits_for_copies_that_were_lost_since(
         (again,) = broker.publish("twice", [message])
         assert again.duplicate
         assert len(holding(broker, first.id).copies) == 2
+
+
+@pytest.mark.parametrize("confirm", ["written", "synced"])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_publish_to_a_topic_is_confirmed_when_each_queue_has_its_copies(
+    tmp_path: Path, disks: Disks, confirm: Level, *, awaited: bool
+) -> None:
+    with open_broker(tmp_path, devices="a") as broker:
+        broker.declare(QueueSpec("twice", min_copies=2))
+        broker.declare_topic(TopicSpec("news"))
+        broker.subscribe("news", "twice")
+
+        def publish(timeout_ms: int | None) -> None:
+            if not awaited:
+                broker.publish_topic("news", Message(BODY), confirm, timeout_ms)
+                return
+
+            async def call() -> None:
+                await AsyncBroker(broker).publish_topic("news", Message(BODY), confirm, timeout_ms)
+
+            asyncio.run(call())
+
+        with disks["a"].being("frozen"):
+            with pytest.raises(Overloaded) as refusal:
+                publish(50)
+            assert refusal.value.code == "confirm_timeout"
+        publish(None)
+        for seen in broker.peek("twice"):
+            assert len(holding(broker, seen.id).copies) == 2
 
 
 def test_copies_are_made_again_once_the_disk_of_the_log_has_space(

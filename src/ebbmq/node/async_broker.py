@@ -182,6 +182,15 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         self._engine.journal.when("synced", position, confirmed)
         await _within(future, timeout_ms)
 
+    async def _copied(self, position: int, timeout_ms: int | None) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def confirmed(error: Exception | None) -> None:
+            self._loop.call_soon_threadsafe(_resolve, future, error)
+
+        if self._engine.keeping.confirming.when_copied(position, confirmed):
+            await _within(future, timeout_ms)
+
     async def _call(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.to_thread(partial(verb, *args, **kwargs))
 
@@ -267,6 +276,8 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         )
         if level == "synced":
             await self._synced(position, timeout_ms)
+        if level != "memory":
+            await self._copied(position, timeout_ms)
         return receipts
 
     async def lease(

@@ -17,7 +17,6 @@ from ebbmq import (
     QueueSpec,
     RuleConflict,
     RuleSpec,
-    TopicSpec,
     UnknownRule,
 )
 from ebbmq.node.server.users import Users
@@ -197,30 +196,6 @@ def test_a_message_is_kept_where_an_explanation_says(
     )
     if kind == "BYTE" and (queue, replicas) == ("q", 1):
         assert told == ("log",)
-
-
-def test_rules_about_how_a_message_is_published_choose_when_it_arrives_only(tmp_path: Path) -> None:
-    devices = {"hdd": file_device(tmp_path / "hdd", "slow")}
-    rules = [
-        {"id": "level", "weight": 9, "device": "hdd", "when": "QOS == written"},
-        {"id": "topic", "weight": 9, "device": "hdd", "when": "DESTINATION == TOPIC"},
-        {"id": "who", "weight": 9, "device": "hdd", "when": "PRODUCER.isPresent"},
-        {"id": "whom", "weight": 9, "device": "hdd", "when": "CONSUMER.isPresent"},
-    ]
-    with Broker.open(tmp_path / "data", {"devices": devices, "rules": rules}) as broker:
-        broker.declare(QueueSpec("q"))
-        broker.declare_topic(TopicSpec("news"))
-        broker.subscribe("news", "q")
-        [level] = broker.publish("q", [Message(b"x")], confirm="written")
-        [topic] = broker.publish_topic("news", [Message(b"x")])["q"]
-        [neither] = broker.publish("q", [Message(b"x", id="1")])
-
-        def copies() -> list[list[str]]:
-            return [list(broker.why(each.id)["copies"]) for each in (level, topic, neither)]
-
-        wait_until(lambda: copies() == [["hdd"], ["hdd"], ["log"]], "the rules' choices")
-        assert broker.apply_rules() == 2
-        wait_until(lambda: copies() == [["log"]] * 3, "everything in the log")
 
 
 # Over HTTP

@@ -8,7 +8,8 @@ from ebbmq.policy.rules.rule import Rule
 
 DEVICES = ("DB1", "GRID", "HDD", "MEMORY")
 NUMBERS = [name for name, keyword in c.KEYWORDS.items() if keyword.kind == "number"]
-TEXTS = ["TYPE", "CLIENT_ID", "QUEUE", "STORE"]
+TEXTS = ["TYPE", "CLIENT_ID", "QUEUE", "STORE", "ROUTING_KEY", "PRODUCER", "CONSUMER"]
+CHOICES = {name: keyword.choices for name, keyword in c.KEYWORDS.items() if keyword.choices}
 HEADERS = ["x", "y", "locator"]
 
 # Few values, so that conditions and messages share them.
@@ -43,6 +44,15 @@ leaves = st.one_of(
     st.builds(c.Compare, text_properties, st.sampled_from(["==", "!="]), words),
     st.builds(c.OneOf, number_properties(), some(numbers)),
     st.builds(c.OneOf, text_properties, some(words)),
+    *(
+        st.builds(
+            c.Compare,
+            st.just(c.Property(name)),
+            st.sampled_from(["==", "!="]),
+            st.sampled_from(values),
+        )
+        for name, values in CHOICES.items()
+    ),
     st.builds(c.IsPresent, text_properties),
     st.builds(c.Contains, text_properties, words),
 )
@@ -72,7 +82,12 @@ messages = st.builds(
     headers=st.dictionaries(st.sampled_from([*HEADERS, "other"]), words, max_size=4),
     client_id=maybe_words,
     importance=st.integers(1, 10).map(float),
+    destination=st.sampled_from(CHOICES["DESTINATION"]),
     queue=maybe_words,
+    routing_key=maybe_words,
+    producer=maybe_words,
+    consumer=maybe_words,
+    qos=st.one_of(st.none(), st.sampled_from(CHOICES["QOS"])),
     store=maybe_words,
     decay_score=numbers,
     age=numbers,

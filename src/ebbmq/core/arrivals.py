@@ -12,6 +12,7 @@ from ebbmq.core.facts import ROWS_HEAD
 from ebbmq.core.happened import PUBLISHED, Happened
 from ebbmq.core.happened import SCHEDULED as TOLD_SCHEDULED
 from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK
+from ebbmq.core.origin import origin
 from ebbmq.core.row import DURABLE, HIGH, READY, REPLICATING, ROW, SCHEDULED, SHARED
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ class Batch(NamedTuple):
     has_ids: bool
     #: Who published them, where that is not the node itself.
     client: str | None = None
-    #: The confirm level asked for.
-    qos: Level = "written"
+    #: The confirm level asked for; None where that is not known any more.
+    qos: Level | None = "written"
     #: Of few kinds: which of `messages` each is; the lists have one entry for each all the same.
     which: npt.NDArray[np.intp] | None = None
+    #: Whether they were published to a topic.
+    topic: bool = False
 
 
 class Profile(NamedTuple):
@@ -170,6 +173,7 @@ def _pack_rows(
     pack_into = ROW.pack_into
     key: ProfileKey | None = None
     importance = rate = dead = 0
+    published = origin(batch.qos, topic=batch.topic)
     for message, payload, crc, header_size in zip(
         batch.messages, batch.payloads, batch.crcs, batch.header_sizes, strict=True
     ):
@@ -192,7 +196,7 @@ def _pack_rows(
             state,
             flags | DURABLE if message.durable else flags,
             importance,
-            0,
+            published,
             rate,
             now_ms,
             dead,
@@ -221,13 +225,14 @@ def _packed(page: Page, start: int, end: int) -> bytes:
     return bytes(page.buffer[start:end])
 
 
-def publish_one(
-    partition: Partition, message: Message, segment: int, offset: int, now_ms: int
+def publish_one(  # a short way has no room for a batch
+    partition: Partition, message: Message, segment: int, offset: int, now_ms: int, published: int
 ) -> tuple[int, int, bytes]:
     """Take in a message without headers, delay and id, whose body will stand at (segment, offset).
 
-    It is ready at once. Returned are its number, its importance and the payload of its fact, which
-    the caller appends. Nothing may be held: messages are let in by the order they came.
+    How it was published is told as its bits (`origin`). It is ready at once. Returned are its
+    number, its importance and the payload of its fact, which the caller appends. Nothing may be
+    held: messages are let in by the order they came.
     """
     body = message.body
     key = (message.importance, message.ttl_ms, message.decay_rate)
@@ -244,7 +249,7 @@ def publish_one(
         READY,
         DURABLE if message.durable else 0,
         importance,
-        0,
+        published,
         rate,
         now_ms,
         now_ms + ttl_ms | class_bits if ttl_ms else class_bits,

@@ -37,6 +37,7 @@ WORDS: Final = 8
 STATE: Final = 0xFF
 FLAGS_BIT: Final = 8
 IMPORTANCE_BIT: Final = 16
+REASON_BIT: Final = 24
 RATE_BIT: Final = 32
 BYTE: Final = 0xFF
 LOW32: Final = (1 << 32) - 1

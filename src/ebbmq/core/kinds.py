@@ -20,11 +20,13 @@ from ebbmq.core.block import (
     KIND,
     PLACE,
     RATE_BIT,
+    REASON_BIT,
     SIZE,
     WHERE,
     WORDS,
 )
 from ebbmq.core.index import SLOT_MASK
+from ebbmq.core.origin import origin
 from ebbmq.core.row import DURABLE, HIGH, READY, SCHEDULED
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ def _begin(batch: Batch, runs: Runs, kind: int, stretch: tuple[int, int], flags:
         for seq in range(first, first + stretch[1]):
             runs.schedule(seq, due)
     flags = flags | DURABLE if message.durable else flags
-    return state | flags << FLAGS_BIT | importance << IMPORTANCE_BIT | rate << RATE_BIT, dead, due
+    word = state | flags << FLAGS_BIT | importance << IMPORTANCE_BIT | rate << RATE_BIT
+    return word | origin(batch.qos, topic=batch.topic) << REASON_BIT, dead, due
 
 
 def add_bodies(words: Words, batch: Batch, segment: int, offset: int) -> None:

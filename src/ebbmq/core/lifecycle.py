@@ -87,7 +87,7 @@ def _fire_due(partition: Partition, now_ms: int, budget: int) -> None:
         elif row[0] == SCHEDULED:
             partition.make_ready(seq, row, now_ms)
         else:
-            partition.moves.append(Move(seq, Reason(row[3])))
+            partition.moves.append(Move(seq, Reason(row[3] & rows.REASON)))
     partition.note_states(changed)
 
 

@@ -51,6 +51,7 @@ from ebbmq.core.row import (
     HIGH,
     LEASED,
     LOW48,
+    ORIGIN,
     READY,
     REPLICATING,
     ROW,
@@ -477,7 +478,7 @@ class Partition:
         """A message's life in this queue is over: on the record and gone, or to the dead queue."""
         if self.goes_to_dead_queue(reason):
             self.change_state(row[0], DYING)
-            self.write_row(seq, (DYING, *row[1:3], int(reason), *row[4:]))
+            self.write_row(seq, (DYING, *row[1:3], row[3] & ORIGIN | int(reason), *row[4:]))
             self.moves.append(Move(seq, reason))
             return
         self.remove([(seq, row)], reason, now_ms)

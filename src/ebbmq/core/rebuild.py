@@ -43,6 +43,7 @@ from ebbmq.core.row import (
     LEASED,
     LOW48,
     READY,
+    REASON,
     ROW,
     SCHEDULED,
     SHARED,
@@ -212,7 +213,7 @@ def _time_rows(partition: Partition, rows: _Rows) -> None:
         if waits.any():
             partition.due_wheel.add_each(rows.numbers(DUE, LOW48)[waits], rows.seqs[waits])
         for at in np.flatnonzero(states == DYING).tolist():
-            reason = Reason(int(rows.as_rows()["reason"][at]))
+            reason = Reason(int(rows.as_rows()["reason"][at]) & REASON)
             partition.moves.append(Move(int(rows.seqs[at]), reason))
     if not (partition.spec.retention_ms or rows.some[KIND] & _RATE or rows.some[DEAD] & LOW48):
         return

@@ -5,7 +5,9 @@
                              HELD (more than one copy in the log is known of it) ELSEWHERE
                              PRIVILEGED
     2  u8   importance       1..10, as published
-    3  u8   reason           why a DYING message dies (model.Reason); 0 otherwise
+    3  u8   reason           4 bits: why a DYING message dies (model.Reason); 0 otherwise;
+                             above them how it was published (`origin`): 2 bits confirm level
+                             (0 = not known), 1 bit to a topic
     4  u32  rate             decay rate in billionths, the adaptive factor included
     8  u64  enqueued_at_ms   48 bits; above them 16 bits: failures
     16 u64  dead_deadline_ms 48 bits, 0 = none; above them 16 bits: order class
@@ -46,6 +48,13 @@ SHARED: Final = 16
 HELD: Final = 32
 ELSEWHERE: Final = 64
 PRIVILEGED: Final = 128
+
+#: Of the reason's byte: model.Reason, and how the message was published.
+REASON: Final = 0x0F
+LEVEL_BIT: Final = 4
+LEVEL_MASK: Final = 0x30
+TOPIC: Final = 0x40
+ORIGIN: Final = LEVEL_MASK | TOPIC
 
 LOW48: Final = (1 << 48) - 1
 HIGH: Final = 48

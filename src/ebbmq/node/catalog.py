@@ -61,6 +61,8 @@ class Queue:
         self.waiters: deque[Callable[[], None]] = deque()
         self.next_shard = 0
         self.paused = False
+        #: The client that last leased from it; None until one has.
+        self.consumer: str | None = None
         #: Which change of its parameters these are; plans made for others are outdated.
         self.version = 1
         self.rates = Rates()
@@ -105,6 +107,7 @@ class DeclaredQueue(msgspec.Struct, frozen=True):
     next_seqs: list[int]
     paused: bool = False
     version: int = 0
+    consumer: str | None = None
 
 
 class DeclaredTopic(msgspec.Struct, frozen=True):
@@ -203,6 +206,7 @@ class Catalog:
                     [shard.partition.index.next_seq for shard in queue.shards],
                     queue.paused,
                     queue.version,
+                    queue.consumer,
                 )
                 for queue in self.queues.values()
             ],

@@ -39,6 +39,8 @@ def explain_rules(
         engine.check_open()
         states = _states(engine)
         terms = _terms(engine, message.queue)
+        declared = engine.catalog.queues.get(message.queue or "")
+        consumer = None if declared is None else declared.consumer
     for name in (*(statuses or {}), *((default,) if default else ())):
         _check_device(engine, name)
     if statuses:
@@ -53,7 +55,7 @@ def explain_rules(
     view = engine.rules.what_if(states)
     if default is not None:
         terms = msgspec.structs.replace(terms, default=default)
-    asked = _as_published(engine, message, durable=durable)
+    asked = _as_published(engine, message, durable=durable, consumer=consumer)
     return explain(view, asked, terms=terms, durable=durable, replicas=replicas)
 
 
@@ -70,11 +72,19 @@ def _terms(engine: Engine, queue: str | None) -> Terms:
     return engine.keeping.placing.terms(declared.spec)
 
 
-def _as_published(engine: Engine, message: Properties, *, durable: bool) -> Properties:
+def _as_published(
+    engine: Engine, message: Properties, *, durable: bool, consumer: str | None
+) -> Properties:
     """The message with what every published one has, whether its publisher says it or not."""
+    client = next(
+        (each for each in (message.client_id, message.producer) if each is not None),
+        engine.config.client,
+    )
     return msgspec.structs.replace(
         message,
-        client_id=engine.config.client if message.client_id is None else message.client_id,
+        client_id=client if message.client_id is None else message.client_id,
+        producer=client if message.producer is None else message.producer,
+        consumer=consumer if message.consumer is None else message.consumer,
         qos=message.qos or ("synced" if durable else "memory"),
     )
 

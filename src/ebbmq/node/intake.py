@@ -61,7 +61,9 @@ def pack(
     messages: Sequence[Message],
     histories: Sequence[tuple[Timing, ...]] | None = None,
     client: str | None = None,
-    qos: Level = "written",
+    qos: Level | None = "written",
+    *,
+    topic: bool = False,
 ) -> Batch:
     """Headers blocks, checksums and sizes of messages that go to one partition together."""
     payloads: list[bytes] = []
@@ -79,7 +81,9 @@ def pack(
             has_ids = has_ids or message.id is not None
     crcs = list(map(crc32c, payloads))
     size = sum(map(len, payloads))
-    return Batch(messages, payloads, header_sizes, crcs, size, has_ids, client, qos)
+    return Batch(
+        messages, payloads, header_sizes, crcs, size, has_ids, client, qos, None, topic=topic
+    )
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
@@ -93,6 +97,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
         any(batch.has_ids for batch in batches),
         batches[0].client,
         batches[0].qos,
+        topic=batches[0].topic,
     )
 
 
@@ -108,6 +113,7 @@ def select(batch: Batch, chosen: Sequence[int]) -> Batch:
         batch.has_ids,
         batch.client,
         batch.qos,
+        topic=batch.topic,
     )
 
 

@@ -122,6 +122,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
         out = _within(engine, out, bytes_max)
     if out:
         engine.write_now()
+        queue.consumer = consumer.client or engine.config.client
         engine.keeping.note_reads(queue, out)
     return out
 

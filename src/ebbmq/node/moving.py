@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core import arrivals, envelope, lifecycle
+from ebbmq.core import arrivals, envelope, lifecycle, origin
 from ebbmq.core import facts as fact
 from ebbmq.core.row import (
     DURABLE,
@@ -19,6 +19,7 @@ from ebbmq.core.row import (
     PRIVILEGED,
     RATE_UNIT,
     READY,
+    TOPIC,
 )
 from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
@@ -83,7 +84,10 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
     message = _message(engine, source, seq, row, (read, payload[size:]), reason)
     history = read.history + source.partition.history(seq)
-    batch = intake.pack([message], [history], read.client)
+    # How it was published stays with it.
+    batch = intake.pack(
+        [message], [history], read.client, origin.level_of(row[3]), topic=bool(row[3] & TOPIC)
+    )
     healthy = target.healthy() or [publishing.usable(target, target.shards[0])]
     goal = healthy[target.next_shard % len(healthy)]
     target.next_shard += 1

@@ -101,7 +101,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
                 break
             out.append(found)
             shown.append((shard, seq))
-    if counted and queue.spec.score_access_bonus:
+    if counted and engine.keeping.counts_reads(queue.spec):
         with engine.lock:
             engine.keeping.count_looks(shown)
     return out

@@ -274,7 +274,7 @@ def publish_topic(
         engine.check_open()
         topic = engine.catalog.topic(name)
         aged = [_aged(message, topic.spec) for message in checked]
-        batch = intake.pack(aged, client=other_than_own(engine, client), qos=level)
+        batch = intake.pack(aged, client=other_than_own(engine, client), qos=level, topic=True)
         queues = [engine.catalog.queue(subscribed) for subscribed in topic.queues]
         shards = [_one_shard(queue) for queue in queues]
         receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}
@@ -345,9 +345,7 @@ def _append_shared(engine: Engine, shards: Sequence[Shard], batch: Batch, level:
     for shard, first, runs in zip(shards, firsts, all_runs, strict=True):
         admit_bodies(shard, first, batch.payloads, runs)
         held_for = level
-        if engine.devices is not None and engine.keeping.place(
-            shard, first, batch, position, topic=True
-        ):
+        if engine.devices is not None and engine.keeping.place(shard, first, batch, position):
             held_for += COPIED
         engine.open_or_hold(shard, held_for, position, runs)
     return firsts

@@ -216,6 +216,7 @@ class Recovery:
                 for shard in queue.shards:
                     shard.partition.adopt(entry.spec)
             queue.paused, queue.version = entry.paused, entry.version
+            queue.consumer = entry.consumer
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
                 self._name_gap(shard.partition.pid, next_seq)

@@ -103,6 +103,8 @@ class Rules:
         self._ready = self._wanted
         self._view = Chooser(*self._wanted).view(ALONE)
         self._chooser = self._view.chooser
+        #: Whether a rule in force asks how often a message is read, so that it has to be counted.
+        self.ask_reads = False
 
     # What is in force
 
@@ -119,7 +121,8 @@ class Rules:
             wanted = self._wanted
             if wanted is not self._ready:
                 chooser = Chooser(*wanted)
-                _ = chooser.alike  # made now, so that no publish waits for it
+                # Its tables are made now, so that no publish waits for them.
+                self.ask_reads = chooser.alike.asks("access_rate")
                 self._chooser, self._ready = chooser, wanted
 
     def what_if(self, states: States) -> View:

@@ -15,12 +15,13 @@ from ebbmq.core.envelope import is_plain
 from ebbmq.core.facts import ACK, ACK_RUN, GRANT, PUBLISH
 from ebbmq.core.grants import Grants, lease_one
 from ebbmq.core.leases import TOKEN, ack_one
+from ebbmq.core.origin import OF_LEVEL
 from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
 from ebbmq.node.outflow import TOKEN_CHARS, lease_of
 
 if TYPE_CHECKING:
-    from ebbmq.model import Lease
+    from ebbmq.model import Lease, Level
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
@@ -33,7 +34,7 @@ _pack_ack: Final = ACK_RUN.pack
 _from_hex: Final = bytes.fromhex
 
 
-def publish(engine: Engine, name: str, messages: object, level: str) -> list[Receipt] | None:
+def publish(engine: Engine, name: str, messages: object, level: Level) -> list[Receipt] | None:
     """Publish one message at level memory or written; None: ask `publishing`."""
     if type(messages) is list and len(messages) == 1:
         messages = messages[0]
@@ -56,8 +57,9 @@ def publish(engine: Engine, name: str, messages: object, level: str) -> list[Rec
         engine.admit(HEAD_BYTES + size + limits.RECORD_OVERHEAD_BYTES)
         segment, offset = journal.place(HEAD_BYTES + size)
         now_ms = engine.time_base_ms + engine.clock.elapsed_ms()
-        told = publish_one(partition, messages, segment, offset + HEAD_BYTES, now_ms)
-        seq, importance, payload = told
+        seq, importance, payload = publish_one(
+            partition, messages, segment, offset + HEAD_BYTES, now_ms, OF_LEVEL[level]
+        )
         if level == "written":
             journal.append_written(PUBLISH, pid, 1, seq, payload)
         else:

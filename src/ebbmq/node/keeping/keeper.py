@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Devices, Holding, Name
     from ebbmq.core.grants import Grants
+    from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
@@ -109,7 +110,6 @@ class Keeper:
         batch: Published,
         position: int,
         *,
-        topic: bool = False,
         called: bool = True,
     ) -> bool:
         """Say where messages should be whose record ends at a position.
@@ -121,10 +121,9 @@ class Keeper:
             first: the number of the first of them.
             batch: the messages.
             position: where their record ends.
-            topic: they were published to a topic.
             called: a publish call waits for their copies.
         """
-        answers = self.placing.answers(shard, batch, self.view(), topic=topic)
+        answers = self.placing.answers(shard, batch, self.view())
         mover, base = self.mover, name_of(shard.partition.pid, first)
         together = _together(answers, base)
         if all(answer.holding == NORMAL for answer, _ in together):
@@ -149,11 +148,21 @@ class Keeper:
             self.confirming.hold(shard, position, lacking, called=called)
         return bool(lacking)
 
+    def counts_reads(self, spec: QueueSpec) -> bool:
+        """Whether it matters how often messages of a queue are read: to its score, or a rule."""
+        return bool(spec.score_access_bonus) or (self._engine.rules.ask_reads and not self.is_idle)
+
     def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:
-        """Messages were leased: where reads count, they are looked at once that is over."""
-        if queue.spec.score_access_bonus and not self.is_idle:
+        """Messages were leased: where the score counts that, they are looked at when it is over."""
+        if self.is_idle:
+            return
+        if queue.spec.score_access_bonus:
             for shard, grants in granted:
                 self.reviewer.was_read(shard, grants.seqs, grants.deadline_ms)
+        elif self._engine.rules.ask_reads:
+            now_ms = self._engine.now_ms()
+            for shard, grants in granted:
+                shard.partition.accesses.credit(grants.seqs, now_ms)
 
     def withheld(self, shard: Shard, seqs: Iterable[int], client: str | None) -> set[int]:
         """The messages of which a client may read no copy."""
@@ -169,7 +178,8 @@ class Keeper:
         """Messages were looked at, and it counts: they are looked at again soon."""
         now_ms = self._engine.now_ms()
         for shard, seq in seen:
-            if shard.partition.count_look(seq, now_ms) and not self.is_idle:
+            counts = shard.partition.count_look(seq, now_ms) and not self.is_idle
+            if counts and shard.queue.spec.score_access_bonus:
                 self.reviewer.was_read(shard, [seq], now_ms)
 
     # Bodies that are elsewhere
@@ -343,7 +353,7 @@ class Keeper:
             add = self.placing.again(shard, stored, 0, view).add
             if not add and LOG in stored.holding.leaving:
                 # It was to leave the log for a device that did not take it: where to instead?
-                add = self.placing.anew(shard, stored, view).copies
+                add = self.placing.anew(shard, stored, self._engine.now_ms(), view).copies
             for device in add[:missing]:
                 steps.append(self.ask(name, device))
                 asked.setdefault(device, []).append(name)

@@ -21,12 +21,13 @@ from ebbmq.core.block import (
     IMPORTANCE_BIT,
     KIND,
     LOW32,
+    REASON_BIT,
     SIZE,
     STATE,
     Block,
 )
 from ebbmq.core.copies import names_of
-from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, FREE, HIGH, LEASED, LOW48
+from ebbmq.core.row import DURABLE, DYING, ELSEWHERE, FREE, HIGH, LEASED, LOW48, ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = ((1 << 64) - 1) & ~LOW48
 #: What of a row's first word placement is told.
-_TOLD: Final = DURABLE << FLAGS_BIT | BYTE << IMPORTANCE_BIT
+_TOLD: Final = DURABLE << FLAGS_BIT | BYTE << IMPORTANCE_BIT | ORIGIN << REASON_BIT
 
 
 class Alike(NamedTuple):
@@ -88,14 +89,17 @@ class Looking:
             return Looked([], later)
         if self._are_alike(there, block, now_ms):
             return Looked([self._alike(there)], later)
+        return self._grouped(there, block, self._ages(there, block, now_ms), later)
+
+    def _ages(self, seqs: Sequence[int], block: Block, now_ms: int) -> list[object]:
+        """What is seen of the age of each; of one that somebody reads nothing else is like it."""
         ages = [now_ms - each for each in block.values(ENQUEUED, LOW48)]
         seen = {age_ms: self._seen(age_ms) for age_ms in set(ages)}
-        rates = self._shard.partition.accesses.rates
         keys: list[object] = [seen[age_ms] for age_ms in ages]
+        rates = self._shard.partition.accesses.rates
         if rates:
-            # Of one that is read nothing else is like it.
-            keys = [seq if seq in rates else key for seq, key in zip(there, keys, strict=True)]
-        return self._grouped(there, block, keys, later)
+            keys = [seq if seq in rates else key for seq, key in zip(seqs, keys, strict=True)]
+        return keys
 
     def _are_alike(self, seqs: Sequence[int], block: Block, now_ms: int) -> bool:
         """Whether messages are plainly of one kind, as a backlog mostly is."""
@@ -112,10 +116,12 @@ class Looking:
             return False
         return self._engine.holdings.are_alike(names_of(self._shard.partition.pid, seqs))
 
-    def whenever(self, seqs: Sequence[int]) -> Looked:
-        """Messages by what placement makes of them when they come."""
+    def whenever(self, seqs: Sequence[int], now_ms: int) -> Looked:
+        """Messages by what placement makes of them at an instant, the leased ones as others."""
         there, block = self._rows(seqs, but=FREE)
-        return self._grouped(there, block, [0] * len(there), []) if there else Looked([], [])
+        if not there:
+            return Looked([], [])
+        return self._grouped(there, block, self._ages(there, block, now_ms), [])
 
     def _rows(self, seqs: Sequence[int], but: int) -> tuple[Sequence[int], Block]:
         """Those that are there, and not in a state."""
@@ -149,8 +155,7 @@ class Looking:
         columns: list[list[Any]] = [
             self._headers(seqs, block),
             self._engine.holdings.of_many(names),
-            block.values(KIND, DURABLE << FLAGS_BIT),
-            block.values(KIND, BYTE << IMPORTANCE_BIT),
+            block.values(KIND, _TOLD),
             [buckets[size] for size in sizes],
             ages,
             self._engine.pins.of_many(names),

@@ -13,8 +13,9 @@ from ebbmq import limits
 from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
 from ebbmq.core.holdings import placed
+from ebbmq.core.origin import QUEUED, TO_TOPIC, destination_of, level_of
 from ebbmq.core.row import DURABLE, HIGH, LOW48
-from ebbmq.policy.decay import Access, has_crossed
+from ebbmq.policy.decay import Access, Phase, has_crossed
 from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Row
     from ebbmq.model import Message, QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.alike import Alike
     from ebbmq.policy.rules.choose import Choice, View
@@ -67,10 +68,11 @@ class _Known(NamedTuple):
 class _Asking:
     """Messages of one batch, as the rules are asked about them."""
 
-    def __init__(self, spec: QueueSpec, batch: Batch, client: str, destination: str) -> None:
-        self.spec, self.batch = spec, batch
+    def __init__(self, queue: Queue, batch: Batch, client: str) -> None:
+        self.spec, self.batch = queue.spec, batch
         self.sizes = list(map(sub, map(len, batch.payloads), batch.header_sizes))
-        self._client, self._destination = client, destination
+        self.destination = TO_TOPIC if batch.topic else QUEUED
+        self.client, self.consumer = client, queue.consumer
 
     def properties(self, number: int) -> Properties:
         """What one of them says of itself."""
@@ -80,11 +82,13 @@ class _Asking:
             size=self.sizes[number] / limits.KIB,
             type=message.type,
             headers=message.headers or {},
-            destination=self._destination,
-            client_id=self._client,
+            destination=self.destination,
+            client_id=self.client,
             importance=float(importance),
             queue=spec.name,
             routing_key=message.key,
+            producer=self.client,
+            consumer=self.consumer,
             qos=self.batch.qos,
             store=message.store,
         )
@@ -131,23 +135,24 @@ class Placing:
             known = self._terms[spec.name] = spec, terms
         return known[1]
 
-    def answers(self, shard: Shard, batch: Batch, view: View, *, topic: bool) -> list[Answer]:
+    def answers(self, shard: Shard, batch: Batch, view: View) -> list[Answer]:
         """Where each message of a batch should be."""
         self._forget_if_outdated(view)
         spec, alike = shard.queue.spec, view.chooser.alike
         self.terms(spec)  # of another specification nothing is known
-        client, destination = batch.client or self._client, "TOPIC" if topic else "QUEUE"
+        asking = _Asking(shard.queue, batch, batch.client or self._client)
         # What all messages of the batch have in common is told once.
         shared = (
             spec.name,
-            alike.text("destination", destination),
-            alike.text("client_id", client),
+            alike.text("destination", asking.destination),
+            alike.text("client_id", asking.client),
+            alike.text("producer", asking.client),
+            alike.text("consumer", asking.consumer),
             alike.text("qos", batch.qos),
         )
         known = self._answers.get(shared)
         if known is None:
             known = self._answers[shared] = _Known({}, {})
-        asking = _Asking(spec, batch, client, destination)
         if batch.has_ids:
             # A producer's id is among the headers: no two blocks are the same.
             return self._by_key(asking, range(len(batch.messages)), known, view)
@@ -223,9 +228,17 @@ class Placing:
             found = self._sole[key] = Answer(holding, choice.device, _by(choice))
         return found
 
-    def anew(self, shard: Shard, stored: Stored, view: View) -> Wanted:
+    def anew(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
         """Where a stored message would be put if it came now."""
-        return self._place(shard, stored, 0, view, copies=())
+        return self._place(shard, stored, now_ms, view, copies=())
+
+    def by_rules(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
+        """Where the rules want a stored message: one that is not fresh on a device of its tier."""
+        score = self.terms(shard.queue.spec).score
+        rate, age_ms = stored.access.rate_at(now_ms), now_ms - (stored.row[5] & LOW48)
+        if score.phase(score.at(age_ms, rate)) is Phase.FRESH:
+            return self.anew(shard, stored, now_ms, view)
+        return self.again(shard, stored._replace(review_at_ms=now_ms, pin=None), now_ms, view)
 
     def again(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
         """Where a stored message should be now."""
@@ -236,6 +249,7 @@ class Placing:
     ) -> Wanted:
         row, holding = stored.row, stored.holding
         spec = shard.queue.spec
+        age_ms, rate = now_ms - (row[5] & LOW48), stored.access.rate_at(now_ms)
         read = envelope.unpack(stored.headers) if stored.headers else envelope.EMPTY
         replicas = _replicas(holding, read)
         return place(
@@ -244,11 +258,18 @@ class Placing:
                     size=(row[11] - (row[7] >> HIGH)) / limits.KIB,
                     type=read.type,
                     headers=envelope.headers_of(read),
+                    destination=destination_of(row[3]),
                     client_id=read.client or self._client,
                     importance=float(row[2]),
                     queue=spec.name,
                     routing_key=read.key,
+                    producer=read.client or self._client,
+                    consumer=shard.queue.consumer,
+                    qos=level_of(row[3]),
                     store=read.store,
+                    decay_score=self.terms(spec).score.at(age_ms, rate),
+                    age=age_ms / limits.DAY_MS,
+                    access_rate=rate,
                 ),
                 terms=self.terms(spec),
                 durable=bool(row[1] & DURABLE),

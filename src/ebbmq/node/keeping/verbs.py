@@ -103,11 +103,11 @@ def _again(engine: Engine, shard: Shard, seqs: range) -> tuple[int, int]:
     changed = 0
     with engine.lock:
         engine.check_open()
-        view = keeper.view()
-        looked = Looking(engine, shard, view, fetched).whenever(seqs)
+        view, now_ms = keeper.view(), engine.now_ms()
+        looked = Looking(engine, shard, view, fetched).whenever(seqs, now_ms)
         for alike in looked.alike:
-            wanted = keeper.placing.anew(shard, alike.stored, view)
+            wanted = keeper.placing.by_rules(shard, alike.stored, now_ms, view)
             pinning.unpin(engine, shard, alike.seqs, "rules applied")
-            if keeper.rearrange(alike, wanted, "rules applied"):
+            if wanted.action == "keep" and keeper.rearrange(alike, wanted, "rules applied"):
                 changed += len(alike.seqs)
     return sum(len(each.seqs) for each in looked.alike) + len(looked.later), changed

@@ -61,8 +61,8 @@ KEYWORDS: Final = {
         Keyword("IMPORTANCE", "number", "1 to 10, as published", "importance"),
         Keyword("QUEUE", "text", "the name of its queue", "queue"),
         Keyword("ROUTING_KEY", "text", "its key", "routing_key"),
-        Keyword("PRODUCER", "text", "absent from what a broker keeps", "producer"),
-        Keyword("CONSUMER", "text", "absent from what a broker keeps", "consumer"),
+        Keyword("PRODUCER", "text", "who published it, as CLIENT_ID", "producer"),
+        Keyword("CONSUMER", "text", "the client that last leased from its queue", "consumer"),
         Keyword(
             "QOS",
             "text",

@@ -27,6 +27,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
@@ -572,12 +573,32 @@ class Partition:
         if packed:
             self.histories.replace(seq, _HISTORY.decode(packed))
 
-    def trim(self, now_ms: int) -> None:
-        """Bring the queue within its bounds by letting the least important messages go."""
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The partition's part of the messages and the bytes its queue may hold."""
         spec = self.spec
-        leaving_bytes = 0
-        while (spec.max_messages and self.live() - self.depth[DYING] > spec.max_messages) or (
-            spec.max_bytes and self.body_bytes - leaving_bytes > spec.max_bytes
+        return (
+            spec.max_messages and max(1, spec.max_messages // spec.partitions),
+            spec.max_bytes and max(1, spec.max_bytes // spec.partitions),
+        )
+
+    def _held_bytes(self) -> int:
+        spans = [(run.first, run.length) for _, _, runs in self.held for run in runs]
+        return sum(
+            int(self.index.column(np.arange(at, at + rows, dtype=np.uint64), "length").sum())
+            for at, rows in spans
+        )
+
+    def trim(self, now_ms: int) -> None:
+        """Bring the queue within its bounds by letting the least important messages go.
+
+        What is held does not count before it is let in: then it may be the least itself.
+        """
+        messages_max, bytes_max = self.bounds()
+        depth, leaving_bytes = self.depth, 0
+        if bytes_max and self.body_bytes > bytes_max:
+            leaving_bytes = self._held_bytes()
+        while (messages_max and self.live() - depth[DYING] - depth[REPLICATING] > messages_max) or (
+            bytes_max and self.body_bytes - leaving_bytes > bytes_max
         ):
             seq = self.order.pop_least(now_ms)
             if seq < 0:

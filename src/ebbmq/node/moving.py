@@ -91,7 +91,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     healthy = target.healthy() or [publishing.usable(target, target.shards[0])]
     goal = healthy[target.next_shard % len(healthy)]
     target.next_shard += 1
-    publishing.check_room(goal, 1, batch.body_bytes)
+    publishing.check_room(goal, 1, batch.body_bytes, batch.body_bytes)
     engine.keeping.check(target.spec)
     now_ms = engine.now_ms()
     sizes = [fact.publish_bytes(1, batch.body_bytes), fact.REMOVAL.size]

@@ -61,7 +61,7 @@ def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[
     """Store a batch as a whole or, refusing it, nothing of it."""
     if len(queue.shards) == 1:
         shard = usable(queue, queue.shards[0])
-        check_room(shard, *_fresh(engine, shard, batch))
+        check_room(shard, *_fresh(engine, shard, batch), _largest(shard, batch))
         engine.admit(_stored_bytes(batch))
         return into_shard(engine, shard, batch, level)
     parts = {
@@ -69,7 +69,7 @@ def _into_queue(engine: Engine, queue: Queue, batch: Batch, level: int) -> list[
         for shard, chosen in _route(queue, batch.messages).items()
     }
     for shard, (_, part) in parts.items():
-        check_room(shard, *_fresh(engine, shard, part))
+        check_room(shard, *_fresh(engine, shard, part), _largest(shard, part))
     engine.admit(sum(_stored_bytes(part) for _, part in parts.values()))
     receipts: list[Receipt | None] = [None] * len(batch.messages)
     for shard, (chosen, part) in parts.items():
@@ -194,34 +194,50 @@ def _append_all(
     return receipts
 
 
-def check_room(shard: Shard, count: int, body_bytes: int) -> None:
+def _largest(shard: Shard, batch: Batch) -> int:
+    """The bytes of the largest message of a batch, where they matter."""
+    return max(map(len, batch.payloads), default=0) if shard.queue.spec.max_bytes else 0
+
+
+def check_room(shard: Shard, count: int, body_bytes: int, largest: int) -> None:
     """Refuse what a bounded queue has no room for.
 
     Raises:
-        QueueFull: max_messages or max_bytes is reached and the policy is to reject.
+        QueueFull: max_messages or max_bytes is reached and the policy is to reject, or one message
+            is larger than all that the queue may hold: nothing else would be left of it.
         Overloaded: the queue keeps its bodies in RAM only and its cache is full.
     """
-    spec, partition = shard.queue.spec, shard.partition
-    parts = len(shard.queue.shards)
-    if spec.overflow == "reject" and count:
-        messages_max = spec.max_messages and max(1, spec.max_messages // parts)
-        bytes_max = spec.max_bytes and max(1, spec.max_bytes // parts)
-        if messages_max and partition.live() + count > messages_max:
-            raise QueueFull(
-                f"queue {spec.name!r} holds {partition.live()} of {messages_max} messages",
-                "consume, raise max_messages, or choose another overflow policy",
-            )
-        if bytes_max and partition.body_bytes + body_bytes > bytes_max:
-            raise QueueFull(
-                f"queue {spec.name!r} holds {partition.body_bytes} of {bytes_max} bytes",
-                "consume, raise max_bytes, or choose another overflow policy",
-            )
+    spec = shard.queue.spec
+    if spec.max_messages or spec.max_bytes:
+        _check_bounds(shard, count, body_bytes, largest)
     if not spec.page_to_disk and not shard.resident.has_room(body_bytes, count):
         raise Overloaded(
             f"queue {spec.name!r} keeps bodies in RAM (page_to_disk=False) and its "
             f"{spec.cache_bytes} bytes are used up",
             "consume, raise cache_bytes, or allow page_to_disk",
             code="cache_full",
+        )
+
+
+def _check_bounds(shard: Shard, count: int, body_bytes: int, largest: int) -> None:
+    spec, partition = shard.queue.spec, shard.partition
+    messages_max, bytes_max = partition.bounds()
+    if bytes_max and largest > bytes_max:
+        raise QueueFull(
+            f"a message takes {largest} bytes, partitions of {spec.name!r} hold {bytes_max}",
+            "raise max_bytes, or store the body elsewhere and publish a reference to it",
+        )
+    if spec.overflow != "reject" or not count:
+        return
+    if messages_max and partition.live() + count > messages_max:
+        raise QueueFull(
+            f"queue {spec.name!r} holds {partition.live()} of {messages_max} messages",
+            "consume, raise max_messages, or choose another overflow policy",
+        )
+    if bytes_max and partition.body_bytes + body_bytes > bytes_max:
+        raise QueueFull(
+            f"queue {spec.name!r} holds {partition.body_bytes} of {bytes_max} bytes",
+            "consume, raise max_bytes, or choose another overflow policy",
         )
 
 
@@ -280,7 +296,7 @@ def publish_topic(
         receipts: dict[str, list[Receipt]] = {queue.spec.name: [] for queue in queues}
         for shard in shards:
             engine.keeping.check(shard.queue.spec)
-            check_room(shard, len(batch.messages), batch.body_bytes)
+            check_room(shard, len(batch.messages), batch.body_bytes, _largest(shard, batch))
         engine.admit(_stored_bytes(batch) * max(1, len(shards)))
         for part in intake.records(batch) if shards else ():
             firsts = _append_shared(engine, shards, part, RANK[level])

@@ -382,6 +382,63 @@ def test_a_redriven_message_is_delivered_from_its_queue_again(broker: Broker) ->
     assert sum(broker.stats("q.dead")["depth"].values()) == 0
 
 
+@pytest.mark.parametrize("end", ["max_attempts", "expired"])
+def test_a_redriven_message_fades_as_it_did_and_has_its_ttl_anew(
+    broker: Broker, clock: ManualClock, end: str
+) -> None:
+    broker.declare(QueueSpec("q.deader"))
+    broker.declare(QueueSpec("q.dead", max_attempts=1, dead_queue="q.deader"))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead", decay_rate=0.25))
+    broker.publish("q", [Message(b"m", importance=8, ttl_ms=60_000, decay_rate=0.5)])
+    broker.publish("q", [Message(b"steady", importance=8, decay_rate=0.0)])
+    if end == "expired":
+        clock.advance(60_000)
+    for lease in broker.lease("q", 9):
+        broker.retry("q", [lease.token])
+    for lease in broker.lease("q.dead", 9):
+        broker.retry("q.dead", [lease.token])
+    clock.advance(600_000)
+    assert {(dead.ttl_ms, dead.decay_rate) for dead in broker.peek("q.deader")} == {(None, 0.0)}
+    broker.redrive("q.deader", to="q.dead")
+    assert broker.redrive("q.dead", to="q") == 2
+    seen = {each.body: each for each in broker.peek("q")}
+    assert (seen[b"m"].ttl_ms, seen[b"m"].decay_rate) == (60_000, 0.5)
+    assert (seen[b"steady"].ttl_ms, seen[b"steady"].decay_rate) == (None, 0.0)
+    clock.advance(30_000)
+    assert {each.body: each.current_importance for each in broker.peek("q")}[b"m"] == 6.0
+    clock.advance(30_000)
+    assert [each.body for each in broker.peek("q")] == [b"steady"]
+
+
+def test_a_redriven_message_of_a_queue_with_a_deadline_ends_with_it(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q.dead"))
+    broker.declare(QueueSpec.deadline("q", ttl_ms=60_000, max_attempts=1, dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m", importance=10)])
+    (lease,) = broker.lease("q")
+    broker.retry("q", [lease.token])
+    broker.redrive("q.dead")
+    clock.advance(30_000)
+    assert [each.current_importance for each in broker.peek("q")] == [5.0]
+    clock.advance(30_000)
+    assert broker.peek("q") == []
+
+
+@pytest.mark.parametrize("told", ["", "fast", "-1", "nan", "2", "1" * 30])
+def test_headers_that_look_like_those_of_a_dead_message_do_no_harm(
+    broker: Broker, told: str
+) -> None:
+    broker.declare(QueueSpec("q", decay_rate=0.25))
+    broker.declare(QueueSpec("q.dead"))
+    headers = {"x-ebbmq-ttl-ms": told, "x-ebbmq-decay-rate": told, "x-ebbmq-source": "q"}
+    broker.publish("q.dead", [Message(b"m", headers=headers)])
+    broker.redrive("q.dead")
+    (seen,) = broker.peek("q")
+    assert seen.headers == {}
+    assert (seen.decay_rate, seen.ttl_ms) == (0.25, 2 if told == "2" else None)
+
+
 def _spoil(directory: Path, bodies: list[bytes]) -> None:
     """Make the pages of every checkpoint and the records of these bodies unreadable."""
     for path in (directory / "checkpoints").glob("*.pages"):

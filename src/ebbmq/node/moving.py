@@ -6,8 +6,10 @@ exactly one of the two queues.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
+from ebbmq import limits
 from ebbmq.core import arrivals, envelope, lifecycle, origin
 from ebbmq.core import facts as fact
 from ebbmq.core.row import (
@@ -27,11 +29,13 @@ from ebbmq.node import intake, outflow, publishing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.levels import COPIED, WRITTEN
 from ebbmq.node.log import log
+from ebbmq.plain import is_int, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.partition import Move, Row
+    from ebbmq.model import Headers
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
 
@@ -40,7 +44,10 @@ SOURCE: Final = "x-ebbmq-source"
 SOURCE_ID: Final = "x-ebbmq-source-id"
 AT_MS: Final = "x-ebbmq-at-ms"
 FAILURES: Final = "x-ebbmq-failures"
-ADDED: Final = (REASON, SOURCE, SOURCE_ID, AT_MS, FAILURES)
+#: What the message had before it was dead, and has again when it is redriven.
+TTL_MS: Final = "x-ebbmq-ttl-ms"
+DECAY_RATE: Final = "x-ebbmq-decay-rate"
+ADDED: Final = (REASON, SOURCE, SOURCE_ID, AT_MS, FAILURES, TTL_MS, DECAY_RATE)
 
 
 def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
@@ -146,8 +153,14 @@ def _message(
 ) -> Message:
     """The message as it goes to the other queue: what it was, and to a dead queue why."""
     read, body = stored
-    headers = {k: v for k, v in envelope.headers_of(read).items() if k not in ADDED}
-    if reason is not Reason.REDRIVEN:
+    told = envelope.headers_of(read)
+    headers = {k: v for k, v in told.items() if k not in ADDED}
+    # A dead letter waits for people: no TTL, no decay, until it is redriven.
+    terms: tuple[int | None, float | None] = None, 0.0
+    if reason is Reason.REDRIVEN:
+        terms = _terms(told, row)
+    else:
+        headers |= _told_terms(shard, row) if SOURCE not in told else _kept_terms(told)
         headers |= {
             REASON: REASON_TEXT[reason],
             SOURCE: shard.queue.spec.name,
@@ -155,20 +168,51 @@ def _message(
             AT_MS: str(engine.now_ms()),
             FAILURES: str(row[5] >> HIGH),
         }
-    dead = row[6] & LOW48
-    redriven = reason is Reason.REDRIVEN
     return Message(
         body,
         importance=row[2],
-        # A dead letter waits for people: no TTL, no decay, until it is redriven.
-        ttl_ms=dead - (row[5] & LOW48) if redriven and dead else None,
-        decay_rate=row[4] / RATE_UNIT if redriven else 0.0,
+        ttl_ms=terms[0],
+        decay_rate=terms[1],
         headers=headers,
         key=read.key,
         store=read.store,
         replicas=read.replicas,
         durable=bool(row[1] & DURABLE),
         type=read.type,
+    )
+
+
+def _told_terms(shard: Shard, row: Row) -> dict[str, str]:
+    """The TTL and the rate of a message as headers; a rate of 0 where it is not the usual one."""
+    ttl_ms, rate = _own_terms(row)
+    out = {} if ttl_ms is None else {TTL_MS: str(ttl_ms)}
+    return out | ({DECAY_RATE: str(rate)} if rate or shard.queue.spec.decay_rate else {})
+
+
+def _kept_terms(told: Headers) -> dict[str, str]:
+    return {name: told[name] for name in (TTL_MS, DECAY_RATE) if name in told}
+
+
+def _own_terms(row: Row) -> tuple[int | None, float]:
+    dead = row[6] & LOW48
+    return dead - (row[5] & LOW48) if dead else None, row[4] / RATE_UNIT
+
+
+def _terms(told: Headers, row: Row) -> tuple[int | None, float | None]:
+    """The TTL and the rate a message is redriven with; None is what its queue gives.
+
+    Headers are anybody's to publish, so what they say is taken only where it makes sense.
+    """
+    if SOURCE not in told:
+        return _own_terms(row)
+    ttl_ms = rate = None
+    with contextlib.suppress(ValueError):
+        ttl_ms = int(told.get(TTL_MS, ""))
+    with contextlib.suppress(ValueError):
+        rate = float(told.get(DECAY_RATE, ""))
+    return (
+        ttl_ms if is_int(ttl_ms, 1, limits.DURATION_MS_MAX) else None,
+        rate if is_number(rate, 0, 1) else None,
     )
 
 

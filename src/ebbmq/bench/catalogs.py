@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
-#: Messages of one file, as the feed has them.
-FILE_ROWS: Final = 256 * 1024
+#: Messages that a snapshot comes to at a time, and those of a queue in a row.
+_TABLE_ROWS: Final = 32 * 1024
+_QUEUE_ROWS: Final = 256 * 1024
 NODE: Final = "bench"
 TIERS: Final = ("ssd", "hdd", "s3")
 QUEUES: Final = 16
@@ -69,18 +70,28 @@ def settings(free_bytes: int) -> Settings:
 def write(
     root: Path, rows: int, due: float, now_ms: int, tell: Callable[[int], None]
 ) -> list[Part]:
-    """Write a catalog in which a share of the messages, the same in each file, is due."""
+    """Write a catalog of which a share is due, the same of each queue, in files as a broker has."""
+    from ebbmq.node.feeding import arrays  # noqa: PLC0415  # only this question needs it
+    from ebbmq.node.feeding.parting import Parting  # noqa: PLC0415
+
     parts: list[Part] = []
-    generator = np.random.default_rng(5)
-    while sum(part.rows for part in parts) < rows:
-        count = min(FILE_ROWS, rows - sum(part.rows for part in parts))
+
+    def keep(whole: pa.Table) -> None:
         path = layout.catalog_file(now_ms, NODE, len(parts))
-        data = _file(generator, len(parts), count, due, now_ms)
+        data = arrays.encode(whole, is_by_review=True)
         place = root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        parts.append(Part(path, count, len(data)))
+        parts.append(Part(path, len(whole), len(data)))
         tell(sum(part.rows for part in parts))
+
+    parting, generator = Parting(now_ms), np.random.default_rng(5)
+    for first in range(0, rows, _TABLE_ROWS):
+        count = min(_TABLE_ROWS, rows - first)
+        for whole in parting.take(_table(generator, first, count, due, now_ms)):
+            keep(whole)
+    for whole in parting.rest():
+        keep(whole)
     return parts
 
 
@@ -112,9 +123,9 @@ def publish(root: Path, parts: list[Part], now_ms: int, number: int, free_bytes:
     place.write_bytes(manifests.encode(manifest))
 
 
-def _file(
-    generator: np.random.Generator, number: int, count: int, due: float, now_ms: int
-) -> pa.Buffer:
+def _table(
+    generator: np.random.Generator, first: int, count: int, due: float, now_ms: int
+) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415  # only this question needs it
 
     from ebbmq.feed.arrow import schema_of  # noqa: PLC0415
@@ -134,7 +145,7 @@ def _file(
     def words(codes: object, of: list[str]) -> pa.Array:
         return arrays.coded(np.asarray(codes), pa.array(of, pa.string()))
 
-    queue = f"queue-{number % QUEUES:02d}"
+    queue = f"queue-{first // _QUEUE_ROWS % QUEUES:02d}"
     zeros = np.zeros(count, dtype=np.int32)
     columns = {
         "node": words(zeros, [NODE]),
@@ -142,9 +153,7 @@ def _file(
         "at_ms": same(now_ms, pa.int64()),
         "queue": words(zeros, [queue]),
         "partition": same(0, pa.int32()),
-        "message_id": arrays.hexadecimal(
-            np.arange(number * FILE_ROWS, number * FILE_ROWS + count, dtype=np.uint64), b"1-"
-        ),
+        "message_id": arrays.hexadecimal(np.arange(first, first + count, dtype=np.uint64), b"1-"),
         "generation": same(0, pa.int32()),
         "state": words(zeros, ["ready"]),
         "importance": arrays.plain(generator.integers(1, 11, count).astype(np.int32)),
@@ -166,5 +175,4 @@ def _file(
         "review_at_ms": arrays.plain(review),
         "policy_version": same(1, pa.int64()),
     }
-    table = arrays.table_of(columns, schema_of(CATALOG))
-    return arrays.encode(arrays.by_review(table), is_by_review=True)
+    return arrays.table_of(columns, schema_of(CATALOG))

@@ -1,8 +1,8 @@
 """How long does a plan for 20 M messages take, beside a bare scan and write of the same columns?
 
 Every message of the first lake has something to be done, so that the plan is as long as the
-catalog; of the second one in a hundred has, evenly spread over all files, which is the worst case
-for who reads only what is due. Spark has 2 GB in all; DuckDB is given as much.
+catalog; of the second one in a hundred has, evenly spread over all queues and ages. Spark has 2 GB
+in all; DuckDB is given as much.
 """
 
 from __future__ import annotations

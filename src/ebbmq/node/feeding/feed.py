@@ -26,11 +26,12 @@ from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
 from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
+from ebbmq.node.feeding.parting import Parting
 from ebbmq.node.feeding.snapshots import Snapshot
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
 
@@ -228,21 +229,19 @@ class Feed:
     def _snapshot(self) -> None:
         """Write down all messages that are there; events go on meanwhile."""
         snapshot = Snapshot(self._engine, self.files.boot)
+        parting = Parting(snapshot.at_ms)
         parts: list[Part] = []
-        tables: list[Table] = []
         try:
             for table in self._at_ease(snapshot.tables()):
-                tables.append(table)
-                if sum(map(len, tables)) >= _EVENTS_AT_ONCE:
-                    parts.append(self._write_part(snapshot.at_ms, len(parts), tables))
-                    tables = []
+                for whole in parting.take(table):
+                    parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
                 if self.buffer.is_half_full:
                     self._write_events()
                 if self._stop.is_set():
                     self.files.give_up(parts)
                     return
-            if tables:
-                parts.append(self._write_part(snapshot.at_ms, len(parts), tables))
+            for whole in parting.rest():
+                parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
             self.files.publish(
                 CATALOG,
                 parts,
@@ -266,8 +265,7 @@ class Feed:
             if self._thread is not None:
                 self._stop.wait((time.perf_counter() - began) * _REST)
 
-    def _write_part(self, at_ms: int, number: int, tables: Sequence[Table]) -> Part:
-        whole = arrays.by_review(arrays.joined(tables))
+    def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
         path = layout.catalog_file(at_ms, self._node, number)
         part = self.files.write(path, arrays.encode(whole, is_by_review=True), len(whole))
         self._is_alive()

@@ -101,6 +101,18 @@ def test_above_the_high_threshold_one_copy_is_left_in_the_archive(scene: Scene) 
     ]
 
 
+def test_a_faded_message_has_one_copy_however_many_its_queue_confirmed(scene: Scene) -> None:
+    scene.broker.declare(QueueSpec("q", **FADING, min_copies=2))
+    [receipt] = scene.broker.publish("q", [Message(b"x")])
+    scene.until_on([receipt.id], LOG, "hdd")
+    scene.days(6)
+    scene.until_on([receipt.id], "cold")
+    with scene.broker.engine.lock:
+        scene.broker.engine.keeping.mend([name_of(*parse_id(receipt.id))])
+    assert scene.holding(receipt.id).pending == frozenset()
+    assert [lease.body for lease in scene.broker.lease("q")] == [b"x"]
+
+
 def test_between_the_thresholds_a_message_keeps_its_copies_on_the_middle_tier(
     scene: Scene,
 ) -> None:

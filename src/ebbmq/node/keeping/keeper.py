@@ -470,4 +470,4 @@ def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, Sequ
 def lacks(holding: Holding, lost: Devices) -> int:
     """How many copies a body lacks while these devices are lost."""
     there = (holding.staying() | holding.pending) - lost
-    return max(0, max(holding.target, holding.min_copies) - len(there))
+    return max(0, holding.target - len(there))

@@ -29,7 +29,7 @@ QUESTIONS: Final = {
     "lease": "What does it cost to lease and ack?",
     "deep_fifo": "What changes with 10 M messages, and what is left after draining?",
     "deep_banded": "What changes with 10 M messages that decay?",
-    "budgets": "How many bytes for a lease, a retry, a producer's id?",
+    "budgets": "How many bytes for a lease, a retry, a producer's id, a further copy?",
     "backlog": "How much RAM does 1 GiB of backlog take, and is it there when it is leased?",
     "stale": "How long does it take to let go of 1 M stale messages, and who waits?",
     "restart": "How soon after kill -9 is the first message leased?",

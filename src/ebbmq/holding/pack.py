@@ -151,7 +151,9 @@ def read_table(data: bytes) -> pa.Table:
 
 def chosen(table: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
     """Some rows of a pack."""
-    return table.filter(pa.array(wanted))
+    # Of an array pyarrow would make a column by way of pandas, where that is installed.
+    bits = pa.py_buffer(np.packbits(wanted, bitorder="little"))
+    return table.filter(pa.Array.from_buffers(pa.bool_(), len(wanted), [None, bits]))
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

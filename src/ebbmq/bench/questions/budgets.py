@@ -1,11 +1,20 @@
-"""How many bytes for a lease, a retry, a producer's id?"""
+"""How many bytes for a lease, a retry, a producer's id, a further copy?
+
+Of a further copy all is counted, what its device needs to find it too: a file device 16 bytes, an
+archive 16 to 28.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
-from ebbmq import Message
+from ebbmq import Broker, Message
+from ebbmq.bench.clock import JumpingClock
+from ebbmq.bench.holding import file_device, is_quiet, open_holding, until_copied
 from ebbmq.bench.load import (
+    DAY_MS,
     FILL_BATCH,
     QUEUE,
     SMALL_CACHE_BYTES,
@@ -14,23 +23,26 @@ from ebbmq.bench.load import (
     fill,
     open_with,
 )
+from ebbmq.bench.reopened import CONFIG, SPEC
 from ebbmq.bench.row import Row, at_most
-from ebbmq.bench.run import rss_bytes
+from ebbmq.bench.run import rss_bytes, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from ebbmq import Broker
     from ebbmq.bench.run import Run
 
 BODY_BYTES: Final = 8
 LEASED_BYTES: Final = 64
 DISPLACED_BYTES: Final = 32
 DEDUP_BYTES: Final = 40
+COPY_BYTES: Final = 24
+PATIENCE_S: Final = 600.0
 
 
 def measure(run: Run) -> list[Row]:
-    """RSS growth per message leased, retried, or published with an id."""
+    """RSS growth per message leased, retried, published with an id, copied, or archived."""
     # Dedup ids are bounded at a million per queue, so a million shows them all.
     count = run.scale(1_000_000, 100_000)
     settings = {"messages": count}
@@ -44,6 +56,9 @@ def measure(run: Run) -> list[Row]:
             **settings,
         ),
         at_most("producer's id, per message", _dedup(run, count), "B", DEDUP_BYTES, **settings),
+        _copied(run, count),
+        _copied(run, run.scale(10_000_000, 2 * count)),
+        _archived(run, count),
     ]
 
 
@@ -100,3 +115,64 @@ def _dedup(run: Run, count: int) -> float:
 
         rows_only = _growth(count, without_ids)
         return _growth(count, with_ids) - rows_only
+
+
+def _copied(run: Run, count: int) -> Row:
+    """Growth with a second copy on a file device less the growth with one in the log."""
+    devices = {"second": file_device()}
+    with open_holding(run.fresh("copied"), {"devices": devices}) as broker:
+        broker.declare(fifo_spec(SMALL_CACHE_BYTES))
+
+        def publish(number: int, replicas: int) -> None:
+            batch = [Message(bytes(BODY_BYTES), replicas=replicas)] * FILL_BATCH
+            fill(run, broker, batch, number)
+            assert wait_until(lambda: is_quiet(broker), PATIENCE_S)
+
+        for replicas in (1, 2):
+            publish(count // 10, replicas)
+        one = _growth(count, lambda: publish(count, 1))
+        two = _growth(count, lambda: publish(count, 2))
+    return at_most(
+        f"second copy, log + file, per message of {count:,}",
+        two - one,
+        "B",
+        COPY_BYTES,
+        messages=count,
+        with_one=round(one, 1),
+        with_two=round(two, 1),
+    )
+
+
+def _archived(run: Run, count: int) -> Row:
+    """What a process takes that opens a store whose messages are in an archive, or in the log."""
+    path, clock = run.fresh("archived"), JumpingClock()
+    warm, jumped_ms = count // 10, 6 * DAY_MS
+    with open_holding(path, CONFIG, clock) as broker:
+        broker.declare(SPEC)
+        fill(run, broker, fifo_messages(FILL_BATCH, BODY_BYTES), warm)
+        _fade(run, broker, clock, warm)
+        fill(run, broker, fifo_messages(FILL_BATCH, BODY_BYTES), count)
+    before = _reopened(path, jumped_ms)
+    with open_holding(path, CONFIG, clock) as broker:
+        _fade(run, broker, clock, warm + count)
+    after = _reopened(path, 2 * jumped_ms)
+    return at_most(
+        "moved from the log to an archive, per message",
+        (after - before) / count,
+        "B",
+        COPY_BYTES,
+        messages=count,
+        rss="of a process that opens the store",
+    )
+
+
+def _fade(run: Run, broker: Broker, clock: JumpingClock, total: int) -> None:
+    """Let all messages go to the archive."""
+    clock.jump(6 * DAY_MS)
+    until_copied(run, broker, "objects", total, f"archiving {total:,}")
+    assert wait_until(lambda: is_quiet(broker), PATIENCE_S)
+
+
+def _reopened(path: Path, jumped_ms: int) -> int:
+    command = [sys.executable, "-m", "ebbmq.bench.reopened", str(path), str(jumped_ms)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

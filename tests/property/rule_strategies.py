@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from ebbmq.policy.rules import conditions as c
-from ebbmq.policy.rules.properties import DeviceState, Properties
+from ebbmq.policy.rules.properties import ARCHIVE, DeviceState, Properties
 from ebbmq.policy.rules.rule import Rule
 
 DEVICES = ("DB1", "GRID", "HDD", "MEMORY")
@@ -102,6 +102,8 @@ device_states = st.builds(
     usable=st.sampled_from([True, True, True, False]),
     failure_domain=st.sampled_from(["a", "b", "c"]),
     tier=st.sampled_from(["ram", "ssd", "object"]),
+    slowness=st.sampled_from([0, 2, 2, ARCHIVE]),
+    cost_per_gib_month=st.sampled_from([0.0, 0.1]),
 )
 states = st.fixed_dictionaries(dict.fromkeys(DEVICES, device_states))
 

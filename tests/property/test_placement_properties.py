@@ -8,6 +8,7 @@ from ebbmq.policy.decay import Access, Phase, Score
 from ebbmq.policy.placement import Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.choose import Chooser
 from ebbmq.policy.rules.explain import explain
+from ebbmq.policy.rules.properties import ARCHIVE
 from ebbmq.policy.rules.rule import RuleSet
 from ebbmq.policy.status import EXTRA_COPIES_ABOVE
 from tests.property.rule_strategies import DEVICES, messages, rule_lists, states
@@ -40,6 +41,12 @@ published = st.builds(
     replicas=st.integers(1, 3),
 )
 instants_ms = st.integers(0, 12 * DAY_MS)
+unruled = st.builds(
+    Placed,
+    properties=messages,
+    terms=st.builds(Terms, default=st.sampled_from([None, *DEVICES])),
+    replicas=st.integers(1, 4),
+)
 
 
 @given(placed, instants_ms, rule_lists(max_size=6), states)
@@ -119,3 +126,18 @@ def test_an_explanation_agrees_with_the_choice(rules, strategy, devices, asked):
     if choice is not None and choice.rule is not None:
         best = next(rule for rule in told.rules if rule.matched and devices[rule.device].usable)
         assert (best.id, best.adjusted) == (choice.rule, choice.score)
+
+
+@given(unruled, states)
+def test_an_archive_has_a_further_copy_only_where_no_other_device_that_lasts_could(
+    message, devices
+):
+    copies = place(message, 0, Chooser(RuleSet.of([])).view(devices)).copies
+    archives = [name for name in copies[1:] if devices[name].slowness >= ARCHIVE]
+    if not archives or not devices[archives[0]].durable:
+        return
+    # Its own domain counts as taken: of two devices that fail together one is enough.
+    domains = {devices[name].failure_domain for name in copies if name not in archives}
+    for name, state in devices.items():
+        if state.usable and state.durable and state.slowness < ARCHIVE:
+            assert name in copies or state.failure_domain in domains

@@ -94,6 +94,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     capacity_bytes: int
     cost_per_gib_month: float = 0.0
     readers: tuple[str, ...] = ("*",)  # patterns of clients that may be given bodies kept here
+    slowness: int = 0  # by its kind, 0 the fastest
 
     def __post_init__(self) -> None:
         for field in ("name", "tier", "failure_domain"):

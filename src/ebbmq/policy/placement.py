@@ -25,7 +25,7 @@ import msgspec
 from ebbmq.model import OnFaded
 from ebbmq.policy.decay import Access, Phase, Score, next_crossing_ms
 from ebbmq.policy.rules.choose import Choice
-from ebbmq.policy.rules.properties import UNKNOWN, Properties
+from ebbmq.policy.rules.properties import ARCHIVE, UNKNOWN, Properties
 from ebbmq.policy.status import EXTRA_COPIES_ABOVE
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
     target = _target(message, phase, floor, why) if pin is None else max(1, pin.target)
     tier = terms.tier(phase) if pin is None else pin.tier
     ranked = devices.ranked(asked, terms.default)
-    if message.durable:
-        ranked[1:] = sorted(ranked[1:], key=lambda each: _frail(each, terms.tiers, devices))
+    ranked[1:] = sorted(ranked[1:], key=lambda each: _further(each, message, devices))
     if why != "intake":
         ranked = _by_tier(ranked, message, now_ms, (phase, tier), devices)
     chosen, floor_added = _select(ranked, target, floor, message, devices)
@@ -295,12 +294,16 @@ def durable_floor(chosen: list[str], rest: list[str], devices: View) -> str | No
     return next(iter(apart or durable), None)
 
 
-def _frail(choice: Choice, tiers: tuple[str, ...], devices: View) -> tuple[bool, int]:
-    """Further copies that no rule speaks of go where they last, and to the fastest tier there."""
+def _further(choice: Choice, message: Placed, devices: View) -> tuple[bool, int, bool]:
+    """Further copies that no rule speaks of go where they last, and to the fastest tier there.
+
+    An archive is for what has faded: where the queue does not name its tiers it comes last.
+    """
     if choice.ground != "status":
-        return False, 0
-    state = devices.states[choice.device]
-    return not state.durable, tiers.index(state.tier) if state.tier in tiers else len(tiers)
+        return False, 0, False
+    state, tiers = devices.states[choice.device], message.terms.tiers
+    tier = tiers.index(state.tier) if state.tier in tiers else len(tiers)
+    return message.durable and not state.durable, tier, state.slowness >= ARCHIVE
 
 
 def _domain(name: str, devices: View) -> str:

@@ -6,7 +6,7 @@ from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import Access, Phase, Score
 from ebbmq.policy.placement import Pin, Placed, Terms, Wanted, place
 from ebbmq.policy.rules.choose import Chooser, View
-from ebbmq.policy.rules.properties import DeviceState, Properties
+from ebbmq.policy.rules.properties import ARCHIVE, DeviceState, Properties
 from ebbmq.policy.rules.rule import RuleSet, make_rule
 
 MINUTE_MS = 60_000
@@ -194,3 +194,49 @@ def test_at_a_crossing_rules_that_ask_for_the_score_are_asked_again():
     assert (wanted.copies, wanted.add) == (("HDD2",), ("HDD2",))
     assert wanted.chosen_by is not None
     assert wanted.chosen_by.rule == "cold"
+
+
+PLAIN = Terms(default="log")
+MIXED = {
+    "archive": DeviceState(tier="archive", failure_domain="s3", slowness=ARCHIVE),
+    "db": DeviceState(tier="sql", failure_domain="db", slowness=3),
+    "disk": DeviceState(tier="file", failure_domain="d", slowness=2, cost_per_gib_month=0.2),
+    "cheap": DeviceState(tier="file", failure_domain="c", slowness=2, cost_per_gib_month=0.1),
+    "log": DeviceState(tier="log", failure_domain="l", slowness=2),
+    "ram": DeviceState(durable=False, tier="memory", failure_domain="r"),
+}
+
+
+def mixed(replicas, *, terms=PLAIN, **changes):
+    states = {
+        name: msgspec.structs.replace(state, **changes.get(name, {}))
+        for name, state in MIXED.items()
+    }
+    asked = message(terms=terms, replicas=replicas)
+    return place(asked, 0, Chooser(RuleSet.of([])).view(states)).copies
+
+
+def test_further_copies_go_by_status_then_to_the_faster_kind_then_to_the_cheaper_device():
+    assert mixed(2) == ("log", "cheap")
+    assert mixed(4) == ("log", "cheap", "disk", "db")
+    assert mixed(2, cheap={"status": -10.0}) == ("log", "disk")
+    same = {"cost_per_gib_month": 0.2}
+    assert mixed(3, cheap=same) == ("log", "cheap", "disk")
+
+
+def test_an_archive_has_a_copy_of_a_fresh_message_only_where_no_other_device_that_lasts_can():
+    strained = {name: {"status": -15.0} for name in ("disk", "cheap", "db")}
+    assert "archive" not in mixed(4, **strained)
+    assert mixed(5)[4] == "archive"
+    down = {name: {"usable": False} for name in ("disk", "cheap", "db")}
+    assert mixed(2, **down) == ("log", "archive")
+
+
+def test_a_queue_that_names_an_archive_among_its_tiers_may_have_a_copy_there():
+    named = Terms(default="log", tiers=("log", "archive"))
+    assert mixed(2, terms=named) == ("log", "archive")
+
+
+def test_a_rule_that_chooses_the_archive_is_followed():
+    view = Chooser(RuleSet.of([make_rule("cold", 10, "archive", "SIZE > 10")])).view(MIXED)
+    assert place(message(terms=PLAIN, replicas=2), 0, view).copies == ("archive", "log")

@@ -141,6 +141,8 @@ class Health:
             usable=self.is_usable,
             tier=self._spec.tier,
             failure_domain=self._spec.failure_domain,
+            slowness=self._spec.slowness,
+            cost_per_gib_month=self._spec.cost_per_gib_month,
         )
 
     def parts(self) -> dict[str, float]:

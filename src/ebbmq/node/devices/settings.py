@@ -14,6 +14,7 @@ from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.holding.contract import DeviceSpec, Kind
 from ebbmq.model import DEVICE_NAME, DEVICE_NAME_IS
+from ebbmq.policy.rules.properties import ARCHIVE
 from ebbmq.policy.status import StatusSpec
 from ebbmq.spelling import get_close_matches
 
@@ -21,6 +22,8 @@ LOG: Final = "log"
 DEVICES_MAX: Final = 64
 HIDDEN: Final = "(hidden)"
 _UNBOUNDED: Final = 1 << 62
+#: How kinds compare where nothing else tells them apart.
+_SLOWNESS: Final = {"memory": 0, "grid": 1, LOG: 2, "file": 2, "sql": 3, "object": ARCHIVE}
 _LOCAL: Final = ("file", "sql", "object")
 _OF_THE_LOG: Final = ("tier", "failure_domain", "capacity_bytes", "cost_per_gib_month", "status")
 
@@ -61,6 +64,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             capacity_bytes=_UNBOUNDED if self.capacity_bytes is None else self.capacity_bytes,
             cost_per_gib_month=self.cost_per_gib_month,
             readers=self.readers,
+            slowness=_SLOWNESS[self.kind or LOG],
         )
 
     def _is_durable(self) -> bool:

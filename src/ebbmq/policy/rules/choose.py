@@ -4,7 +4,7 @@
 `aggregate` takes the device whose rules weigh most together: their mean, their sum, or their mean
 with a bonus for every further rule; ties go to more rules, then by name. `fuzzy` is the mean by
 how true each rule is. A device no rule speaks for comes after all that have one: first the queue's
-default, then by status, then by name.
+default, then by status; of equal status the one of the faster kind, the cheaper one, then by name.
 """
 
 from __future__ import annotations
@@ -182,7 +182,12 @@ class View(ABC):
             for name, state in self.states.items()
             if state.usable and name not in without
         ]
-        return sorted(usable, key=lambda each: (each.device != default, -each.score, each.device))
+
+        def order(choice: Choice) -> tuple[bool, float, int, float, str]:
+            name, state = choice.device, self.states[choice.device]
+            return name != default, -choice.score, state.slowness, state.cost_per_gib_month, name
+
+        return sorted(usable, key=order)
 
     def _without(self, without: Collection[str]) -> list[float]:
         return [self._status(device, without) for device in self.chooser.devices]

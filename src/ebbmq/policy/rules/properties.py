@@ -31,6 +31,10 @@ class Properties(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     access_rate: float = 0.0  # a day
 
 
+#: How slow an archive is, beside other kinds.
+ARCHIVE: Final = 9
+
+
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A device as rules and placement see it at one moment."""
 
@@ -42,6 +46,9 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usable: bool = True
     tier: str = ""
     failure_domain: str = ""
+    #: By its kind, 0 the fastest; an archive is the slowest.
+    slowness: int = 0
+    cost_per_gib_month: float = 0.0
 
 
 States = Mapping[str, DeviceState]

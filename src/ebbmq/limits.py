@@ -13,6 +13,8 @@ IMPORTANCE_MAX: Final = 10
 BODY_BYTES_MAX: Final = 64 * MIB
 #: Encoded headers, producer's id, key and type of one message; 16 bits in its row.
 HEADERS_BYTES_MAX: Final = 60 * KIB
+#: With what is added when it goes to a dead queue: no message is too large for that.
+MOVED_HEADERS_BYTES_MAX: Final = 64 * KIB - 1
 NAME_CHARS_MAX: Final = 255
 BATCH_MESSAGES_MAX: Final = 100_000
 LEASE_COUNT_MAX: Final = 100_000

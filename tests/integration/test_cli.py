@@ -154,6 +154,16 @@ class TestPublishAndConsume:
         lines = orders("consume", "orders", "--count", "0", "--json").out.splitlines()
         assert [json.loads(line)["text"] for line in lines] == ["a", "b"]
 
+    def test_headers_are_an_object_in_json_whether_there_are_any_or_not(self, orders: Run) -> None:
+        orders("publish", "orders", "a")
+        orders("publish", "orders", "b", "--header", "of=x")
+        assert [seen["headers"] for seen in orders("peek", "orders", "--json").json] == [
+            {},
+            {"of": "x"},
+        ]
+        lines = orders("consume", "orders", "--count", "0", "--json").out.splitlines()
+        assert [json.loads(line)["headers"] for line in lines] == [{}, {"of": "x"}]
+
     def test_a_command_that_succeeds_acks(self, orders: Run, tmp_path: Path) -> None:
         orders("publish", "orders", "body", "--importance", "7")
         script = 'cat > seen; echo " $EBBMQ_QUEUE $EBBMQ_IMPORTANCE $EBBMQ_ATTEMPT" >> seen'

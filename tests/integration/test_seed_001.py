@@ -190,6 +190,23 @@ def test_the_history_keeps_the_last_8_and_survives_a_restart(
         assert [t.attempt for t in lease.latency_history] == [3, 4, 5, 6, 7, 8, 9, 10]
 
 
+def test_the_history_keeps_the_last_8_however_often_a_message_is_redriven(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", max_attempts=1, retry_delay_ms=0, dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m")])
+    for number in range(1, 12):
+        (lease,) = broker.lease("q")
+        clock.advance(number)
+        broker.retry("q", [lease.token])
+        clock.advance(1)
+        broker.redrive("q.dead")
+    (seen,) = broker.peek("q")
+    assert [t.duration_ms for t in seen.latency_history] == [4, 5, 6, 7, 8, 9, 10, 11]
+    (lease,) = broker.lease("q")
+    assert lease.latency_history == seen.latency_history
+
+
 def test_a_message_is_only_removed_when_the_client_acknowledged_it(
     broker: Broker, clock: ManualClock
 ) -> None:

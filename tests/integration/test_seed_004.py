@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.errors import LeaseLost, StorageFailed
 from ebbmq.testing import ManualClock
 
@@ -423,6 +423,24 @@ def test_a_redriven_message_of_a_queue_with_a_deadline_ends_with_it(
     assert [each.current_importance for each in broker.peek("q")] == [5.0]
     clock.advance(30_000)
     assert broker.peek("q") == []
+
+
+def test_a_message_with_all_the_headers_there_may_be_goes_to_the_dead_queue_and_back(
+    broker: Broker, clock: ManualClock
+) -> None:
+    name = "q" * limits.NAME_CHARS_MAX
+    broker.declare(QueueSpec(name, max_attempts=8, retry_delay_ms=0, dead_queue="q.dead"))
+    headers = {"h": "x" * (limits.HEADERS_BYTES_MAX - 8)}
+    broker.publish(name, [Message(b"m", ttl_ms=600_000, decay_rate=0.3, headers=headers)])
+    for _ in range(8):
+        (lease,) = broker.lease(name)
+        broker.retry(name, [lease.token])
+    clock.advance(1_000)
+    (dead,) = broker.peek("q.dead")
+    assert dead.headers["x-ebbmq-source"] == name
+    assert len(dead.latency_history) == 8
+    assert broker.redrive("q.dead") == 1
+    assert [seen.headers for seen in broker.peek(name)] == [headers]
 
 
 @pytest.mark.parametrize("told", ["", "fast", "-1", "nan", "2", "1" * 30])

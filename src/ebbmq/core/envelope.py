@@ -46,11 +46,16 @@ def is_plain(message: Message) -> bool:
     )
 
 
-def pack(message: Message, history: tuple[Timing, ...] = (), client: str | None = None) -> bytes:
+def pack(
+    message: Message,
+    history: tuple[Timing, ...] = (),
+    client: str | None = None,
+    bytes_max: int = limits.HEADERS_BYTES_MAX,
+) -> bytes:
     """The headers block of a message.
 
     Raises:
-        InvalidMessage: it is larger than limits.HEADERS_BYTES_MAX.
+        InvalidMessage: it is larger than `bytes_max`.
     """
     headers = dict(message.headers) if message.headers else None
     if not history and client is None and headers is None and _has_only_a_type(message):
@@ -67,9 +72,9 @@ def pack(message: Message, history: tuple[Timing, ...] = (), client: str | None 
             client,
         )
     )
-    if len(block) > limits.HEADERS_BYTES_MAX:
+    if len(block) > bytes_max:
         raise InvalidMessage(
-            f"headers take {len(block)} bytes, the limit is {limits.HEADERS_BYTES_MAX}",
+            f"headers take {len(block)} bytes, the limit is {bytes_max}",
             "move large values into the body",
         )
     return block
@@ -93,6 +98,11 @@ def _of_type(kind: str) -> bytes:
 def unpack(block: bytes | memoryview) -> Envelope:
     """Read a headers block."""
     return _decode(block)
+
+
+def last_timings(before: tuple[Timing, ...], since: tuple[Timing, ...]) -> tuple[Timing, ...]:
+    """What is kept of a history that went along with a message and of the one it has since."""
+    return (before + since)[-limits.HISTORY_ENTRIES_MAX :]
 
 
 def headers_of(envelope: Envelope) -> Headers:

@@ -69,13 +69,15 @@ def pack(
     payloads: list[bytes] = []
     header_sizes: list[int] = []
     has_ids = False
+    moved = histories is not None
+    headers_max = limits.MOVED_HEADERS_BYTES_MAX if moved else limits.HEADERS_BYTES_MAX
     for number, message in enumerate(messages):
         history = histories[number] if histories else ()
         if client is None and not history and envelope.is_plain(message):
             payloads.append(message.body)
             header_sizes.append(0)
         else:
-            block = envelope.pack(message, history, client)
+            block = envelope.pack(message, history, client, headers_max)
             payloads.append(block + message.body)
             header_sizes.append(len(block))
             has_ids = has_ids or message.id is not None

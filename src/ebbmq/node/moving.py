@@ -90,7 +90,7 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     size = row[7] >> HIGH
     read = envelope.unpack(payload[:size]) if size else envelope.EMPTY
     message = _message(engine, source, seq, row, (read, payload[size:]), reason)
-    history = read.history + source.partition.history(seq)
+    history = envelope.last_timings(read.history, source.partition.history(seq))
     # How it was published stays with it.
     batch = intake.pack(
         [message], [history], read.client, origin.level_of(row[3]), topic=bool(row[3] & TOPIC)

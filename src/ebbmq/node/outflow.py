@@ -355,7 +355,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         kind = read.type
     failures = row[5] >> HIGH
     if failures:
-        history = history + partition.history(seq)
+        history = envelope.last_timings(history, partition.history(seq))
     return Lease(
         f"{partition.pid:x}-{seq:x}",
         body,
@@ -397,6 +397,6 @@ def peeked(partition: Partition, seq: int, row: Row, payload: bytes, now_ms: int
         row[4] / rows.RATE_UNIT,
         enqueued_at_ms,
         due_ms or None,
-        read.history + partition.history(seq),
+        envelope.last_timings(read.history, partition.history(seq)),
         read.type,
     )

@@ -101,9 +101,9 @@ class AdaptiveDecay:
             factor = max(state.factor / spec.step, spec.factor_min)
         else:
             return
-        if factor != state.factor:
-            self._state = msgspec.structs.replace(state, factor=factor, rested_from_ms=now_ms)
-            self._forget()
+        # Also at a bound: what was observed there must not be weighed against what comes after it.
+        self._state = msgspec.structs.replace(state, factor=factor, rested_from_ms=now_ms)
+        self._forget()
 
     def _forget(self) -> None:
         self._durations_ms.clear()

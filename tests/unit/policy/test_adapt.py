@@ -61,6 +61,16 @@ def test_a_step_judges_only_what_was_observed_since_the_one_before():
     assert controller.factor(NOW + 3_600_000) == 2.0
 
 
+def test_what_was_observed_while_a_bound_held_does_not_delay_the_way_back():
+    controller = AdaptiveDecay(msgspec.structs.replace(SPEC, window=256))
+    assert observed(controller, 60_000, NOW, 200)[-1] == 8.0
+    since = observed(controller, 10, NOW + 200_000, 40)
+    assert since[-1] < 8.0
+    slow = observed(controller, 10, NOW + 240_000, 600)
+    assert slow[-1] == 0.5
+    assert observed(controller, 1_500, NOW + 840_000, 40)[-1] > 0.5
+
+
 def test_the_mean_is_over_the_window():
     controller = AdaptiveDecay(SPEC)
     for duration_ms in (9_000, 9_000, 100, 200, 300, 400):

@@ -149,7 +149,10 @@ def test_what_becomes_of_copies_is_in_the_lake_with_its_reason(tmp_path, lake) -
     ]
     assert set(shown(told, "queue", "generation", "bytes")) == {("q", 0, told[0]["bytes"])}
     beside = [row for row in rows if row["message_id"] == twice.id]
-    assert shown(beside, "event", "reason") == [("placed", "rule W-001"), ("copied", "replica")]
+    assert shown(beside, "event", "reason") == [
+        ("placed", "rule W-001; log as the message wants 2 copies"),
+        ("copied", "replica"),
+    ]
     snapshot = [row for row in rows_of(lake, CATALOG) if row["devices"] == ["ssd"]][-1]
     assert (snapshot["message_id"], snapshot["tier"], snapshot["copies"]) == (moved.id, "fast", 1)
     assert snapshot["decay_score"] == pytest.approx(7.0)

@@ -359,7 +359,7 @@ def test_a_device_that_is_given_up_and_the_copy_made_instead_are_told_with_their
         verbs.evict(broker.engine, "ssd")
         until(is_on(broker, [chosen], LOG, "hdd"))
         assert decided(broker, chosen) == [
-            ("placed", "ssd, log", "rule W-001"),
+            ("placed", "ssd, log", "rule W-001; log as the message wants 2 copies"),
             ("copied", "ssd", "replica"),
             ("lost", "ssd", "evicted"),
             ("asked", "hdd", "repair"),

@@ -298,12 +298,12 @@ def test_watching_shows_what_each_rule_weighs_now_until_it_is_told_to_stop(tmp_p
 
 def test_a_watched_rule_is_a_row_with_its_weight_before_and_after() -> None:
     rules = [
-        WatchedRule("W-1", 31, -10.5, 20.5, "hdd", enabled=True, when="SIZE > 10"),
+        WatchedRule("W-1", 31, -10.5, 20.5, "hdd", enabled=True, when="SIZE > 10", placed=1_200),
         WatchedRule("W-2", 60, None, None, "ssd", enabled=False, when="ALWAYS"),
     ]
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(table(WatchedRules(7, "first_match", rules)))
     title, _, first, second = (line.split() for line in console.export_text().splitlines())
     assert title == ["version", "7,", "first_match"]
-    assert first == ["W-1", "31", "-10.5", "20.5", "hdd", "SIZE", ">", "10"]
-    assert second == ["W-2", "60", "-", "-", "ssd", "off", "ALWAYS"]
+    assert first == ["W-1", "31", "-10.5", "20.5", "hdd", "1,200", "SIZE", ">", "10"]
+    assert second == ["W-2", "60", "-", "-", "ssd", "off", "0", "ALWAYS"]

@@ -7,10 +7,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import click
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ebbmq.cli.device_moves import moves_table
+from ebbmq.cli.device_moves import told as how_far
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.values import show_bytes, show_count, show_duration, show_instant
 
@@ -45,11 +48,13 @@ _AGAIN_S: Final = 1.0
 @anywhere_options
 @click.pass_context
 def devices(ctx: click.Context, *, watch: bool) -> None:
-    """List the devices with their space, latency, status, copies, moves and circuit.
+    """List the devices with their space, latency, status, copies and circuit, and what moves.
 
     `log` is the node's own log, which takes every message first. The others are those of
     [devices.NAME] in the configuration. The status goes from 0, good, to -100, and is added to the
-    weight of a device's rules. While the circuit is open a device is not used.
+    weight of a device's rules. While the circuit is open a device is not used. Copies that are on
+    their way to a device, or leave it, are listed below with how far they are, how fast it goes,
+    and what is left.
 
     \b
     Examples:
@@ -77,7 +82,7 @@ def _watch(session: Session, broker: Verbs) -> None:
             time.sleep(_AGAIN_S)
     with Live(console=session.out, auto_refresh=False) as live:
         while True:
-            live.update(table(broker.devices(), live.console.width), refresh=True)
+            live.update(everything(broker.devices(), live.console.width), refresh=True)
             time.sleep(_AGAIN_S)
 
 
@@ -85,7 +90,7 @@ def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
     if session.as_json:
         session.show_json(found)
         return
-    session.out.print(table(found, session.out.width))
+    session.out.print(everything(found, session.out.width))
     for device in found:
         # What is wrong with a directory's devices was told when it was opened.
         if not device.usable and session.server.url is not None:
@@ -93,6 +98,12 @@ def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
             session.note(f"{device.name} has not been used for {ago}: {device.last_error}")
     if len(found) == 1:
         session.note("no other device is configured; docs/devices.md says how to add one")
+
+
+def everything(found: Sequence[DeviceStatus], width: int) -> Group:
+    """The devices, and below them what is under way."""
+    moves = moves_table(found)
+    return Group(table(found, width), *(() if moves is None else (Text(), moves)))
 
 
 def table(found: Sequence[DeviceStatus], width: int) -> Table:
@@ -124,7 +135,7 @@ def _cells(device: DeviceStatus) -> list[Text]:
         Text(show_bytes(device.used_bytes) if has_space else "-"),
         Text(show_bytes(device.capacity_bytes) if has_space else "-"),
         Text(f"{device.latency_ms:g} ms" if device.usable and device.latency_ms else "-"),
-        Text(f"{device.status:.0f}", style=style),
+        Text(f"{round(device.status)}", style=style),
         Text(f"{device.copies:,}"),
         Text(f"{device.moves:,}"),
         Text("closed", style="green") if device.usable else Text("open", style="bold red"),
@@ -214,7 +225,7 @@ def _show_one(session: Session, device: DeviceStatus) -> None:
             "cost": f"{device.cost_per_gib_month:g} per GiB and month",
             "space": f"{used} of {capacity} used, {device.free_percent:g} % free",
             "latency": f"{device.latency_ms:g} ms",
-            "status": f"{device.status:.0f}" + (f" ({parts})" if parts else ""),
+            "status": f"{round(device.status)}" + (f" ({parts})" if parts else ""),
             "circuit": f"{device.circuit} since {show_instant(device.since_ms)}",
             "calls": f"{device.calls:,}, of which {device.errors:,} failed",
             "last error": f"{device.last_error} ({show_instant(device.last_error_at_ms)})"
@@ -222,6 +233,7 @@ def _show_one(session: Session, device: DeviceStatus) -> None:
             else "-",
             "waiting": show_bytes(device.pending_bytes),
             "copies": f"{device.copies:,}",
-            "moves": f"{device.moves:,}",
+            "arriving": how_far(device.arriving),
+            "leaving": how_far(device.leaving),
         }
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ebbmq.model import DeviceStatus
     from ebbmq.policy.rules.spec import RuleView
 
-_COLUMNS: Final = ("RULE", ">WEIGHT", ">STATUS", ">NOW", "DEVICE", "", "WHEN")
+_COLUMNS: Final = ("RULE", ">WEIGHT", ">STATUS", ">NOW", "DEVICE", "", ">PLACED", "WHEN")
 _AGAIN_S: Final = 1.0
 
 
@@ -34,6 +34,8 @@ class WatchedRule(msgspec.Struct, frozen=True):
     device: str
     enabled: bool
     when: str
+    #: Messages whose device it chose as they came, since the broker was opened.
+    placed: int = 0
 
 
 class WatchedRules(msgspec.Struct, frozen=True):
@@ -61,15 +63,19 @@ def look(broker: Verbs) -> WatchedRules:
     found = broker.rules()
     devices = {device.name: device for device in broker.devices()}
     return WatchedRules(
-        found.version, found.strategy, [_watched(rule, devices) for rule in found.rules]
+        found.version,
+        found.strategy,
+        [_watched(rule, devices, found.placed.get(rule.id, 0)) for rule in found.rules],
     )
 
 
-def _watched(rule: RuleView, devices: Mapping[str, DeviceStatus]) -> WatchedRule:
+def _watched(rule: RuleView, devices: Mapping[str, DeviceStatus], placed: int) -> WatchedRule:
     device = devices.get(rule.device)
     status = device.status if device is not None and device.usable else None
     now = rule.weight + status if status is not None and rule.enabled else None
-    return WatchedRule(rule.id, rule.weight, status, now, rule.device, rule.enabled, rule.when)
+    return WatchedRule(
+        rule.id, rule.weight, status, now, rule.device, rule.enabled, rule.when, placed
+    )
 
 
 def table(found: WatchedRules) -> Table:
@@ -83,6 +89,7 @@ def table(found: WatchedRules) -> Table:
             _number(rule.weight_now),
             rule.device,
             "" if rule.enabled else "off",
+            f"{rule.placed:,}",
             rule.when,
         )
         shown.add_row(*map(Text, cells))

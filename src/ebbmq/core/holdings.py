@@ -102,6 +102,10 @@ class Holdings:
             moves += count * (device in holding.pending | holding.dropping | holding.leaving)
         return copies, moves
 
+    def alike(self) -> list[tuple[Holding, int]]:
+        """What is known of bodies that are not normal, with how many it is true of."""
+        return self._bodies.counts()
+
     def without_log(self) -> int:
         """How many bodies the log does not have."""
         return sum(count for holding, count in self._bodies.counts() if LOG not in holding.copies)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ebbmq.node import rule_changes
 from ebbmq.node.explaining import explain_rules
 from ebbmq.node.keeping.verbs import apply_rules
@@ -28,7 +30,10 @@ class RuleVerbs:
         """Every rule, of the configuration and added, with the version of them all."""
         with self.engine.lock:
             self.engine.check_open()
-            return self.engine.rules.listed()
+            found = self.engine.rules.listed()
+            placed = self.engine.keeping.placing.placed
+            counts = {rule.id: placed[rule.id] for rule in found.rules if rule.id in placed}
+        return replace(found, placed=counts)
 
     def rule(self, rule_id: str) -> RuleView:
         """One rule.

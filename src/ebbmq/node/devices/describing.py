@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ebbmq.holding.contract import DeviceSpec
+    from ebbmq.model import Moving
     from ebbmq.node.clock import Clock
     from ebbmq.node.directory import Directory
 
@@ -24,6 +25,8 @@ class Counts(NamedTuple):
 
     copies: int = 0
     moves: int = 0
+    arriving: Moving | None = None
+    leaving: Moving | None = None
 
 
 class Seen(NamedTuple):
@@ -63,6 +66,8 @@ def told(spec: DeviceSpec, health: Health, seen: Seen, counts: Counts, now_ms: i
         pending_bytes=seen.pending_bytes,
         copies=counts.copies,
         moves=counts.moves,
+        arriving=counts.arriving,
+        leaving=counts.leaving,
     )
 
 

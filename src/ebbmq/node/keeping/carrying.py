@@ -112,6 +112,7 @@ class Carrying:
 
     def leave_log(self, names: Sequence[Name]) -> None:
         """The log does not have these bodies any more, as soon as their segments go."""
+        self._engine.keeping.progress.left(LOG, len(names))
         for pid, seqs in seqs_of(names).items():
             shard = self._engine.catalog.shards.get(pid)
             if shard is not None:

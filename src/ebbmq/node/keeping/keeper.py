@@ -40,6 +40,7 @@ from ebbmq.node.keeping.decisions import Decisions
 from ebbmq.node.keeping.known import Known
 from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
+from ebbmq.node.keeping.progress import Progress
 from ebbmq.node.keeping.readers import Readers
 from ebbmq.node.keeping.reviewing import Reviewer
 from ebbmq.node.keeping.viewing import Viewing
@@ -70,7 +71,7 @@ class Keeper:
         self._holdings = engine.holdings
         self.placing = Placing(engine.config.client, engine.catalog.version_of)
         self.reviewer = Reviewer(engine)
-        self.decisions = Decisions()
+        self.decisions, self.progress = Decisions(), Progress(engine)
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
         self.readers = Readers()
@@ -126,12 +127,13 @@ class Keeper:
         answers = self.placing.answers(shard, batch, self.view())
         mover, base = self.mover, name_of(shard.partition.pid, first)
         together = _together(answers, base)
+        self.placing.count(together)
         if all(answer.holding == NORMAL for answer, _ in together):
             return False
         assert mover is not None
         now_ms = self._engine.now_ms()
         lacking: Sequence[Name] = ()
-        for (holding, devices, reason), names in together:
+        for (holding, devices, reason, _), names in together:
             if holding == NORMAL:
                 continue
             self.decisions.note(now_ms, names, "placed", devices, reason)
@@ -248,6 +250,7 @@ class Keeper:
         """A device has these copies."""
         if device in self.confirmed_since:
             self.confirmed_since[device].update(names)
+        self.progress.arrived(device, len(names))
         changed, now_ms = self._holdings.copies_acked_by(device, names), self._engine.now_ms()
         for reason, some in self._made_for(device, names, changed.dropped.values()):
             self.decisions.note(now_ms, some, "copied", device, reason)
@@ -291,6 +294,7 @@ class Keeper:
         self, device: str, dropped: Sequence[Name], forgotten: Sequence[Name]
     ) -> None:
         """A device has deleted these copies."""
+        self.progress.left(device, len(dropped))
         self.carrying.tell(self._holdings.drops_acked_by(device, dropped))
         self.carrying.tell(self._holdings.removals_acked_by(device, forgotten))
 
@@ -440,10 +444,12 @@ class Keeper:
         engine = self._engine
         with engine.lock:
             copies, moves = engine.holdings.counts(device)
+            self.progress.look()
+            under_way = self.progress.of(device, "to"), self.progress.of(device, "from")
             if device == LOG:
                 live = sum(shard.partition.live() for shard in engine.catalog.shards.values())
                 copies += live - len(engine.holdings)
-        return Counts(copies, moves)
+        return Counts(copies, moves, *under_way)
 
     def stop(self) -> None:
         """Make no more copies; what is owed is asked for at the next start."""

@@ -59,6 +59,7 @@ _TOLD_AT_ONCE: Final = 512
 #: Above so much that waits for a device, it is asked by the mover.
 _AT_ONCE_BYTES_MAX: Final = 8 * limits.MIB
 _PAUSE_S: Final = 0.05
+_LOOK_S: Final = 0.25
 _AFTER_ERROR_S: Final = 1.0
 
 _A = TypeVar("_A")
@@ -81,7 +82,7 @@ class Mover:
         self._keeping = 0
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._report_at_s = 0.0
+        self._report_at_s = self._look_at_s = 0.0
         self._pace = Pace(bytes_per_s)
         self._hand_over = HandOver()
         self._thread = threading.Thread(target=self._run, name="ebbmq-mover", daemon=True)
@@ -253,6 +254,10 @@ class Mover:
         if now_s >= self._report_at_s:
             self._report_at_s = now_s + _PAUSE_S
             self._engine.keeping.decisions.flush()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            with self._engine.in_turn:
+                self._engine.keeping.progress.look()
 
     def _begin(self, port: Port, work: Work, *, calm: bool) -> Call | None:
         """Begin a call; None if it has to wait until others have computed."""
@@ -324,6 +329,7 @@ class Mover:
         engine.journal.sync_old()
         with engine.in_turn:
             work.copied += len(loaded.names)
+            engine.keeping.progress.took(LOG, loaded.nbytes)
             engine.keeping.copies_made(LOG, loaded.names)
         return True
 
@@ -416,6 +422,7 @@ class Mover:
         if error is not None:
             self._failed(call, loaded, error)
             return
+        self._engine.keeping.progress.took(call.port.name, loaded.nbytes)
         # An object store counts nothing that it has not read back.
         if loaded.is_verified or call.port.kind == "object":
             self._give_way(call)

@@ -6,6 +6,7 @@ devices' states and the queue's terms stay what they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,9 +21,10 @@ from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ebbmq.core.arrivals import Batch
+    from ebbmq.core.copies import Name
     from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Row
     from ebbmq.model import Message, QueueSpec
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.choose import Choice, View
 
 _ANSWERS_MAX: Final = 4_096
+#: Rules come and go; of so many is known how often they chose.
+_COUNTED_MAX: Final = 65_536
 _NO_ACCESS: Final = Access()
 
 
@@ -54,6 +58,8 @@ class Answer(NamedTuple):
     holding: Holding
     devices: str
     reason: str
+    #: The rule that chose the first device.
+    rule: str | None = None
 
 
 class _Known(NamedTuple):
@@ -124,6 +130,14 @@ class Placing:
         #: By what is the same in the choices of one device.
         self._sole: dict[object, Answer] = {}
         self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
+        #: By rule: messages whose device it chose as they came.
+        self.placed: Counter[str] = Counter()
+
+    def count(self, together: Iterable[tuple[Answer, Sequence[Name]]]) -> None:
+        """Messages came, and rules chose where they go."""
+        for answer, names in together:
+            if answer.rule is not None:
+                self.placed[answer.rule] += len(names)
 
     def terms(self, spec: QueueSpec) -> Terms:
         """What a queue asks of placement: without a default device of its own, the node's log."""
@@ -195,6 +209,8 @@ class Placing:
         self._forget()
 
     def _forget(self) -> None:
+        if len(self.placed) > _COUNTED_MAX:
+            self.placed.clear()
         self._known = 0
         self._answers.clear()
         self._sole.clear()
@@ -217,7 +233,8 @@ class Placing:
             durable=message.durable,
             replicas=replicas,
         )
-        return Answer(holding, ", ".join(wanted.copies), _reason(wanted))
+        rule = wanted.chosen_by.rule if wanted.chosen_by is not None else None
+        return Answer(holding, ", ".join(wanted.copies), _reason(wanted), rule)
 
     def _sole_answer(self, choice: Choice, *, durable: bool) -> Answer:
         """What follows from a choice of one device; as few answers as there are rules."""
@@ -225,7 +242,7 @@ class Placing:
         found = self._sole.get(key)
         if found is None:
             holding = placed(frozenset({choice.device}), 1, 1, durable=durable)
-            found = self._sole[key] = Answer(holding, choice.device, _by(choice))
+            found = self._sole[key] = Answer(holding, choice.device, _by(choice), choice.rule)
         return found
 
     def anew(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:

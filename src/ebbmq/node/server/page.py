@@ -15,6 +15,7 @@ from ebbmq.node.server.health import readiness
 from ebbmq.node.server.html import Markup, joined, page, tag
 from ebbmq.node.server.metrics import resident_bytes
 from ebbmq.node.server.page_devices import devices_table
+from ebbmq.node.server.page_rules import rules_table
 from ebbmq.node.server.queues import views
 from ebbmq.node.server.words import duration, size
 
@@ -61,17 +62,23 @@ class StartPage:
         sees_all = self._context.access.may_see(caller, None)
         if not sees_all:
             told = ["ask its operator"] if told else []
-        devices = await self._context.broker.devices() if sees_all else []
+        storage = await self._storage() if sees_all else Markup("")
         body = joined(
             [
                 tag('<p class="bad">{why}</p>', why="; ".join(told)) if told else Markup(""),
                 _tiles(seen),
                 tag("<h2>Queues</h2>{queues}", queues=_queues(seen)),
-                devices_table(devices),
+                storage,
                 _steps(url, token=self._context.access.has_users),
             ]
         )
         return page("EbbMQ", self._head(ready=health.ready), body, again_s=_AGAIN_S)
+
+    async def _storage(self) -> Markup:
+        """Where messages are kept: devices, what moves between them, the rules that choose."""
+        broker = self._context.broker
+        devices, rules = await broker.devices(), await broker.rules()
+        return joined([devices_table(devices), rules_table(rules, devices)])
 
     def _head(self, *, ready: bool) -> Markup:
         up_s = max(0, int(time.time() - self._context.started_at_ms / 1_000))

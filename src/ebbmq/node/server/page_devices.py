@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.node.server.html import Markup, joined, tag
+from ebbmq.node.server.page_moves import moves_list
 from ebbmq.node.server.words import duration, size
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ def devices_table(devices: Sequence[DeviceStatus]) -> Markup:
     head = joined([tag("<th>{name}</th>", name=name) for name in _COLUMNS])
     return tag(
         '<h2>Devices</h2><div class="card scroll"><table><thead><tr>{head}</tr></thead>'
-        "<tbody>{rows}</tbody></table></div>",
+        "<tbody>{rows}</tbody></table></div>{moves}",
         head=head,
         rows=joined([_row(device) for device in devices]),
+        moves=moves_list(devices),
     )
 
 
@@ -44,7 +46,7 @@ def _row(device: DeviceStatus) -> Markup:
         space=_space(device),
         latency=f"{device.latency_ms:g} ms" if device.usable else "-",
         why=_why(device),
-        status=f"{device.status:.0f}",
+        status=f"{round(device.status)}",
         copies=f"{device.copies:,}",
         moves=f"{device.moves:,}",
         circuit=_circuit(device),

@@ -60,6 +60,8 @@ class RulesView(msgspec.Struct, frozen=True):
     version: int
     strategy: str
     rules: list[RuleView]
+    #: By rule: messages whose device it chose as they came, since the broker was opened.
+    placed: dict[str, int] = {}
 
 
 class RuleChange(msgspec.Struct, frozen=True):

@@ -324,6 +324,10 @@ class Evicted(msgspec.Struct, frozen=True):
     #: How many copies it had, and how many messages it alone had: they are gone, on the record.
     copies: int
     messages_lost: int
+    #: How many messages only it had that were copied elsewhere first.
+    drained: int = 0
+    #: What takes it back: that it answers again, or that it is admitted.
+    until: Literal["return", "admit"] = "return"
 
 
 class Upkept(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,6 +395,13 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     moves: int
     arriving: Moving | None = None
     leaving: Moving | None = None
+    #: Whether it is used, is being drained, or was given up by an operator.
+    standing: Literal["used", "draining", "evicted"] = "used"
+    #: While it is drained: messages that are only there.
+    undrained: int = 0
+    #: Since when it is given up, and what takes it back: that it answers, or an operator.
+    evicted_at_ms: int | None = None
+    evicted_until: Literal["return", "admit"] | None = None
 
 
 class AdaptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

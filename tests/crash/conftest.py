@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from ebbmq.holding import opening
+from tests.crash.devices import Disks
 from tests.crash.server import Server
 from tests.servers import Postgres, Valkey, Weed
 
@@ -44,6 +46,13 @@ def _running(server: _S) -> Iterator[_S]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    disks = Disks()
+    monkeypatch.setattr(opening, "FileDisk", disks)
+    return disks
 
 
 @pytest.fixture

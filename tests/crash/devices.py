@@ -137,6 +137,19 @@ class MoodyDisk:
         return self._disk.free_bytes()
 
 
+class Disks:
+    """The moods of every file device, by the name of its directory."""
+
+    def __init__(self) -> None:
+        self.moods: dict[str, Moods] = {}
+
+    def __call__(self, directory: Path) -> MoodyDisk:
+        return MoodyDisk(directory, self[directory.name])
+
+    def __getitem__(self, name: str) -> Moods:
+        return self.moods.setdefault(name, Moods())
+
+
 class Trio:
     """A file device, a database and a grid; any one of them may fail, and the others go on."""
 

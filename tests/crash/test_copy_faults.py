@@ -14,13 +14,12 @@ from ebbmq import AsyncBroker, Broker, Message, QueueSpec, TopicSpec
 from ebbmq.core import facts
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import Overloaded
-from ebbmq.holding import opening
 from ebbmq.journal import scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.node.keeping import reading
 from ebbmq.node.outflow import parse_id
 from tests.crash.copies import differences, wait_until_settled
-from tests.crash.devices import MIB, SOON, Moods, MoodyDisk
+from tests.crash.devices import MIB, SOON
 from tests.crash.mounts import tmpfs
 from tests.servers import wait_until
 
@@ -29,33 +28,13 @@ if TYPE_CHECKING:
 
     from ebbmq.core.copies import Holding
     from ebbmq.model import Level
-    from tests.crash.devices import Mood
+    from tests.crash.devices import Disks, Mood
 
 pytestmark = pytest.mark.crash
 
 BODY = b"a body that can be found " * 4
 TO_A = {"id": "A", "weight": 90, "device": "a", "when": "IMPORTANCE >= 1"}
 TO_B = {"id": "B", "weight": 80, "device": "b", "when": "IMPORTANCE >= 1"}
-
-
-class Disks:
-    """The moods of every file device, by its name."""
-
-    def __init__(self) -> None:
-        self.moods: dict[str, Moods] = {}
-
-    def __call__(self, directory: Path) -> MoodyDisk:
-        return MoodyDisk(directory, self[directory.name])
-
-    def __getitem__(self, name: str) -> Moods:
-        return self.moods.setdefault(name, Moods())
-
-
-@pytest.fixture
-def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
-    disks = Disks()
-    monkeypatch.setattr(opening, "FileDisk", disks)
-    return disks
 
 
 def open_broker(

@@ -98,7 +98,8 @@ class TestHttp:
         answer = served.ask("POST", "/v1/devices/hdd/evict")
         assert (answer.status, answer.json["code"]) == (409, "device_in_use")
         forced = served.ask("POST", "/v1/devices/hdd/evict", {"force": True})
-        assert forced.json == {"device": "hdd", "copies": 0, "messages_lost": 0}
+        counts = {"copies": 0, "messages_lost": 0, "drained": 0}
+        assert forced.json == {"device": "hdd", **counts, "until": "admit"}
         assert served.ask("POST", "/v1/devices/log/evict").status == 400
         assert served.ask("POST", "/v1/devices/none/evict").status == 404
         assert served.ask("POST", "/v1/devices/hdd/evict", {"farce": True}).status == 400
@@ -114,6 +115,7 @@ class TestHttp:
             ("GET", "/v1/devices/ram"),
             ("POST", "/v1/devices/ram/probe"),
             ("POST", "/v1/devices/away/evict"),
+            ("POST", "/v1/devices/away/admit"),
         ):
             for token, status in ((operator, 200), (owner, 403)):
                 told = {"authorization": f"Bearer {token}"}
@@ -149,6 +151,7 @@ def test_devices_look_the_same_however_they_are_asked_for(served: Served, way: s
         with pytest.raises(DeviceInUse):
             broker.evict_device("hdd")
         assert broker.evict_device("hdd", force=True).messages_lost == 0
+        assert broker.admit_device("hdd").standing == "used"
     finally:
         if way in ("Client", "AsyncClient"):
             broker.close()

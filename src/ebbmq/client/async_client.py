@@ -319,9 +319,13 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
         """See Broker.probe_device."""
         return await self._play(scripts.one(calls.probe_device(name)))
 
-    async def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+    async def evict_device(self, name: str, *, force: bool = False, drain: bool = True) -> Evicted:
         """See Broker.evict_device."""
-        return await self._play(scripts.one(calls.evict_device(name, force=force)))
+        return await self._play(scripts.one(calls.evict_device(name, force=force, drain=drain)))
+
+    async def admit_device(self, name: str) -> DeviceStatus:
+        """See Broker.admit_device."""
+        return await self._play(scripts.one(calls.admit_device(name)))
 
     async def tend_device(self, name: str) -> Upkept:
         """See Broker.tend_device."""

@@ -23,6 +23,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 _UNAVAILABLE: Final = 503
 _UPKEEP_WAIT_MS: Final = 600_000
+#: However much a device has that is to be copied first.
+_DRAIN_WAIT_MS: Final = 86_400_000
 MAY_BE_DONE: Final = "it may have been carried out: look before you do it again"
 
 
@@ -389,13 +391,19 @@ def _device_path(name: str) -> str:
     return f"/v1/devices/{quote(str(name) or ' ', safe='')}"
 
 
-def evict_device(name: str, *, force: bool) -> Call[Evicted]:
+def admit_device(name: str) -> Call[DeviceStatus]:
+    """Have a device taken back; a second time changes nothing."""
+    return Call(method="POST", path=f"{_device_path(name)}/admit", body=b"", read=_device)
+
+
+def evict_device(name: str, *, force: bool, drain: bool) -> Call[Evicted]:
     """Not repeated in doubt: a second answer would tell of nothing."""
     return Call(
         method="POST",
         path=f"{_device_path(name)}/evict",
-        body=codec.encode(managing.EvictForm(force=force)),
+        body=codec.encode(managing.EvictForm(force=force, drain=drain)),
         read=_evicted,
+        wait_ms=_DRAIN_WAIT_MS if force and drain else 0,
         repeatable=False,
         doubt="look at the devices, and at the removals, before you do it again",
     )

@@ -314,9 +314,13 @@ class Client(RuleVerbs, PlanVerbs):
         """See Broker.probe_device."""
         return self._play(scripts.one(calls.probe_device(name)))
 
-    def evict_device(self, name: str, *, force: bool = False) -> Evicted:
+    def evict_device(self, name: str, *, force: bool = False, drain: bool = True) -> Evicted:
         """See Broker.evict_device."""
-        return self._play(scripts.one(calls.evict_device(name, force=force)))
+        return self._play(scripts.one(calls.evict_device(name, force=force, drain=drain)))
+
+    def admit_device(self, name: str) -> DeviceStatus:
+        """See Broker.admit_device."""
+        return self._play(scripts.one(calls.admit_device(name)))
 
     def tend_device(self, name: str) -> Upkept:
         """See Broker.tend_device."""

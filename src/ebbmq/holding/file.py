@@ -27,6 +27,7 @@ from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 from ebbmq.holding.file_index import FileIndex, places_of
 from ebbmq.journal import faults, record
+from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.scan import scan
@@ -182,6 +183,8 @@ class FileDevice:
         if not self._closed:
             self._closed = True
             self._log.close()
+            if isinstance(self._disk, FileDisk):
+                self._disk.close()
 
     # Opening
 

@@ -187,6 +187,10 @@ class FileDisk:
         self._mode = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self._directory = OsFile(os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
+    def close(self) -> None:
+        """Let go of the directory, so that its file system can be unmounted."""
+        self._directory.close()
+
     @property
     def where(self) -> str:
         """The directory."""

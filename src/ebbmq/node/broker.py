@@ -20,8 +20,7 @@ from ebbmq.node import (
 )
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
-from ebbmq.node.keeping import tending
-from ebbmq.node.keeping import verbs as holding_verbs
+from ebbmq.node.keeping import evicting, tending
 from ebbmq.node.opening import close_engine, open_engine
 from ebbmq.node.plan_verbs import PlanVerbs
 from ebbmq.node.rule_verbs import RuleVerbs
@@ -449,21 +448,34 @@ class Broker(RuleVerbs, PlanVerbs):
         """
         return looking.probe_device(self.engine, name)
 
-    def evict_device(self, name: str, *, force: bool = False) -> Evicted:
-        """Give up a device that is lost for good: its copies count no more and others are made.
+    def evict_device(self, name: str, *, force: bool = False, drain: bool = True) -> Evicted:
+        """Give up a device: its copies count no more and others are made.
 
-        Messages of which it had the only copy are gone, on the record. If the device comes back
-        all the same, what it still has is deleted there.
+        Messages of which a lost device had the only copy are gone, on the record. It is taken back
+        by itself when it answers again, and what it should not have any more is deleted there.
 
         Args:
             name: the device; it need not be configured any more.
-            force: give up a device that answers, too.
+            force: give up a device that answers, too, and until it is admitted. Everything is
+                copied first that only it has, which takes its time: `devices` tells how far it is.
+            drain: False: nothing is copied first; what only it has is gone, on the record.
 
         Raises:
             UnknownDevice: there is none of that name.
-            DeviceInUse: it answers; see `force`.
+            DeviceInUse: it answers, see `force`; or, code `not_drained`, no other device takes
+                what only it has: it is used as before.
         """
-        return holding_verbs.evict(self.engine, name, force=force)
+        return evicting.evict(self.engine, name, force=force, drain=drain)
+
+    def admit_device(self, name: str) -> DeviceStatus:
+        """Take back a device that was evicted, or end its draining.
+
+        It is compared first: what it has and should not have is deleted there.
+
+        Raises:
+            UnknownDevice: there is none of that name.
+        """
+        return evicting.admit(self.engine, name)
 
     def tend_device(self, name: str) -> Upkept:
         """Apply what the pipeline's upkeep offers for the archive on a device.

@@ -8,6 +8,7 @@ data/
   removals/     removals.log removals.1.log
   decisions/    decisions.log decisions.1.log
   devices.json  identities of devices that are in a directory
+  evicted.json  devices that were given up
   devices/      file devices whose directory is not set
 """
 

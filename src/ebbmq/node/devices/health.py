@@ -31,6 +31,8 @@ class Health:
         self.reading = Reading(0, spec.capacity_bytes, 0.0)
         #: False until it answered for the first time.
         self.is_known = False
+        #: Whether the operator has given it up.
+        self.is_evicted = False
         self.last_error = ""
         self.calls = 0
         self.errors = 0
@@ -43,7 +45,8 @@ class Health:
     @property
     def is_usable(self) -> bool:
         """Whether it may be chosen and called."""
-        return self._trusted or (self.is_known and self.circuit.state == "closed")
+        is_well = self.is_known and self.circuit.state == "closed"
+        return self._trusted or (is_well and not self.is_evicted)
 
     def worked(self, took_ms: float, nbytes: int, *, probe: bool = False) -> None:
         """A call was answered; a large one is judged by each MiB of it."""
@@ -93,6 +96,12 @@ class Health:
         if self.circuit.state == "open":
             self.circuit = self.circuit._replace(opened_at_ms=now_ms - self.circuit.open_ms)
 
+    def begin_anew(self) -> None:
+        """Think nothing of it until it has answered."""
+        self.is_known = self.is_evicted = False
+        self.circuit = Circuit()
+        self.last_error = ""
+
     def probe_at_ms(self, now_ms: int) -> int:
         """When to probe next: soon after a failure, at its interval else."""
         at_ms = self.circuit.probe_at_ms()
@@ -125,7 +134,7 @@ class Health:
         self._answered = self._recent_errors = 0
         self._latency_ms_sum = self._busy_ms = 0.0
         asked = composite(self.reading, self._judged)
-        if not self.is_known or self.circuit.state == "open":
+        if not self.is_known or self.circuit.state == "open" or self.is_evicted:
             asked = STATUS_WORST
         self.shown = self.shown.after(asked, now_ms, self._judged)
         return self.state()

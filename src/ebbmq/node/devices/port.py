@@ -42,6 +42,8 @@ _KEY_BYTES: Final = 64
 #: What an object store may have to copy to take a pack; it sets how long that may last.
 _ADOPT_BYTES: Final = 16 * limits.MIB
 _CLOSE_TIMEOUT_S: Final = 5.0
+#: What takes as long as it takes.
+_UNHURRIED: Final = ("scan", "release")
 
 
 class Judging(NamedTuple):
@@ -146,7 +148,7 @@ class Port:
     def busy_ms(self) -> float:
         """For how long the call that is under way has not come back; a scan takes its time."""
         under = self._under_way
-        return 0.0 if under is None or under.verb == "scan" else under.took_ms()
+        return 0.0 if under is None or under.verb in _UNHURRIED else under.took_ms()
 
     def _submit(self, verb: Verb, given: Sequence[Any], nbytes: int) -> Future[Any]:
         future: Future[Any] = Future()
@@ -174,10 +176,11 @@ class Port:
         return None
 
     def _unreachable(self, why: str) -> StorageFailed:
+        action = "use another copy; the device is tried again by itself"
+        if self.health.is_evicted:
+            why, action = "it is evicted", f"`ebbmq devices admit {self.name}` takes it back"
         return StorageFailed(
-            f"device {self.name!r} cannot be used: {why}",
-            "use another copy; the device is tried again by itself",
-            code="device_unreachable",
+            f"device {self.name!r} cannot be used: {why}", action, code="device_unreachable"
         )
 
     # For the monitor and the operator
@@ -195,10 +198,12 @@ class Port:
     def probe(self) -> Future[Probe]:
         """Try the device now; a success counts, also while its circuit is open."""
         with self._lock:
-            self.health.try_now(self._clock.elapsed_ms())
-            future = self._add_probe()
-            calls = self._waiting.take_all(probes=True) if self._is_closed else []
-        self._refuse(calls)
+            if not self._is_closed and not self.health.is_evicted:
+                self.health.try_now(self._clock.elapsed_ms())
+                return self._add_probe()
+        future: Future[Probe] = Future()
+        future.set_running_or_notify_cancel()
+        future.set_exception(self._unreachable(self.health.last_error))
         return future
 
     def tick(self) -> Future[Probe] | None:
@@ -207,7 +212,9 @@ class Port:
         with self._lock:
             now_ms = self._clock.elapsed_ms()
             begun = None
-            if now_ms >= self._probe_at_ms and not self._is_closed:
+            if self.health.is_evicted:
+                self._probe_at_ms = self.health.probe_at_ms(now_ms)
+            elif now_ms >= self._probe_at_ms and not self._is_closed:
                 self._probe_at_ms = self.health.probe_at_ms(now_ms)
                 if not self._is_probing:
                     begun = self._add_probe()
@@ -220,6 +227,29 @@ class Port:
         """When to tick next, at the latest."""
         return min(self._probe_at_ms, self._clock.elapsed_ms() + self.stall_ms // 4)
 
+    def evict(self) -> None:
+        """Use the device no more, whatever it answers, and let go of it."""
+        with self._lock:
+            before = self._standing()
+            self.health.is_evicted = True
+            self.tried.set()
+            given_up = self._waiting.take_all(probes=True)
+            self._is_probing = False
+            if not self._is_closed:
+                self._waiting.add(Call("release", (), 0, Future()))
+                self._lock.notify()
+            self._changed(before, self._clock.elapsed_ms())
+        self._refuse(given_up)
+
+    def admit(self) -> None:
+        """Try an evicted device again, and use it once it has answered."""
+        with self._lock:
+            if not self.health.is_evicted:
+                return
+            self.health.begin_anew()
+            self._probe_at_ms = self._clock.elapsed_ms()
+        self.tick()
+
     def _add_probe(self) -> Future[Probe]:
         future: Future[Probe] = Future()
         self._is_probing = True
@@ -230,7 +260,7 @@ class Port:
     def _give_up_if_stalled(self) -> list[Call]:
         with self._lock:
             under = self._under_way
-            if under is None or under.is_answered or under.verb == "scan":
+            if under is None or under.is_answered or under.verb in _UNHURRIED:
                 return []
             waited_ms = under.waited_ms()
             if waited_ms < self.stall_ms:
@@ -330,6 +360,8 @@ class Port:
     def _judge(
         self, under: UnderWay, answers: list[Any], error: EbbError | None, now_ms: int
     ) -> None:
+        if under.verb == "release":
+            return
         health = self.health
         took_ms, nbytes = under.took_ms(), under.nbytes
         found = [error, *(answer for answer in answers if isinstance(answer, EbbError))]

@@ -7,7 +7,8 @@ from concurrent.futures import wait
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.node.devices.describing import Counts, Seen, told, unknown
+from ebbmq.node.devices.describing import USED, Counts, Seen, Standing, told, unknown
+from ebbmq.node.devices.evictions import Eviction, Evictions
 from ebbmq.node.devices.identities import Identities
 from ebbmq.node.devices.monitor import Monitor
 from ebbmq.node.devices.own_log import LogPlace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ebbmq.model import DeviceStatus
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
+    from ebbmq.node.devices.evictions import Until
     from ebbmq.node.devices.talking import Openable
     from ebbmq.node.directory import Directory
     from ebbmq.policy.rules.properties import DeviceState
@@ -39,6 +41,10 @@ class Devices:
     def __init__(self, config: Config, directory: Directory, clock: Clock) -> None:
         self._clock = clock
         self._identities = Identities(directory.path)
+        self._evictions = Evictions(directory.path)
+        #: Devices that are read but take nothing new, by how many messages are only there.
+        self._undrained: dict[str, int] = {}
+        self.draining: frozenset[str] = frozenset()
         #: Guards `states` while one is replaced; taken with the lock of a port held.
         self._lock = threading.Lock()
         self.states: Mapping[str, DeviceState] = {}
@@ -61,6 +67,10 @@ class Devices:
         }
         self._all = [self._log, *self.ports.values()]
         self._is_restricted = any(port.spec.readers != ("*",) for port in self._all)
+        for port in self.ports.values():
+            eviction = self._evictions.of(port.name)
+            if eviction is not None and eviction.until == "admit":
+                port.evict()
         self.states = {port.name: port.state for port in self._all}
         self._monitor = Monitor(self._all, clock, self.ticked)
 
@@ -119,17 +129,68 @@ class Devices:
         """Let a new device take the place of one that is lost."""
         self._identities.forget(name)
 
+    # Devices that are given up
+
+    def drain(self, name: str, left: int) -> None:
+        """Have a device drained that has so many messages alone."""
+        with self._lock:
+            self._undrained[name] = left
+            self.draining = frozenset(self._undrained)
+
+    def drained_to(self, name: str, left: int) -> bool:
+        """So many messages are only there by now; False: it is not drained any more."""
+        with self._lock:
+            if name in self._undrained:
+                self._undrained[name] = left
+            return name in self._undrained
+
+    def end_draining(self, name: str) -> None:
+        """A device is drained no more, and chosen as others."""
+        with self._lock:
+            if self._undrained.pop(name, None) is not None:
+                self.draining = frozenset(self._undrained)
+
+    def evict(self, name: str, until: Until) -> None:
+        """Use a device no more; one that need not be configured any more."""
+        self._evictions.note(name, Eviction(self._clock.wall_ms(), until))
+        if name in self.ports:
+            self.ports[name].evict()
+
+    def take_back(self, name: str) -> bool:
+        """A device answers: it is taken back if it was given up as lost; whether it was."""
+        eviction = self._evictions.of(name)
+        if eviction is None or eviction.until != "return" or not self.states[name].usable:
+            return False
+        self._evictions.forget(name)
+        return True
+
+    def watch_for(self, name: str) -> None:
+        """Take an evicted device back once it answers."""
+        if name in self.ports:
+            self.ports[name].admit()
+
+    def admit(self, name: str) -> bool:
+        """Take an evicted device back, once it answers; whether it was evicted."""
+        eviction = self._evictions.forget(name)
+        if name in self.ports:
+            self.ports[name].admit()
+        return eviction is not None
+
     def describe(self) -> list[DeviceStatus]:
         """Every device for people, the node's own log first."""
         return [self._describe(port) for port in self._all]
 
     def troubles(self) -> list[str]:
         """Which devices cannot be used, and why."""
-        return [
-            f"device {port.name!r} cannot be used: {port.health.last_error or 'it is not open yet'}"
-            for port in self._all
-            if not port.state.usable
-        ]
+        return [self._trouble(port) for port in self._all if not port.state.usable]
+
+    def _trouble(self, port: Port) -> str:
+        if port.health.is_evicted:
+            return (
+                f"device {port.name!r} is evicted: `ebbmq devices admit {port.name}` takes it back"
+            )
+        why = port.health.last_error or "it is not open yet"
+        return f"device {port.name!r} cannot be used: {why}"
 
     def probe(self, name: str) -> DeviceStatus:
         """Try a device now, and tell how it is; one that does not answer is told as it is.
@@ -145,9 +206,14 @@ class Devices:
         return self._describe(port)
 
     def _describe(self, port: Port) -> DeviceStatus:
+        name, now_ms = port.name, self._clock.elapsed_ms()
         seen = Seen(port.kind, port.shown, port.since_ms, port.last_error_at_ms, port.pending_bytes)
-        now_ms = self._clock.elapsed_ms()
-        return told(port.spec, port.health, seen, self.counts(port.name), now_ms)
+        eviction, left = self._evictions.of(name), self._undrained.get(name)
+        if eviction is not None:
+            standing = Standing("evicted", since_ms=eviction.at_ms, until=eviction.until)
+        else:
+            standing = USED if left is None else Standing("draining", left)
+        return told(port.spec, port.health, seen, self.counts(name), now_ms, standing)
 
     def close(self) -> None:
         """Look no more, and let go of every device."""

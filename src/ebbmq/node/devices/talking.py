@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
@@ -15,6 +15,8 @@ from ebbmq.holding.listing import Listing
 if TYPE_CHECKING:
     from ebbmq.holding.contract import Device, DeviceSpec, Probe
     from ebbmq.node.devices.calls import Call, Verb
+
+    _OfDevices = Literal["put", "get", "delete", "scan", "adopt"]
 
 
 class Openable(Protocol):
@@ -70,16 +72,20 @@ class Talking:
 
     def ask(self, under: UnderWay) -> list[Any]:
         """An answer for each call; one that has no room is answered by an error."""
-        calls, verb = under.calls, under.verb
-        if verb == "probe":
+        if under.verb == "probe":
             return [self._probe(under)]
-        device = self._device
-        if device is None:
+        if under.verb == "release":
+            self.let_go()
+            return [None]
+        if self._device is None:
             raise StorageFailed(
                 f"device {self._place.spec.name!r} could not be opened again",
                 "use another copy; it is tried again by itself",
                 code="device_unreachable",
             )
+        return self._ask(self._device, under.verb, under.calls)
+
+    def _ask(self, device: Device, verb: _OfDevices, calls: list[Call]) -> list[Any]:
         match verb:
             case "put":
                 return self._put(device, calls)

@@ -124,6 +124,8 @@ class Reconciler:
                 self._to_compare.discard(device)
             elif self._devices.states[device].usable:
                 self._to_compare.discard(device)
+                if self._devices.take_back(device):
+                    log.warning("device_admitted", device=device, by="return")
                 try:
                     self._compare(device)
                 except EbbError as error:

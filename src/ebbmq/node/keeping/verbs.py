@@ -1,17 +1,13 @@
-"""What operators ask of holding storage: give up a device, apply the rules to what is stored."""
+"""What operators ask of holding storage: apply the rules to what is stored."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.core.copies import LOG
-from ebbmq.errors import DeviceInUse, InvalidSpec, UnknownDevice
-from ebbmq.model import Evicted
+from ebbmq.errors import InvalidSpec
 from ebbmq.node.advising import pinning
-from ebbmq.node.devices.identities import Identities
 from ebbmq.node.keeping.likeness import Looking
-from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,56 +16,6 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _AT_ONCE: Final = 512
-
-
-def evict(engine: Engine, device: str, *, force: bool = False) -> Evicted:
-    """Count on a lost device no more; what it alone had is lost, on the record.
-
-    Raises:
-        UnknownDevice: no such device is configured, and no message has a copy there.
-        InvalidSpec: the node's own log cannot be evicted.
-        DeviceInUse: it answers, and `force` is not given.
-    """
-    if device == LOG:
-        raise InvalidSpec("the node's own log cannot be evicted", "name another device")
-    with engine.lock:
-        engine.check_open()
-        states = engine.devices.states if engine.devices is not None else {}
-        copies, moves = engine.holdings.counts(device)
-        if device not in states and not copies and not moves:
-            known = ", ".join(name for name in states if name != LOG) or "none"
-            raise UnknownDevice(f"there is no device {device!r}", f"configured are: {known}")
-        if device in states and states[device].usable and not force:
-            raise DeviceInUse(
-                f"device {device!r} answers and has {copies} copies",
-                "evict what is lost for good; to give up a device that works, force it",
-            )
-    lost, name = 0, 0
-    while True:
-        with engine.lock:
-            engine.check_open()
-            held = engine.holdings.after(name, _AT_ONCE)
-            some = [each for each, _ in held]
-            # Of what came meanwhile, all that is there is asked at the end.
-            engine.keeping.given_up(device, held or engine.holdings.items())
-            step = (
-                engine.holdings.evict_copies(device, some)
-                if some
-                else engine.holdings.evict_device(device)
-            )
-            lost += len(step.effects)
-            engine.keeping.apply([step])
-            engine.keeping.mend(fact.name for fact in step.facts)
-            position = engine.journal.position
-        if not some:
-            break
-        name = some[-1] + 1
-        engine.let_others_in()
-    engine.journal.wait("synced", position)
-    # Another disk may take its name; without this it would be refused as not the one it was.
-    Identities(engine.directory.path).forget(device)
-    log.warning("device_evicted", device=device, copies=copies, messages_lost=lost)
-    return Evicted(device, copies, lost)
 
 
 def apply_rules(engine: Engine, progress: Callable[[int, int], None] | None = None) -> int:

@@ -1,4 +1,6 @@
-"""The rules and the devices as they are asked now: who has just refused a copy is left out.
+"""The rules and the devices as they are asked now.
+
+Who has just refused a copy is left out, and who is being drained.
 
 Everything here is called with the engine's lock held.
 """
@@ -29,24 +31,26 @@ class Viewing:
         self._engine = engine
         #: Devices that have just refused a copy, and until when nothing new is asked of them.
         self._refused: dict[str, int] = {}
-        self._states: tuple[States, States] | None = None
+        self._states: tuple[States, frozenset[str], States] | None = None
 
     def view(self) -> View:
         """The rules and the devices as they are now."""
         devices = self._engine.devices
         assert devices is not None
-        states = devices.states
-        if not self._refused:
+        states, draining = devices.states, devices.draining
+        if not self._refused and not draining:
             return self._engine.rules.view(states)
-        if self._states is None or self._states[0] is not states:
+        known = self._states
+        if known is None or known[0] is not states or known[1] is not draining:
             now_ms = self._engine.clock.elapsed_ms()
             self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
+            unwanted = draining.union(self._refused)
             asked = {
-                name: replace(state, usable=state.usable and name not in self._refused)
+                name: replace(state, usable=state.usable and name not in unwanted)
                 for name, state in states.items()
             }
-            self._states = states, asked
-        return self._engine.rules.view(self._states[1])
+            known = self._states = states, draining, asked
+        return self._engine.rules.view(known[2])
 
     def check(self, spec: QueueSpec) -> None:
         """Refuse a publish to a queue whose `min_copies` cannot be had now.

@@ -89,6 +89,13 @@ class Work:
             for at in range(0, len(names), COUNT_MAX)
         )
 
+    def clear(self) -> None:
+        """Forget what waits."""
+        self.urgent.clear()
+        self.calm.clear()
+        self.deletes.clear()
+        self.to_delete = 0
+
     def has_company(self, *, is_archive: bool) -> bool:
         """Whether what nobody waits for makes a full call, or has waited long (lock is free)."""
         waited_s = time.monotonic() - self._calm_since_s

@@ -1,4 +1,4 @@
-"""The endpoints of devices: how each is doing, have one tried, give one up."""
+"""The endpoints of devices: how each is doing, have one tried, give one up, take it back."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Devices:
             get(_DEVICE)(self.show),
             post(f"{_DEVICE}/probe", status_code=200)(self.probe),
             post(f"{_DEVICE}/evict", status_code=200)(self.evict),
+            post(f"{_DEVICE}/admit", status_code=200)(self.admit),
             post(f"{_DEVICE}/upkeep", status_code=200)(self.tend),
         ]
 
@@ -69,12 +70,19 @@ class Devices:
             return answer(await self._context.broker.probe_device(name_of(request, "device")))
 
     async def evict(self, request: Asking) -> Answer:
-        """Give up a device that is lost for good."""
+        """Give up a device that is lost for good, or, by force, one that works."""
         self._check(request)
-        force = (await body_of(request, managing.EvictForm)).force
+        form = await body_of(request, managing.EvictForm)
         with self._evictions:
-            name = name_of(request, "device")
-            return answer(await self._context.broker.evict_device(name, force=force))
+            name, broker = name_of(request, "device"), self._context.broker
+            return answer(await broker.evict_device(name, force=form.force, drain=form.drain))
+
+    async def admit(self, request: Asking) -> Answer:
+        """Take back a device that was given up."""
+        self._check(request)
+        await body_of(request, NoFields)
+        with self._probes:
+            return answer(await self._context.broker.admit_device(name_of(request, "device")))
 
     async def tend(self, request: Asking) -> Answer:
         """Apply what the pipeline offers for an archive."""

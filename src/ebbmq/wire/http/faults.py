@@ -59,6 +59,7 @@ _CLASSES: Final[dict[str, type[EbbError]]] = {
     "confirm_timeout": errors.Overloaded,
     "copy_timeout": errors.Overloaded,
     "disk_full": errors.Overloaded,
+    "not_drained": errors.DeviceInUse,
     "cache_full": errors.Overloaded,
     "rules_full": errors.Overloaded,
     "rule_read_only": errors.RuleConflict,

@@ -267,9 +267,13 @@ class DevicesForm(msgspec.Struct):
 
 
 class EvictForm(_Request):
-    """POST /v1/devices/{device}/evict; `force` gives up a device that answers, too."""
+    """POST /v1/devices/{device}/evict; `force` gives up a device that answers, too.
+
+    What only it has is copied first, unless `drain` is false.
+    """
 
     force: bool = False
+    drain: bool = True
 
 
 class BackupForm(_Request):

@@ -313,17 +313,18 @@ def _rest(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
 def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     """Bodies from log or devices, checked; None for one gone or damaged (the lock is free).
 
+    The log is asked unless a device that is faster now has a copy, and for what that does not give.
     A body may be relocated while it is read; the row then tells the new place.
     """
-    out: list[Body] = [*fetching.read_rows(engine, shard, seqs, engine.journal.read_many)]
+    out = _from_the_fastest(engine, shard, seqs)
     todo = [i for i, payload in enumerate(out) if payload is None]
     for _ in range(3 if todo else 0):
         with engine.lock:
             rows = {i: row for i in todo if (row := shard.partition.index.read(seqs[i]))}
         elsewhere = [i for i, row in rows.items() if row[1] & ELSEWHERE]
         if elsewhere:
-            found = reading.read(engine, shard, [seqs[i] for i in elsewhere])
-            for number, body in zip(elsewhere, found, strict=True):
+            brought = reading.read(engine, shard, [seqs[i] for i in elsewhere])
+            for number, body in zip(elsewhere, brought, strict=True):
                 out[number] = body
                 del rows[number]
         places = [(row[9], row[10], row[11]) for row in rows.values()]
@@ -337,6 +338,20 @@ def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]
     if todo and engine.journal.failed is None:
         instead = reading.read_instead(engine, shard, [seqs[i] for i in todo])
         for number, body in zip(todo, instead, strict=True):
+            out[number] = body
+    return out
+
+
+def _from_the_fastest(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
+    """Bodies from devices that are faster than the log, the others from the log as rows are now."""
+    devices, read_many = engine.devices, engine.journal.read_many
+    if devices is None or not engine.keeping.readers.is_log_beaten(devices.states):
+        return [*fetching.read_rows(engine, shard, seqs, read_many)]
+    out: list[Body] = [*reading.read_faster(engine, shard, seqs)]
+    left = [i for i, body in enumerate(out) if body is None]
+    if left:
+        found = fetching.read_rows(engine, shard, [seqs[i] for i in left], read_many)
+        for number, body in zip(left, found, strict=True):
             out[number] = body
     return out
 

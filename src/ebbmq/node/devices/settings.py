@@ -23,7 +23,7 @@ DEVICES_MAX: Final = 64
 HIDDEN: Final = "(hidden)"
 _UNBOUNDED: Final = 1 << 62
 #: How kinds compare where nothing else tells them apart.
-_SLOWNESS: Final = {"memory": 0, "grid": 1, LOG: 2, "file": 2, "sql": 3, "object": ARCHIVE}
+_SLOWNESS: Final = {"memory": 0, LOG: 2, "grid": 2, "file": 2, "sql": 3, "object": ARCHIVE}
 _LOCAL: Final = ("file", "sql", "object")
 _OF_THE_LOG: Final = ("tier", "failure_domain", "capacity_bytes", "cost_per_gib_month", "status")
 

@@ -9,10 +9,16 @@ that cannot know of the copy.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
+
+from ebbmq.core.copies import LOG
+from ebbmq.policy.reads import before_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from ebbmq.policy.rules.properties import States
 
 
 class Readers:
@@ -25,6 +31,10 @@ class Readers:
         self._under_way: dict[int, Collection[str]] = {}
         #: The number of the next read.
         self.next = 0
+        #: By device: messages whose bodies were read from it.
+        self.read: Counter[str] = Counter()
+        #: Whether a device is faster than the log while the devices are in these states.
+        self._beaten: tuple[States | None, bool] = None, False
 
     def begin(self, devices: Collection[str]) -> int:
         """Somebody is about to read from these; called with the engine's lock held."""
@@ -45,3 +55,16 @@ class Readers:
                 if device in devices:
                     return number
             return self.next
+
+    def count(self, device: str, messages: int) -> None:
+        """Bodies came from a device."""
+        with self._lock:
+            self.read[device] += messages
+
+    def is_log_beaten(self, states: States) -> bool:
+        """Whether some device is to be read from rather than the log, if both have a copy."""
+        known, beaten = self._beaten
+        if known is not states:
+            beaten = bool(before_log(states, states, LOG))
+            self._beaten = states, beaten
+        return beaten

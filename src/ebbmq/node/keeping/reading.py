@@ -1,9 +1,9 @@
-"""Reading bodies that are not in the log from the devices that have them.
+"""Reading bodies from devices: those that the log does not have, or that a faster device has too.
 
-The fastest device that can be used is asked first, with all that it has in one call; what it does
-not give is asked of the next. Bytes are compared with the checksum of intake, so wrong ones are as
-good as none. A device that answers and has not what it confirmed has lost a copy, which is put on
-record and mended; one that does not answer is only away, and its bodies with it.
+The fastest device that can be used is asked first (`policy.reads`), with all that it has in one
+call; what it does not give is asked of the next. Bytes are compared with the checksum of intake, so
+wrong ones are as good as none. A device that answers and has not what it confirmed has lost a copy,
+which is put on record and mended; one that does not answer is only away, and its bodies with it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ebbmq.errors import EbbError
 from ebbmq.holding.columns import Keys
 from ebbmq.holding.contract import Lack
 from ebbmq.node.log import log
+from ebbmq.policy.reads import before_log, fastest_first
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from ebbmq.core.copies import Devices
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.keeper import Keeper
     from ebbmq.policy.rules.properties import States
+
+    #: Which devices to ask of those that have a copy, in which order.
+    _Ordered = Callable[[Devices, States], list[str]]
 
 
 class Away(enum.Enum):
@@ -78,6 +82,30 @@ def read(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     return [found[seq] for seq in seqs]
 
 
+def read_faster(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[bytes | None]:
+    """Bodies that devices have which are faster than the log now (the lock is free).
+
+    None where there is no such copy, or it could not be read: the log has another.
+    """
+    devices, readers = engine.devices, engine.keeping.readers
+    out: list[bytes | None] = [None] * len(seqs)
+    if devices is None or not readers.is_log_beaten(devices.states):
+        return out
+    found: dict[int, Body] = {}
+    with engine.lock:
+        sought = [each for each in _seek(engine, shard, seqs, _before_log) if each.devices]
+        number = readers.begin({device for each in sought for device in each.devices})
+    try:
+        while sought:
+            sought = _ask(engine, shard, sought, found)
+    finally:
+        readers.end(number)
+    if not found:
+        return out
+    bodies = map(found.get, seqs)
+    return [body if isinstance(body, bytes) else None for body in bodies]
+
+
 def read_instead(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
     """Bodies whose copy in the log is damaged, from devices that have another (lock is free).
 
@@ -95,8 +123,11 @@ def read_instead(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body
     return [found.get(seq) for seq in seqs]
 
 
-def _seek(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[_Sought]:
+def _seek(
+    engine: Engine, shard: Shard, seqs: Sequence[int], ordered: _Ordered | None = None
+) -> list[_Sought]:
     """Where bodies are, of messages that are there (the lock is held)."""
+    ordered = _beside_log if ordered is None else ordered
     words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
     block, base = Block(words), name_of(shard.partition.pid, 0)
     states = engine.devices.states if engine.devices is not None else {}
@@ -107,16 +138,20 @@ def _seek(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[_Sought]:
         if state != FREE:
             places.setdefault(holding.copies, []).append(at)
     return [
-        every.only(some, _fastest_first(copies, states))
+        every.only(some, ordered(copies, states))
         if len(some) < len(seqs)
-        else every._replace(devices=_fastest_first(copies, states))
+        else every._replace(devices=ordered(copies, states))
         for copies, some in places.items()
     ]
 
 
-def _fastest_first(copies: Devices, states: States) -> list[str]:
-    usable = [each for each in copies if each != LOG and each in states and states[each].usable]
-    return sorted(usable, key=lambda device: (states[device].latency_ms, device))
+def _beside_log(copies: Devices, states: States) -> list[str]:
+    return fastest_first(copies - {LOG}, states, LOG)
+
+
+def _before_log(copies: Devices, states: States) -> list[str]:
+    # Where the log has no copy, whoever asks for it finds out and reads from the others.
+    return before_log(copies, states, LOG) if LOG in copies and len(copies) > 1 else []
 
 
 def _ask(
@@ -140,6 +175,7 @@ def _ask(
             continue
         if _are_whole(bodies, each):
             found.update(zip(each.seqs, bodies, strict=True))
+            engine.keeping.readers.count(device, len(bodies))
         else:
             left.append(each.only(_sort_out(engine, shard, each, bodies, found), others))
     return left
@@ -171,6 +207,7 @@ def _sort_out(
         left.append(at)
         if body is not Lack.UNREADABLE:
             lost[seq] = body is not Lack.MISSING
+    engine.keeping.readers.count(sought.devices[0], len(bodies) - len(left))
     if lost:
         with engine.lock:
             _mark_lost(engine.keeping, shard, sought.devices[0], lost, found)

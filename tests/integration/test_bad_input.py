@@ -399,6 +399,42 @@ def test_after_a_jump_of_the_clock_across_a_restart_nothing_is_removed_by_age(
         broker.ack("q", [lease.token for lease in leases])
 
 
+@pytest.mark.parametrize("jump_ms", [-YEAR_MS, YEAR_MS], ids=["-year", "year"])
+def test_a_jump_of_the_clock_is_remembered_until_it_is_accepted(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    before = ManualClock()
+    _filled(tmp_path, before)
+    after = ManualClock(before.wall_ms() + jump_ms)
+    for _ in range(3):
+        with Broker.open(tmp_path, clock=after) as broker:
+            assert not broker.health()["ready"]
+            assert "clock" in broker.health()["problems"][0]
+            after.advance(DAY_MS)
+            broker.engine.checkpoint()
+            assert broker.removals("q") == []
+    with Broker.open(tmp_path, clock=after, accept_clock=True) as broker:
+        assert broker.health()["ready"]
+        assert sorted(each.reason for each in broker.removals("q")) == ["expired", "stale"]
+        broker.publish("q", [Message(b"fresh")])
+        assert [seen.enqueued_at_ms for seen in broker.peek("q")] >= [after.wall_ms()]
+    with Broker.open(tmp_path, clock=after) as broker:
+        assert broker.health()["ready"]
+
+
+@pytest.mark.parametrize("jump_ms", [-YEAR_MS, YEAR_MS], ids=["-year", "year"])
+def test_a_clock_that_was_corrected_is_believed_again(tmp_path: Path, jump_ms: int) -> None:
+    before = ManualClock()
+    _filled(tmp_path, before)
+    with Broker.open(tmp_path, clock=ManualClock(before.wall_ms() + jump_ms)) as broker:
+        assert not broker.health()["ready"]
+    right = ManualClock(before.wall_ms() + 1_000)
+    with Broker.open(tmp_path, clock=right) as broker:
+        assert broker.health()["ready"]
+        ages = [right.wall_ms() - seen.enqueued_at_ms for seen in broker.peek("q")]
+        assert ages == [1_010, 1_010]
+
+
 def test_leases_still_expire_after_a_jump_of_the_clock(tmp_path: Path) -> None:
     before = ManualClock()
     _filled(tmp_path, before)

@@ -430,7 +430,7 @@ def test_a_message_with_all_the_headers_there_may_be_goes_to_the_dead_queue_and_
 ) -> None:
     name = "q" * limits.NAME_CHARS_MAX
     broker.declare(QueueSpec(name, max_attempts=8, retry_delay_ms=0, dead_queue="q.dead"))
-    headers = {"h": "x" * (limits.HEADERS_BYTES_MAX - 8)}
+    headers = {"h": "x" * (limits.HEADERS_BYTES_MAX - 32)}
     broker.publish(name, [Message(b"m", ttl_ms=600_000, decay_rate=0.3, headers=headers)])
     for _ in range(8):
         (lease,) = broker.lease(name)

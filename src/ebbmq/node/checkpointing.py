@@ -134,7 +134,7 @@ class Checkpointer:
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()
             }
             ranges = {segment: dict(known) for segment, known in engine.ranges.items()}
-            queue_ms, wall_ms = engine.now_ms(), engine.clock.wall_ms()
+            queue_ms, wall_ms = engine.now_ms(), engine.calendar_ms()
             cursors = engine.keeping.reviewer.cursors()
             rules = engine.rules.whole() if engine.rules.version else b""
             advised = engine.adviser.runs.whole()

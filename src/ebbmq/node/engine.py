@@ -68,13 +68,13 @@ class Engine:
 
     # Named: of so many attributes those of a plain object would be looked up by hash.
     __slots__ = (
-        "__weakref__", "_ahead", "_stop", "_threads", "_wake", "adviser", "catalog",
-        "catalog_position", "checkpoint", "checkpoint_position", "clock", "clock_doubt",
-        "clock_noted_ms", "closed", "compacting", "config", "damage", "devices", "directory",
-        "disk_full", "facts_since_checkpoint", "feed", "gathering", "holding", "holdings",
-        "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins", "ranges", "removals",
-        "residency", "rules", "shared_bytes", "sharing", "simple", "synced", "time_base_ms",
-        "torn_bytes", "upkeep", "written",
+        "__weakref__", "_ahead", "_stop", "_threads", "_wake", "adviser", "calendar_base_ms",
+        "catalog", "catalog_position", "checkpoint", "checkpoint_position", "clock",
+        "clock_doubt", "clock_noted_ms", "closed", "compacting", "config", "damage", "devices",
+        "directory", "disk_full", "facts_since_checkpoint", "feed", "gathering", "holding",
+        "holdings", "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins", "ranges",
+        "removals", "residency", "rules", "shared_bytes", "sharing", "simple", "synced",
+        "time_base_ms", "torn_bytes", "upkeep", "written",
     )  # fmt: skip
 
     def __init__(
@@ -104,7 +104,7 @@ class Engine:
         self.checkpoint_position = 0
         self.written = self.synced = 0
         #: Queue time = this + the clock's elapsed time.
-        self.time_base_ms = 0
+        self.time_base_ms = self.calendar_base_ms = 0
         #: Why nothing is removed by age; None when the clock can be trusted.
         self.clock_doubt: str | None = None
         self.damage: list[str] = []
@@ -340,10 +340,16 @@ class Engine:
             return False
         return True
 
+    def calendar_ms(self) -> int:
+        """The time of the calendar; where that is in doubt, what it should be by the store's."""
+        if self.clock_doubt is None:
+            return self.clock.wall_ms()
+        return self.calendar_base_ms + self.clock.elapsed_ms()
+
     def note_clock(self) -> int:
         """Append what time it is, by the queue and by the calendar; returns the position after."""
         self.clock_noted_ms = now_ms = self.now_ms()
-        packed = fact.CLOCK_FACT.pack(now_ms, self.clock.wall_ms())
+        packed = fact.CLOCK_FACT.pack(now_ms, self.calendar_ms())
         return self.append([fact.Fact(fact.CLOCK, 0, 0, 0, [packed])])
 
     def note_range(self, segment: int, pid: int, first: int, count: int) -> None:

@@ -147,6 +147,10 @@ def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:
                 )
                 log.warning("clock_doubt", detail=engine.clock_doubt)
                 now_ms = recovery.queue_ms
+                # What is put on record goes on by the store's own count: the doubt outlives a
+                # restart, and ends when the calendar is right again.
+                believed_ms = recovery.wall_ms + recovery.queue_ms - recovery.clock_ms
+                engine.calendar_base_ms = believed_ms - engine.clock.elapsed_ms()
             elif since_ms < 0:
                 now_ms = recovery.queue_ms
     engine.time_base_ms = now_ms - engine.clock.elapsed_ms()

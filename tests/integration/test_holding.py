@@ -12,7 +12,7 @@ from ebbmq.core import lifecycle
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import DeviceInUse, InvalidSpec, Overloaded, UnknownDevice
 from ebbmq.holding.contract import Key
-from ebbmq.node.keeping import verbs
+from ebbmq.node.keeping import evicting, verbs
 from ebbmq.node.outflow import parse_id
 from ebbmq.policy.rules.spec import RuleSpec
 from ebbmq.testing import ManualClock
@@ -321,7 +321,7 @@ def test_a_device_that_answers_is_not_evicted_unless_it_is_forced(tmp_path: Path
     with open_broker(tmp_path) as broker:
         for name, error in (("ssd", DeviceInUse), ("tape", UnknownDevice), (LOG, InvalidSpec)):
             with pytest.raises(error):
-                verbs.evict(broker.engine, name)
+                evicting.evict(broker.engine, name)
 
 
 def test_evicting_a_device_makes_copies_elsewhere_and_what_it_alone_had_is_on_record(
@@ -333,7 +333,7 @@ def test_evicting_a_device_makes_copies_elsewhere_and_what_it_alone_had_is_on_re
         until(is_on(broker, alone, "ssd"))
         twice = ids(broker.publish("q", text(3, replicas=2)))
         until(is_on(broker, twice, "ssd", LOG))
-        told = verbs.evict(broker.engine, "ssd", force=True)
+        told = evicting.evict(broker.engine, "ssd", force=True, drain=False)
         assert (told.device, told.copies, told.messages_lost) == ("ssd", 6, 3)
         assert {removal.id for removal in broker.removals("q", reason="lost")} == set(alone)
         until(lambda: all(len(holding(broker, each).copies) == 2 for each in twice))
@@ -356,7 +356,7 @@ def test_a_device_that_is_given_up_and_the_copy_made_instead_are_told_with_their
         until(is_on(broker, [chosen], LOG, "ssd"))
     left = {"hdd": DEVICES["hdd"]}
     with open_broker(tmp_path, devices=left) as broker:
-        verbs.evict(broker.engine, "ssd")
+        evicting.evict(broker.engine, "ssd")
         until(is_on(broker, [chosen], LOG, "hdd"))
         assert decided(broker, chosen) == [
             ("placed", "ssd, log", "rule W-001; log as the message wants 2 copies"),

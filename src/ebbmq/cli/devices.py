@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ebbmq.cli.device_moves import moves_table
 from ebbmq.cli.device_moves import told as how_far
+from ebbmq.cli.draining import watched
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.values import show_bytes, show_count, show_duration, show_instant
 
@@ -41,6 +42,7 @@ _WIDE: Final = 100
 #: Where a status starts to keep further copies away, and where it is bad.
 _STRAINED, _BAD = -20, -60
 _AGAIN_S: Final = 1.0
+_UNTIL: Final = {"return": "it answers", "admit": "it is admitted"}
 
 
 @click.group(invoke_without_command=True, short_help="Show how the storage devices are doing.")
@@ -94,10 +96,20 @@ def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
     for device in found:
         # What is wrong with a directory's devices was told when it was opened.
         if not device.usable and session.server.url is not None:
-            ago = show_duration(max(0, wall_ms() - device.since_ms))
-            session.note(f"{device.name} has not been used for {ago}: {device.last_error}")
+            since_ms = device.evicted_at_ms or device.since_ms
+            ago = show_duration(max(0, wall_ms() - since_ms))
+            session.note(f"{device.name} has not been used for {ago}: {_why(device)}")
     if len(found) == 1:
         session.note("no other device is configured; docs/devices.md says how to add one")
+
+
+def _why(device: DeviceStatus) -> str:
+    """Why a device is not used."""
+    if device.standing != "evicted":
+        return device.last_error
+    if device.evicted_until == "return":
+        return f"it is evicted until it answers: {device.last_error}"
+    return f"it is evicted; `ebbmq devices admit {device.name}` takes it back"
 
 
 def everything(found: Sequence[DeviceStatus], width: int) -> Group:
@@ -138,11 +150,20 @@ def _cells(device: DeviceStatus) -> list[Text]:
         Text(f"{round(device.status)}", style=style),
         Text(f"{device.copies:,}"),
         Text(f"{device.moves:,}"),
-        Text("closed", style="green") if device.usable else Text("open", style="bold red"),
+        _circuit(device),
         Text.assemble(("\u2588" * full, "cyan"), ("\u2591" * (_BAR - full), "dim"))
         if has_space
         else Text(""),
     ]
+
+
+def _circuit(device: DeviceStatus) -> Text:
+    """Whether a device is used; one that is given up has no circuit to speak of."""
+    if device.standing == "evicted":
+        return Text("evicted", style="bold red")
+    if device.standing == "draining":
+        return Text(f"draining, {device.undrained:,} left", style="yellow")
+    return Text("closed", style="green") if device.usable else Text("open", style="bold red")
 
 
 @devices.command(short_help="Show everything about one device.")
@@ -179,33 +200,72 @@ def probe(session: Session, name: str) -> None:
     _show_one(session, device)
 
 
-@devices.command(short_help="Give up a device that is lost for good.")
+@devices.command(short_help="Give up a device that is lost, or take one out of use.")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Give up a device that answers, too.")
+@click.option("--force", is_flag=True, help="Also if it answers, and until it is admitted.")
+@click.option(
+    "--no-drain", is_flag=True, help="Copy nothing first: what only it has is lost, on the record."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @anywhere_options
 @pass_session
-def evict(session: Session, name: str, *, force: bool, yes: bool) -> None:
+def evict(session: Session, name: str, *, force: bool, no_drain: bool, yes: bool) -> None:
     """Give up the device NAME: its copies count no more, and others are made elsewhere.
 
-    Messages of which it had the only copy are gone, on the record (ebbmq removals). If the device
-    comes back all the same, what it still has is deleted there. Devices that are only away for a
-    while need nothing of this: their messages get other copies meanwhile.
+    Messages of which a lost device had the only copy are gone, on the record (ebbmq removals). It
+    is taken back by itself when it answers again; what it should not have any more is deleted
+    there. Devices that are only away for a while need nothing of this: their messages get other
+    copies meanwhile.
+
+    With --force a device that answers is taken out of use, such as a disk that is to be replaced:
+    everything is copied elsewhere first that only it has, then nothing is placed, read or deleted
+    there until it is admitted.
 
     \b
-    Example:
+    Examples:
       ebbmq devices evict hdd --url http://127.0.0.1:8080
+      ebbmq devices evict hdd --force --url http://127.0.0.1:8080
     """
     with session.open() as broker:
-        session.confirm(f"Give up {name} for good, and what only it has?", yes=yes)
-        told = broker.evict_device(name, force=force)
+        session.confirm(_question(name, force=force, drain=not no_drain), yes=yes)
+        with watched(session, broker, name):
+            told = broker.evict_device(name, force=force, drain=not no_drain)
     if session.as_json:
         session.show_json(told)
         return
+    had = f"it had {told.copies:,} {'copy' if told.copies == 1 else 'copies'}"
+    if told.drained:
+        had += f", {show_count(told.drained, 'message')} of which only it had were copied first"
     session.say(
-        f"{name} is given up: it had {told.copies:,} {'copy' if told.copies == 1 else 'copies'}; "
+        f"{name} is given up: {had}; "
         f"{show_count(told.messages_lost, 'message')} had no other and left, on the record"
     )
+    if told.until == "admit":
+        session.note(f"`ebbmq devices admit {name}` takes it back")
+
+
+def _question(name: str, *, force: bool, drain: bool) -> str:
+    if force and drain:
+        return f"Take {name} out of use, after what only it has was copied?"
+    return f"Give up {name}, and what only it has?"
+
+
+@devices.command(short_help="Take back a device that was evicted.")
+@click.argument("name")
+@anywhere_options
+@pass_session
+def admit(session: Session, name: str) -> None:
+    """Use the device NAME again, which was evicted, or is being drained.
+
+    It is asked what it has first: copies of messages that left, or are elsewhere, are deleted.
+
+    \b
+    Example:
+      ebbmq devices admit hdd --url http://127.0.0.1:8080
+    """
+    with session.open() as broker:
+        device = broker.admit_device(name)
+    _show_one(session, device)
 
 
 def _show_one(session: Session, device: DeviceStatus) -> None:
@@ -226,6 +286,9 @@ def _show_one(session: Session, device: DeviceStatus) -> None:
             "space": f"{used} of {capacity} used, {device.free_percent:g} % free",
             "latency": f"{device.latency_ms:g} ms",
             "status": f"{round(device.status)}" + (f" ({parts})" if parts else ""),
+            "standing": device.standing
+            + (f", {device.undrained:,} messages are only there" if device.undrained else "")
+            + (f" until {_UNTIL[device.evicted_until]}" if device.evicted_until else ""),
             "circuit": f"{device.circuit} since {show_instant(device.since_ms)}",
             "calls": f"{device.calls:,}, of which {device.errors:,} failed",
             "last error": f"{device.last_error} ({show_instant(device.last_error_at_ms)})"

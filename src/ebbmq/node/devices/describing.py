@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ebbmq.errors import UnknownDevice
 from ebbmq.model import DeviceStatus
@@ -29,6 +29,18 @@ class Counts(NamedTuple):
     leaving: Moving | None = None
 
 
+class Standing(NamedTuple):
+    """Whether a device is used, and if not, since when and what takes it back."""
+
+    name: Literal["used", "draining", "evicted"] = "used"
+    undrained: int = 0
+    since_ms: int | None = None
+    until: Literal["return", "admit"] | None = None
+
+
+USED: Final = Standing()
+
+
 class Seen(NamedTuple):
     """What a port knows beside the health of its device."""
 
@@ -39,7 +51,14 @@ class Seen(NamedTuple):
     pending_bytes: int = 0
 
 
-def told(spec: DeviceSpec, health: Health, seen: Seen, counts: Counts, now_ms: int) -> DeviceStatus:
+def told(
+    spec: DeviceSpec,
+    health: Health,
+    seen: Seen,
+    counts: Counts,
+    now_ms: int,
+    standing: Standing = USED,
+) -> DeviceStatus:
     """Everything there is to say of a device."""
     state, reading = health.state(), health.reading
     return DeviceStatus(
@@ -66,6 +85,10 @@ def told(spec: DeviceSpec, health: Health, seen: Seen, counts: Counts, now_ms: i
         pending_bytes=seen.pending_bytes,
         copies=counts.copies,
         moves=counts.moves,
+        standing=standing.name,
+        undrained=standing.undrained,
+        evicted_at_ms=standing.since_ms,
+        evicted_until=standing.until,
         arriving=counts.arriving,
         leaving=counts.leaving,
     )

@@ -252,6 +252,9 @@ class Keeper:
             self.confirmed_since[device].update(names)
         self.progress.arrived(device, len(names))
         changed, now_ms = self._holdings.copies_acked_by(device, names), self._engine.now_ms()
+        if sum(map(len, changed.held.values())) < len(names):
+            # Some were asked for twice, or are not asked for any more.
+            names = [name for some in changed.held.values() for name in some]
         for reason, some in self._made_for(device, names, changed.dropped.values()):
             self.decisions.note(now_ms, some, "copied", device, reason)
         for left, moved in changed.dropped.items():

@@ -39,7 +39,7 @@ from ebbmq.node.log import log
 from ebbmq.node.relocating import relocate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from ebbmq.core.arrivals import Batch as Published
@@ -80,6 +80,8 @@ class Mover:
         self._is_alone = self._is_held_up = False
         #: How many ask that nothing be deleted.
         self._keeping = 0
+        #: Whether the log did not take what was last to come there.
+        self.is_log_full = False
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._report_at_s = self._look_at_s = 0.0
@@ -148,6 +150,11 @@ class Mover:
         """
         read = self.readers.next
         self._of(device).add_deletes(names, position, forget=forget, read=read)
+
+    def forget(self, device: str) -> None:
+        """Do nothing more that was asked for of a device."""
+        if device in self._work:
+            self._work[device].clear()
 
     @contextlib.contextmanager
     def keeping_all(self) -> Iterator[None]:
@@ -323,15 +330,23 @@ class Mover:
                 known = engine.keeping.row_of(name)
                 if known is not None and known[2][1] & ELSEWHERE:
                     by_shard.setdefault(known[0], []).append((known[1], copy.payload))
-            for shard, some in by_shard.items():
-                seqs, bodies = [seq for seq, _ in some], [body for _, body in some]
-                relocate(engine, shard, seqs, bodies, home=True)
+            self._relocate(by_shard)
         engine.journal.sync_old()
         with engine.in_turn:
             work.copied += len(loaded.names)
             engine.keeping.progress.took(LOG, loaded.nbytes)
             engine.keeping.copies_made(LOG, loaded.names)
         return True
+
+    def _relocate(self, by_shard: Mapping[Shard, Sequence[tuple[int, bytes]]]) -> None:
+        self.is_log_full = False
+        for shard, some in by_shard.items():
+            seqs, bodies = [seq for seq, _ in some], [body for _, body in some]
+            try:
+                relocate(self._engine, shard, seqs, bodies, home=True)
+            except EbbError:
+                self.is_log_full = True
+                raise
 
     def _give_up(self, device: str, work: Work) -> bool:
         """The device cannot be used: what should go there goes elsewhere."""

@@ -77,7 +77,11 @@ def _why(device: DeviceStatus) -> str:
 
 
 def _circuit(device: DeviceStatus) -> Markup:
+    if device.standing == "draining":
+        return tag("draining, {left} left", left=f"{device.undrained:,}")
     if device.usable:
         return Markup('<span class="good">closed</span>')
-    ago = duration(max(0.0, time.time() - device.since_ms / 1_000))
-    return tag('<span class="bad">{state} for {ago}</span>', state="open", ago=ago)
+    since_ms = device.evicted_at_ms or device.since_ms
+    ago = duration(max(0.0, time.time() - since_ms / 1_000))
+    state = "evicted" if device.standing == "evicted" else "open"
+    return tag('<span class="bad">{state} for {ago}</span>', state=state, ago=ago)

@@ -44,6 +44,8 @@ _BLOCK: Final = Struct("<IIIIQQ")
 _PENDING_MAX: Final = 16_384
 #: Neighbours about which the same was decided so soon after one another are told of together.
 _TOGETHER_MS: Final = 50
+#: So few are put in order one by one.
+_FEW: Final = 16
 _FILE_BYTES_MAX: Final = limits.DECISIONS_BYTES_MAX // 2
 _INSTANTS, _NAMES, _COUNTS, _NUMBERS = "<u8", "<u8", "<u4", "<u4"
 _Packed = tuple[str, str, str, bytes, bytes, bytes, bytes]
@@ -146,26 +148,60 @@ class DecisionLog:
 
 def _block(some: Sequence[Told]) -> bytes:
     """Decisions as they are written, those of a kind together, and each with its number."""
-    kinds: dict[tuple[str, str, str], list[tuple[int, int, int, int]]] = {}
-    low, high = some[0].names[0], 0
+    kinds: dict[tuple[str, str, str], _Columns] = {}
     for number, (told, names) in enumerate(_together(some)):
-        runs = kinds.setdefault((told.event, told.device, told.reason), [])
-        for first, count in runs_of(names):
-            low, high = min(low, first), max(high, first + count - 1)
-            runs.append((told.at_ms, first, count, number))
-    payload = _ENCODE.encode(
-        [
-            (
-                *kind,
-                *(
-                    np.array([run[at] for run in runs], form).tobytes()
-                    for at, form in enumerate((_INSTANTS, _NAMES, _COUNTS, _NUMBERS))
-                ),
-            )
-            for kind, runs in kinds.items()
-        ]
-    )
+        kind = told.event, told.device, told.reason
+        columns = kinds.get(kind)
+        if columns is None:
+            columns = kinds[kind] = _Columns()
+        columns.add(told.at_ms, number, names)
+    payload = _ENCODE.encode([(*kind, *columns.packed()) for kind, columns in kinds.items()])
+    low = min(columns.low for columns in kinds.values())
+    high = max(columns.high for columns in kinds.values())
     return _BLOCK.pack(_MAGIC, len(payload), crc32c(payload), 0, low, high) + payload
+
+
+class _Columns:
+    """Decisions of one kind: runs of messages, with when and which it was."""
+
+    def __init__(self) -> None:
+        self.low, self.high = 1 << 64, 0
+        self._runs: list[tuple[int, int, int, int]] = []
+        self._many: list[Sequence[bytes]] = []
+
+    def add(self, at_ms: int, number: int, names: Sequence[Name]) -> None:
+        """The same was decided about these messages."""
+        if type(names) is range or len(names) <= _FEW:
+            runs = runs_of(names)
+            self._runs += [(at_ms, first, count, number) for first, count in runs]
+            low, high = runs[0][0], sum(runs[-1]) - 1
+        else:
+            ordered = np.sort(np.array(names, _NAMES))
+            low, high = int(ordered[0]), int(ordered[-1])
+            begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1]) != 1)
+            counts = np.diff(begins, append=len(ordered))
+            self._many.append(
+                (
+                    np.full(len(begins), at_ms, _INSTANTS).tobytes(),
+                    ordered[begins].tobytes(),
+                    counts.astype(_COUNTS).tobytes(),
+                    np.full(len(begins), number, _NUMBERS).tobytes(),
+                )
+            )
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def packed(self) -> list[bytes]:
+        """As they are written."""
+        forms = (_INSTANTS, _NAMES, _COUNTS, _NUMBERS)
+        return [
+            b"".join(
+                [
+                    np.array([run[at] for run in self._runs], form).tobytes(),
+                    *(many[at] for many in self._many),
+                ]
+            )
+            for at, form in enumerate(forms)
+        ]
 
 
 def _together(some: Sequence[Told]) -> Iterator[tuple[Told, Sequence[Name]]]:

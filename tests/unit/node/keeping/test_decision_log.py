@@ -10,7 +10,7 @@ from ebbmq.core.copies import name_of
 from ebbmq.node.keeping.decision_log import DecisionLog, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ebbmq.core.copies import Name
@@ -49,11 +49,14 @@ def test_decisions_of_one_instant_are_told_in_the_order_they_were_made(log: Deci
     ]  # fmt: skip
 
 
-def test_messages_in_any_order_are_each_found(log: DecisionLog) -> None:
-    names = [BASE + number for number in (9, 1, 5, 4, 70_000)] + [name_of(4, 1)]
+@pytest.mark.parametrize("more", [(), range(100, 200, 3), [300, 299, 298, *range(301, 330)]])
+def test_messages_in_any_order_are_each_found(log: DecisionLog, more: Sequence[int]) -> None:
+    names = [BASE + number for number in (9, 1, 5, 4, 70_000, *more)] + [name_of(4, 1)]
     log.note(told(1, "lost", *names))
+    log.note(told(2, "asked", BASE + 70_001))
     assert all(events(log, name) == [(1, "lost")] for name in names)
-    assert events(log, BASE + 6) == []
+    others = {BASE + number for number in range(400)}.difference(names)
+    assert all(events(log, name) == [] for name in others)
 
 
 def test_another_start_has_them_and_goes_on_after_them(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import quote
 
 import psycopg
@@ -150,18 +151,49 @@ class Disks:
         return self.moods.setdefault(name, Moods())
 
 
+#: Changes a bit of every copy in a grid, and nothing in between sees only some changed.
+_CHANGE: Final = """
+for _, key in ipairs(redis.call('KEYS', 'ebbmq:{*')) do
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local value = redis.call('HGET', key, field)
+    if field ~= 'bytes' and #value > 4 then
+      local last = string.char(bit.bxor(string.byte(value, -1), 16))
+      redis.call('HSET', key, field, string.sub(value, 1, -2) .. last)
+    end
+  end
+end
+"""
+
+
 class Trio:
     """A file device, a database and a grid; any one of them may fail, and the others go on."""
 
-    def __init__(self, directory: Path, postgres: Postgres, valkey: Valkey) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, space: Path, postgres: Postgres, valkey: Valkey) -> None:
+        """Make room on the servers.
+
+        Args:
+            directory: a small file system, for the file device.
+            space: a small file system, for the tables of the database.
+            postgres: the server of the database.
+            valkey: the grid.
+        """
+        self.directory, self.space = directory, space
         self.postgres, self.valkey = postgres, valkey
         self.moods = Moods()
         self._schema = f"test_{uuid.uuid4().hex}"
+        if postgres.user is not None:
+            shutil.chown(space, postgres.user)
         with self._connect() as connection:
             connection.execute(f"CREATE SCHEMA {self._schema}")
+            connection.execute(f"CREATE TABLESPACE {self._schema} LOCATION '{space}'")
         with valkey.client() as client:
             client.flushall()
+
+    def close(self) -> None:
+        """Let go of what can be unmounted."""
+        with self._connect() as connection:
+            connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+            connection.execute(f"DROP TABLESPACE {self._schema}")
 
     def disk(self, directory: Path) -> MoodyDisk:
         """What a file device gets for its directory."""
@@ -170,7 +202,7 @@ class Trio:
     @property
     def config(self) -> dict[str, dict[str, Any]]:
         """`[devices]` of a broker."""
-        schema = quote(f"-csearch_path={self._schema}")
+        schema = quote(f"-csearch_path={self._schema} -cdefault_tablespace={self._schema}")
         own: dict[str, dict[str, Any]] = {
             "file": {"kind": "file", "directory": str(self.directory)},
             "sql": {"kind": "sql", "url": f"{self.postgres.url}?options={schema}"},
@@ -200,14 +232,8 @@ class Trio:
             with self.moods.being(cast("Mood", what)):
                 yield
             return
-        ballast = self.directory / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb", 0) as file:
-            while file.write(bytes(4_096)):
-                pass
-        try:
+        with filled(self.directory):
             yield
-        finally:
-            ballast.unlink()
 
     @contextlib.contextmanager
     def _sql(self, what: str) -> Iterator[None]:
@@ -220,6 +246,12 @@ class Trio:
                 yield
             finally:
                 self.postgres.start()
+        elif what == "full":
+            with filled(self.space):
+                yield
+        elif what == "unwritable":
+            with self._unwritable():
+                yield
         else:
             table = f"{self._schema}.ebbmq_copies"
             with self._connect() as connection:
@@ -229,6 +261,24 @@ class Trio:
                     changed = "set_byte(payload, 0, get_byte(payload, 0) # 16)"
                     connection.execute(f"UPDATE {table} SET payload = {changed} WHERE size > 0")
             yield
+
+    @contextlib.contextmanager
+    def _unwritable(self) -> Iterator[None]:
+        """Have the server answer every write as it does when its disk returns EIO."""
+        table, fail = f"{self._schema}.ebbmq_copies", f"{self._schema}.fail"
+        with self._connect() as connection:
+            connection.execute(
+                f"CREATE OR REPLACE FUNCTION {fail}() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE io_error; END $$"
+            )
+            connection.execute(
+                f"CREATE TRIGGER failing BEFORE INSERT OR UPDATE OR DELETE ON {table} "
+                f"FOR EACH STATEMENT EXECUTE FUNCTION {fail}()"
+            )
+            try:
+                yield
+            finally:
+                connection.execute(f"DROP TRIGGER failing ON {table}")
 
     @contextlib.contextmanager
     def _grid(self, what: str) -> Iterator[None]:
@@ -247,8 +297,27 @@ class Trio:
                     client.flushall()
                     yield
                     return
-                client.config_set("maxmemory", 1)
+                if what == "changed":
+                    client.eval(_CHANGE, 0)
+                    yield
+                    return
+                # Replicas that are not there: the server refuses every write.
+                setting = "maxmemory" if what == "full" else "min-replicas-to-write"
+                client.config_set(setting, 1)
                 try:
                     yield
                 finally:
-                    client.config_set("maxmemory", 0)
+                    client.config_set(setting, 0)
+
+
+@contextlib.contextmanager
+def filled(directory: Path) -> Iterator[None]:
+    """Leave no space on a file system for a while."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", 0) as file:
+        while file.write(bytes(4_096)):
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()

@@ -55,7 +55,7 @@ class _Publisher(_User):
         try:
             outcome = self.recorder.publish(queue, sent, "synced", timeout_ms=timeout_ms)
         except Overloaded as error:
-            if error.code != "confirm_timeout":
+            if error.code not in {"confirm_timeout", "copy_timeout"}:
                 raise
         if outcome == "ok":
             self.load.confirmed += len(sent)

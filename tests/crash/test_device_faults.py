@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,32 +42,48 @@ RULES = [
     {"id": "S", "weight": 80, "device": "sql", "when": "IMPORTANCE >= 1"},
     {"id": "G", "weight": 70, "device": "grid", "when": "IMPORTANCE >= 1"},
 ]
-#: A device that does not answer, or refuses.
-OUTAGES = (
-    "file failing",
-    "file unwritable",
-    "file frozen",
-    "file full",
-    "sql killed",
-    "sql frozen",
-    "grid killed",
-    "grid frozen",
-    "grid full",
-)
+#: What happens to a device, and what that is called for each kind of them. A directory has no
+#: process of its own to be killed (a broker that is killed with it is in test_device_kill), and a
+#: server of which every call fails is one that was killed.
+MATRIX: dict[str, dict[str, str | None]] = {
+    "killed": {"file": None, "sql": "killed", "grid": "killed"},
+    "frozen": {"file": "frozen", "sql": "frozen", "grid": "frozen"},
+    "filled up": {"file": "full", "sql": "full", "grid": "full"},
+    "EIO at each call": {"file": "failing", "sql": None, "grid": None},
+    "EIO at each write": {"file": "unwritable", "sql": "unwritable", "grid": "unwritable"},
+    "wrong bytes": {"file": "wrong", "sql": "changed", "grid": "changed"},
+    "nothing": {"file": "nothing", "sql": "emptied", "grid": "emptied"},
+}
+
+
+def faults(*happenings: str) -> tuple[str, ...]:
+    """The faults of every kind of device."""
+    return tuple(
+        f"{kind} {what}"
+        for happening in happenings
+        for kind, what in MATRIX[happening].items()
+        if what is not None
+    )
+
+
 #: A device of which nothing is heard.
-SILENT = ("file failing", "file frozen", "sql killed", "sql frozen", "grid killed", "grid frozen")
+SILENT = faults("killed", "frozen", "EIO at each call")
+#: A device that does not answer, or refuses.
+OUTAGES = (*SILENT, *faults("filled up", "EIO at each write"))
 #: A device that answers, and not with what it was given.
-LIES = ("file wrong", "file nothing", "sql changed", "sql emptied", "grid emptied")
+LIES = faults("wrong bytes", "nothing")
 
 
 @pytest.fixture
 def trio(
     tmp_path: Path, postgres: Postgres, valkey_server: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Trio]:
-    with tmpfs(tmp_path / "mnt", DISK_BYTES) as directory:
-        trio = Trio(directory, postgres, valkey_server)
+    space = postgres.directory / f"space_{uuid.uuid4().hex}"
+    with tmpfs(tmp_path / "mnt", DISK_BYTES) as directory, tmpfs(space, DISK_BYTES) as space:
+        trio = Trio(directory, space, postgres, valkey_server)
         monkeypatch.setattr(opening, "FileDisk", trio.disk)
         yield trio
+        trio.close()
 
 
 def open_broker(tmp_path: Path, trio: Trio) -> Broker:

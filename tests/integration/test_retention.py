@@ -8,6 +8,7 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.testing import ManualClock
+from tests.crash.copies import holdings, stored, wait_until_settled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,3 +73,30 @@ def test_a_retention_that_is_declared_later_counts_for_what_is_there(
         clock.advance(1)
         assert broker.peek("q") == []
         assert [each.reason for each in broker.removals("q")] == ["retention"]
+
+
+def test_what_is_past_its_retention_leaves_with_its_copies_on_every_device(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    room = {"capacity_bytes": 64 << 20}
+    devices = {
+        "ram": {"kind": "memory", **room},
+        "hdd": {"kind": "file", **room},
+        "db": {"kind": "sql", "directory": str(tmp_path / "db"), **room},
+        "archive": {"kind": "object", "directory": str(tmp_path / "archive"), **room},
+    }
+    rules = [{"id": "A", "weight": 90, "device": "archive", "when": "TYPE == TEXT"}]
+    config = {"devices": devices, "rules": rules}
+    with Broker.open(tmp_path / "data", config, clock) as broker:
+        broker.declare(WEEK)
+        everywhere = broker.publish("q", [Message(b"%d" % n, replicas=5) for n in range(20)])
+        archived = broker.publish("q", [Message(b"%d" % n, type="TEXT") for n in range(20)])
+        wait_until_settled(broker, "copying")
+        assert {len(found) for found in stored(broker).values()} == {20, 40}
+        assert sum(each.copies == {"archive"} for each in holdings(broker).values()) == 20
+        clock.advance(7 * DAY_MS)
+        left = {removal.id for removal in broker.removals("q", reason="retention")}
+        assert left == {receipt.id for receipt in [*everywhere, *archived]}
+        wait_until_settled(broker, "forgetting")
+        assert stored(broker) == {name: set() for name in devices}
+        assert holdings(broker) == {}

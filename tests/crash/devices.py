@@ -14,19 +14,21 @@ from urllib.parse import quote
 import psycopg
 
 from ebbmq.journal.disk import FileDisk
+from tests.servers import Weed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ebbmq.journal.disk import File
-    from tests.servers import Postgres, Valkey
+    from tests.servers import Postgres, Server, Valkey
 
 MIB = 1 << 20
 #: Judged and tried again so soon that a test sees it; slow only after what no machine needs.
 SOON = {"every_ms": 50, "open_ms": 50, "open_ms_max": 200, "better_after_ms": 100}
 TIMEOUT_MS = 2_000
 STALL_MS = 2_500
+First = Literal["file", "object"] | Weed
 Mood = Literal["well", "frozen", "failing", "unwritable", "wrong", "nothing"]
 
 
@@ -168,15 +170,19 @@ end
 class Trio:
     """A file device, a database and a grid; any one of them may fail, and the others go on."""
 
-    def __init__(self, directory: Path, space: Path, postgres: Postgres, valkey: Valkey) -> None:
+    def __init__(
+        self, directory: Path, space: Path, postgres: Postgres, valkey: Valkey, first: First
+    ) -> None:
         """Make room on the servers.
 
         Args:
-            directory: a small file system, for the file device.
+            directory: a small file system, for the file device, or an archive in its place.
             space: a small file system, for the tables of the database.
             postgres: the server of the database.
             valkey: the grid.
+            first: what the first device is: a file device, or an archive, there or on a server.
         """
+        self.first = first
         self.directory, self.space = directory, space
         self.postgres, self.valkey = postgres, valkey
         self.moods = Moods()
@@ -204,7 +210,7 @@ class Trio:
         """`[devices]` of a broker."""
         schema = quote(f"-csearch_path={self._schema} -cdefault_tablespace={self._schema}")
         own: dict[str, dict[str, Any]] = {
-            "file": {"kind": "file", "directory": str(self.directory)},
+            self.name: self._first(),
             "sql": {"kind": "sql", "url": f"{self.postgres.url}?options={schema}"},
             "grid": {"kind": "grid", "url": self.valkey.url, "durable": True},
         }
@@ -215,6 +221,24 @@ class Trio:
             "status": SOON,
         }
         return {name: {**given, **shared} for name, given in own.items()}
+
+    @property
+    def name(self) -> str:
+        """What the first device is called."""
+        return "file" if self.first == "file" else "object"
+
+    def _first(self) -> dict[str, Any]:
+        if isinstance(self.first, str):
+            return {"kind": self.name, "directory": str(self.directory / "device")}
+        weed = self.first
+        options = {
+            "endpoint": weed.endpoint,
+            "access_key_id": weed.access_key,
+            "secret_access_key": weed.secret_key,
+            "region": "us-east-1",
+        }
+        url = f"s3://{weed.bucket}/{self._schema}"
+        return {"kind": "object", "url": url, "options": options}
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.postgres.url, autocommit=True)
@@ -236,16 +260,32 @@ class Trio:
             yield
 
     @contextlib.contextmanager
+    def _object(self, what: str) -> Iterator[None]:
+        if what in ("killed", "frozen"):
+            assert isinstance(self.first, Weed)
+            with self.first.frozen() if what == "frozen" else _killed(self.first):
+                yield
+        elif what == "full":
+            with filled(self.directory):
+                yield
+        else:
+            for pack in (self.directory / "device").rglob("pack-*.parquet"):
+                if what == "emptied":
+                    pack.unlink()
+                    continue
+                data = bytearray(pack.read_bytes())
+                data[len(data) // 4] ^= 0x10
+                pack.write_bytes(data)
+            yield
+
+    @contextlib.contextmanager
     def _sql(self, what: str) -> Iterator[None]:
         if what == "frozen":
             with self.postgres.frozen():
                 yield
         elif what == "killed":
-            self.postgres.kill()
-            try:
+            with _killed(self.postgres):
                 yield
-            finally:
-                self.postgres.start()
         elif what == "full":
             with filled(self.space):
                 yield
@@ -286,11 +326,8 @@ class Trio:
             with self.valkey.frozen():
                 yield
         elif what == "killed":
-            self.valkey.kill()
-            try:
+            with _killed(self.valkey):
                 yield
-            finally:
-                self.valkey.start()
         else:
             with self.valkey.client() as client:
                 if what == "emptied":
@@ -308,6 +345,15 @@ class Trio:
                     yield
                 finally:
                     client.config_set(setting, 0)
+
+
+@contextlib.contextmanager
+def _killed(server: Server) -> Iterator[None]:
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()
 
 
 @contextlib.contextmanager

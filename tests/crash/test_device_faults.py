@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from ebbmq.core.copies import LOG
 from ebbmq.errors import EbbError
 from ebbmq.holding import opening
 from tests.crash.copies import holdings, stored, supposed, wait_until_settled
-from tests.crash.devices import Trio
+from tests.crash.devices import First, Trio
 from tests.crash.load import LEASE_TIMEOUT_MS, PATIENCE_S, Load, drain, read_all
 from tests.crash.mounts import tmpfs
 from tests.history import Options, check
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.devices.describing import DeviceStatus
     from tests.history import Event
-    from tests.servers import Postgres, Valkey
+    from tests.servers import Postgres, Valkey, Weed
 
 pytestmark = pytest.mark.crash
 
@@ -38,31 +38,30 @@ QUEUES = ("twice", "later")
 OPTIONS = Options(resting=frozenset(QUEUES))
 #: The log is none of those chosen: what was moved is on the three devices alone.
 RULES = [
-    {"id": "F", "weight": 90, "device": "file", "when": "IMPORTANCE > 5"},
     {"id": "S", "weight": 80, "device": "sql", "when": "IMPORTANCE >= 1"},
     {"id": "G", "weight": 70, "device": "grid", "when": "IMPORTANCE >= 1"},
 ]
 #: What happens to a device, and what that is called for each kind of them. A directory has no
 #: process of its own to be killed (a broker that is killed with it is in test_device_kill), and a
-#: server of which every call fails is one that was killed.
-MATRIX: dict[str, dict[str, str | None]] = {
-    "killed": {"file": None, "sql": "killed", "grid": "killed"},
-    "frozen": {"file": "frozen", "sql": "frozen", "grid": "frozen"},
-    "filled up": {"file": "full", "sql": "full", "grid": "full"},
-    "EIO at each call": {"file": "failing", "sql": None, "grid": None},
+#: server of which every call fails is one that was killed. An archive, which takes the place of the
+#: file device, fails to write when its disk is full.
+MATRIX = {
+    "killed": {"sql": "killed", "grid": "killed", "object": "killed"},
+    "frozen": {"file": "frozen", "sql": "frozen", "grid": "frozen", "object": "frozen"},
+    "filled up": {"file": "full", "sql": "full", "grid": "full", "object": "full"},
+    "EIO at each call": {"file": "failing"},
     "EIO at each write": {"file": "unwritable", "sql": "unwritable", "grid": "unwritable"},
-    "wrong bytes": {"file": "wrong", "sql": "changed", "grid": "changed"},
-    "nothing": {"file": "nothing", "sql": "emptied", "grid": "emptied"},
+    "wrong bytes": {"file": "wrong", "sql": "changed", "grid": "changed", "object": "changed"},
+    "nothing": {"file": "nothing", "sql": "emptied", "grid": "emptied", "object": "emptied"},
 }
+#: Faults of an archive that are those of its server; the others are of one in a directory.
+OF_THE_SERVER = ("object killed", "object frozen")
 
 
 def faults(*happenings: str) -> tuple[str, ...]:
     """The faults of every kind of device."""
     return tuple(
-        f"{kind} {what}"
-        for happening in happenings
-        for kind, what in MATRIX[happening].items()
-        if what is not None
+        f"{kind} {what}" for happening in happenings for kind, what in MATRIX[happening].items()
     )
 
 
@@ -72,15 +71,31 @@ SILENT = faults("killed", "frozen", "EIO at each call")
 OUTAGES = (*SILENT, *faults("filled up", "EIO at each write"))
 #: A device that answers, and not with what it was given.
 LIES = faults("wrong bytes", "nothing")
+#: What may happen to a broker without an archive.
+ITS_FAULTS = [fault for fault in (*OUTAGES, *LIES) if not fault.startswith("object")]
+
+
+@pytest.fixture
+def first(request: pytest.FixtureRequest) -> First:
+    """What the first device is: what a fault is about, if that is no other one."""
+    case = getattr(request.node, "callspec", None)
+    fault = "" if case is None else case.params.get("fault", "")
+    if fault in OF_THE_SERVER:
+        return cast("Weed", request.getfixturevalue("weed"))
+    return "object" if fault.startswith("object") else "file"
 
 
 @pytest.fixture
 def trio(
-    tmp_path: Path, postgres: Postgres, valkey_server: Valkey, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    postgres: Postgres,
+    valkey_server: Valkey,
+    first: First,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Trio]:
     space = postgres.directory / f"space_{uuid.uuid4().hex}"
     with tmpfs(tmp_path / "mnt", DISK_BYTES) as directory, tmpfs(space, DISK_BYTES) as space:
-        trio = Trio(directory, space, postgres, valkey_server)
+        trio = Trio(directory, space, postgres, valkey_server, first)
         monkeypatch.setattr(opening, "FileDisk", trio.disk)
         yield trio
         trio.close()
@@ -91,7 +106,10 @@ def open_broker(tmp_path: Path, trio: Trio) -> Broker:
         tmp_path / "data",
         {
             "devices": trio.config,
-            "rules": RULES,
+            "rules": [
+                {"id": "F", "weight": 90, "device": trio.name, "when": "IMPORTANCE > 5"},
+                *RULES,
+            ],
             "placement": {"repair_after_ms": 300},
             "segment_bytes": 1 << 20,
             "checkpoint_every_facts": 1_000,
@@ -165,7 +183,7 @@ def test_every_message_can_be_had_while_a_device_is(tmp_path: Path, trio: Trio, 
         assert check([*load.events(), *left], OPTIONS) == []
         # What it could not be told is what it must forget when it is back.
         wait_until_settled(broker, "forgetting")
-        assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
+        assert stored(broker) == supposed(broker) == {name: set() for name in trio.config}
 
 
 def test_nothing_is_lost_or_back_when_one_device_after_another_fails(
@@ -176,7 +194,7 @@ def test_nothing_is_lost_or_back_when_one_device_after_another_fails(
     events: list[Event] = []
     with open_broker(tmp_path, trio) as broker:
         for number in range(device_faults):
-            suffered.append(chance.choice([*OUTAGES, *LIES]))
+            suffered.append(chance.choice(ITS_FAULTS))
             with Load(broker, QUEUES, chance.randrange(1 << 32), str(number)) as load:
                 wait_for(load, chance.randint(50, 200))
                 with trio.suffering(suffered[-1]):
@@ -190,7 +208,7 @@ def test_nothing_is_lost_or_back_when_one_device_after_another_fails(
         events += drain(broker, QUEUES)
         assert check(events, OPTIONS) == [], f"seed {device_faults}: {suffered}"
         wait_until_settled(broker, "forgetting")
-        assert stored(broker) == supposed(broker) == {"file": set(), "sql": set(), "grid": set()}
+        assert stored(broker) == supposed(broker) == {name: set() for name in trio.config}
 
 
 def test_a_publish_that_waits_for_copies_is_answered_when_the_broker_closes(

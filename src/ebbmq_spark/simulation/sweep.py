@@ -47,6 +47,7 @@ SIMULATED: Final = (
     "score_medium",
     "score_high",
     "tiers",
+    "default_device",
     "min_copies",
     "max_replicas",
     "evaluate_every_ms",

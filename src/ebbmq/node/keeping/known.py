@@ -13,7 +13,6 @@ from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import DamagedRecord
 from ebbmq.node.keeping import likeness, reading
 from ebbmq.node.keeping.placing import Stored
-from ebbmq.policy.decay import Access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-_NO_ACCESS: Final = Access()
 _NOTHING_FETCHED: Final[dict[int, bytes]] = {}
 
 
@@ -68,7 +66,8 @@ class Known:
         name = name_of(shard.partition.pid, seq)
         advice = self._engine.pins.of(name)
         pin = None if advice is None else advice.pin
-        return Stored(row, headers, self._engine.holdings.of(name), _NO_ACCESS, None, pin)
+        access = shard.partition.accesses.of(seq)
+        return Stored(row, headers, self._engine.holdings.of(name), access, None, pin)
 
     def fetch_headers(self, shard: Shard, seqs: Sequence[int]) -> dict[int, bytes]:
         """Payloads of those messages whose headers only a device has (the lock is free)."""

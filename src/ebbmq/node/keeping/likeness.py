@@ -186,8 +186,7 @@ class Looking:
         ]
 
     def _alike(self, seqs: Sequence[int]) -> Alike:
-        access = self._shard.partition.accesses.of(seqs[0])
-        return Alike(self._shard, self._stored(seqs[0])._replace(access=access), seqs)
+        return Alike(self._shard, self._stored(seqs[0]), seqs)
 
     def _stored(self, seq: int) -> Stored:
         row = self._shard.partition.index.read(seq)

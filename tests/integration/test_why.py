@@ -14,7 +14,6 @@ import pytest
 from ebbmq import Broker, Client, Message, QueueSpec
 from ebbmq.errors import InvalidMessage
 from ebbmq.limits import DAY_MS
-from ebbmq.node.keeping import verbs
 from ebbmq.node.server.users import Users
 from ebbmq.testing import ManualClock
 from tests.feeds import rows_of
@@ -174,7 +173,7 @@ def test_the_decisions_behind_copies_outlive_restarts_and_are_told_in_words(
         }
 
 
-def test_a_kill_costs_at_most_the_decisions_of_its_last_moments(tmp_path: Path) -> None:
+def test_decisions_that_were_told_of_outlive_a_kill(tmp_path: Path) -> None:
     config = toml(tmp_path / "ebbmq.toml")
     with (
         Running(tmp_path / "data", "--config", str(config)) as server,
@@ -188,7 +187,8 @@ def test_a_kill_costs_at_most_the_decisions_of_its_last_moments(tmp_path: Path) 
         server.process.wait()
     assert [each["event"] for each in before] == ["placed", "copied", "moved"]
     with Broker.open(tmp_path / "data", config) as broker:
-        assert broker.why(sent.id)["decisions"] == before
+        # What the journal had not written yet is done, and told, again.
+        assert broker.why(sent.id)["decisions"][: len(before)] == before
 
 
 def test_every_kind_of_decision_is_in_the_lake_with_its_reason_and_told_of_its_message(
@@ -201,7 +201,7 @@ def test_every_kind_of_decision_is_in_the_lake_with_its_reason_and_told_of_its_m
         messages = [Message(b"x%d" % n, type="TEXT", replicas=2) for n in range(3)]
         sent = [each.id for each in broker.publish("q", messages)]
         wait_until(are_on(broker, sent, "log", "ssd"), "copying")
-        told = verbs.evict(broker.engine, "ssd", force=True)
+        told = broker.evict_device("ssd", force=True)
         assert told.copies == 3
         wait_until(lambda: all(len(broker.why(each)["copies"]) == 2 for each in sent), "mending")
         clock.advance(round(5.5 * DAY_MS))

@@ -165,6 +165,7 @@ CALLS: list[tuple[type[EbbError], Callable[[Any], object]]] = [
     (InvalidMessage, lambda b: b.lease("q", name="")),
     (InvalidMessage, lambda b: b.lease("q", name=HALF_A_PAIR)),
     (InvalidMessage, lambda b: b.lease("q", 3, name="x" * 256)),
+    (InvalidMessage, lambda b: b.read_lease("q", ["a name"])),
     (InvalidMessage, lambda b: b.peek("q", where=5)),
     (InvalidMessage, lambda b: b.redrive("q", where="all")),
     (InvalidMessage, lambda b: b.redrive("q", rate="fast")),
@@ -204,6 +205,24 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name_also_when_awaited(
             await broker.publish("q", Message(b"m"))
 
     asyncio.run(refused())
+
+
+@pytest.mark.parametrize("path", ["", None, 5, b"data", "a\0b"])
+def test_what_is_no_directory_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSpec) as caught:
+        Broker.open(path)
+    assert "directory" in caught.value.action
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("config", [5, ["cache_bytes"], {1: 2}])
+def test_what_is_no_configuration_is_refused_by_name(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        Broker.open(tmp_path / "data", config)
+    assert "TOML" in caught.value.action
 
 
 #: Every verb of a queue or topic, called with something that is no name.

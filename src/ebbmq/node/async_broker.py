@@ -391,6 +391,7 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         self, queue: str, name: str, first: int, last: int | None, bytes_max: int | None
     ) -> tuple[list[Delivery], int | None]:
         """`read_lease` in parts: as many as fit, and the number of the first that did not."""
+        leasing.check_lease_name(name)
         held = rereading.read_name(self._engine, queue, name, first, last, bytes_max)
         return await self._reread(held), held.following
 

@@ -289,6 +289,7 @@ class Broker(RuleVerbs, PlanVerbs):
             first: the number of the first lease to return, from 0; settled ones keep theirs.
             last: the number after the last to return; None returns all that follow.
         """
+        leasing.check_lease_name(name)
         granted = rereading.read_name(self.engine, queue, name, first, last).granted
         with self.engine.lock:
             taken = leasing.take_bodies(self.engine, granted)

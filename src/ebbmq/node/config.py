@@ -221,6 +221,12 @@ def load(config: Config | dict[str, Any] | str | Path | None) -> Config:
         return config
     if isinstance(config, str | Path):
         config = _read(Path(config))
+    given: object = config
+    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
+        raise InvalidSpec(
+            f"the configuration is {type(given).__name__}",
+            "give a Config, a dict of settings by their names, or the path of a TOML file",
+        )
     _check_keys(config, Config, "")
     if "devices" in config:
         config = {**config, "devices": device_settings.read(config["devices"])}

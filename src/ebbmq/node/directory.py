@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from ebbmq.errors import DirectoryInUse, StorageFailed
+from ebbmq.errors import DirectoryInUse, InvalidSpec, StorageFailed
 
 FORMAT_VERSION: Final = 1
 
@@ -34,11 +34,18 @@ class Identity(msgspec.Struct, frozen=True):
     format_version: int
 
 
+def _path(path: object) -> Path:
+    """What was named; nothing at all is not the directory one happens to be in."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path) or not str(path):
+        raise InvalidSpec(f"the data directory is {path!r:.80}", "give the path of a directory")
+    return Path(path)
+
+
 class Directory:
     """An open data directory; `close` lets the next one in."""
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        self.path = Path(path)
+        self.path = _path(path)
         if not create and not (self.path / "store.json").exists():
             raise StorageFailed(
                 f"{self.path} is not a data directory: it has no store.json",

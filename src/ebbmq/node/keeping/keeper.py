@@ -28,7 +28,8 @@ from ebbmq.core.copies import (
     names_of,
     seqs_of,
 )
-from ebbmq.core.row import ELSEWHERE, FREE
+from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH
+from ebbmq.core.stretches import Stretches
 from ebbmq.core.values import as_run
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import decisions as reasons
@@ -58,9 +59,11 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
     from ebbmq.node.keeping.mover import Mover
+    from ebbmq.node.keeping.placing import Stored
     from ebbmq.node.keeping.prefetching import Prefetcher
     from ebbmq.node.keeping.reconciling import Reconciler
     from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.rules.choose import View
 
 
 class Keeper:
@@ -86,7 +89,7 @@ class Keeper:
         #: By device that is being compared: copies it confirmed meanwhile.
         self.confirmed_since: dict[str, set[Name]] = {}
         #: By device: copies it was asked for because they were lacking.
-        self._repairs: dict[str, set[Name]] = {}
+        self._repairs: dict[str, Stretches] = {}
         #: Some message may have fewer copies than it should, as one may at the start.
         self.is_short = True
         #: Devices that were away for so long that their copies do not count.
@@ -236,9 +239,9 @@ class Keeper:
             return False
         alike.shard.partition.mark_held(alike.seqs)
         now_ms = self._engine.now_ms()
-        for device, some in changed.asked.items():
+        for device in changed.asked:
             event = "archived" if wanted.phase is Phase.FADED else "asked"
-            self.decisions.note(now_ms, some, event, device, reason, score=wanted.score)
+            self.decisions.note(now_ms, names, event, device, reason, score=wanted.score)
         for device in spare:
             self.decisions.note(now_ms, names, "dropped", device, reason, score=wanted.score)
         self.carrying.change(changed)
@@ -273,8 +276,7 @@ class Keeper:
         moving = {name for some in moved for name in some}
         by_reason: dict[str, list[Name]] = {}
         for name in names:
-            if lacking and name in lacking:
-                lacking.discard(name)
+            if lacking and lacking.set(name, 0):
                 reason = reasons.REPAIR
             else:
                 reason = reasons.MOVE if name in moving else reasons.REPLICA
@@ -284,7 +286,7 @@ class Keeper:
     def copies_failed(self, device: str, names: Sequence[Name], reason: str) -> None:
         """A device did not take these copies; others are asked."""
         self.decisions.note(self._engine.now_ms(), names, "refused", device, reason)
-        self._repairs.get(device, set()).difference_update(names)
+        self._repairs.get(device, Stretches()).set_many(names, 0)
         self.apply([self._holdings.copy_failed(name, device) for name in names])
         self.mend(names)
         self.apply([self._holdings.stay(name) for name in names])
@@ -341,13 +343,17 @@ class Keeper:
             # It has something; unless it is asked for the right bytes, that has to go.
             self.mover.delete_many(wrong, device, self._engine.journal.position, forget=True)
 
-    def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> None:
-        """Ask for the copies that messages lack; what no device can take now is tried later."""
+    def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> int:
+        """Ask for the copies that messages lack, and return of how many that could be done.
+
+        What no device can take now is tried later.
+        """
         if self._engine.devices is None:
-            return
+            return 0
         view = self.view()
         steps: list[Step] = []
         asked: dict[str, list[Name]] = {}
+        wanted: dict[object, tuple[str, ...]] = {}
         for name in names:
             holding = self._holdings.of(name)
             missing = lacks(holding, lost)
@@ -357,21 +363,31 @@ class Keeper:
                 continue
             shard, seq, row = known
             stored = self.stored(shard, seq, row)
-            add = self.placing.again(shard, stored, 0, view).add
-            if not add and LOG in stored.holding.leaving:
-                # It was to leave the log for a device that did not take it: where to instead?
-                add = self.placing.anew(shard, stored, self._engine.now_ms(), view).copies
-            for device in add[:missing]:
+            # All that the answer depends on.
+            body_bytes, told = row[11] - (row[7] >> HIGH), stored._replace(row=())
+            key = shard, told, row[1] & DURABLE, row[2], row[5], body_bytes, row[13]
+            if key not in wanted:
+                wanted[key] = self._instead(shard, stored, view)
+            for device in wanted[key][:missing]:
                 steps.append(self.ask(name, device))
                 asked.setdefault(device, []).append(name)
             if lacks(self._holdings.of(name), lost):
                 self.is_short = True
         for device, some in asked.items():
-            self._repairs.setdefault(device, set()).update(some)
+            self._repairs.setdefault(device, Stretches()).set_many(some, 1)
             self.decisions.note(self._engine.now_ms(), some, "asked", device, reasons.REPAIR)
         self.apply(steps)
         if self.mover is not None:
             self.mover.wake()
+        return sum(map(len, asked.values()))
+
+    def _instead(self, shard: Shard, stored: Stored, view: View) -> tuple[str, ...]:
+        """Where a message that lacks copies should have some."""
+        add = self.placing.again(shard, stored, 0, view).add
+        if not add and LOG in stored.holding.leaving:
+            # It was to leave the log for a device that did not take it: where to instead?
+            add = self.placing.anew(shard, stored, self._engine.now_ms(), view).copies
+        return add
 
     def spare(self, names: Iterable[Name]) -> None:
         """Drop copies beyond the target, which were made while a device was away."""
@@ -404,7 +420,7 @@ class Keeper:
                 refused.append(name)
         self.decisions.note(now_ms, lost, "lost", device, reasons.EVICTED)
         self.decisions.note(now_ms, refused, "refused", device, reasons.EVICTED)
-        self._repairs.get(device, set()).difference_update(refused)
+        self._repairs.get(device, Stretches()).set_many(refused, 0)
 
     def gone(self, pid: int, seqs: Sequence[int]) -> None:
         """Messages left: their copies are to be forgotten."""
@@ -412,7 +428,7 @@ class Keeper:
         self._engine.pins.forget(names)
         for lacking in self._repairs.values():
             if lacking:
-                lacking.difference_update(names)
+                lacking.set_many(names, 0)
         self.carrying.change(self._holdings.remove_many(names))
 
     # Life

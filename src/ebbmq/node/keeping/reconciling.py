@@ -17,9 +17,8 @@ import numpy as np
 from ebbmq.core.copies import LOG, name_of, parts_of
 from ebbmq.errors import EbbError
 from ebbmq.holding.listing import Listing
-from ebbmq.node.keeping import restarting, tending
+from ebbmq.node.keeping import mending, restarting, tending
 from ebbmq.node.keeping.decisions import DAMAGED, MISSING
-from ebbmq.node.keeping.keeper import lacks
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -34,11 +33,10 @@ _PAUSE_S: Final = 0.25
 _AT_ONCE: Final = 2_048
 #: While copies are lacking that no device can take, all messages are looked through so often.
 _MEND_EVERY_MS: Final = 2_000
+_MEND_EVERY_MS_MAX: Final = 60_000
 #: Kinds of devices whose calls are never carried out later than the next.
 _IN_PROCESS: Final = ("file", "memory")
 _TEND_EVERY_MS: Final = 60_000
-#: Messages that are mended in one pass; the rest follow in the next.
-_SHORT_MAX: Final = 50_000
 
 
 class Reconciler:
@@ -142,7 +140,10 @@ class Reconciler:
             keeper.lost = lost
             self._mend_at_ms = now_ms + _MEND_EVERY_MS
             keeper.is_short = False
-            self._mend()
+            mending.mend(self._engine, self._slices, lost, self._stop.is_set)
+            # Looking through very many again and again would be all that is done.
+            took_ms = self._engine.clock.elapsed_ms() - now_ms
+            self._mend_at_ms = now_ms + min(max(_MEND_EVERY_MS, 10 * took_ms), _MEND_EVERY_MS_MAX)
 
     def _tend(self) -> None:
         """Look now and then whether the pipeline offers something for an archive."""
@@ -247,27 +248,6 @@ class Reconciler:
                 ]
                 engine.keeping.copies_lost(device, some, reason=DAMAGED)
                 engine.keeping.apply([engine.holdings.strays(device, names[at : at + _AT_ONCE])])
-
-    # Copies that are lacking
-
-    def _mend(self) -> None:
-        """Ask for copies that are lacking, of the most important messages first."""
-        short: list[tuple[int, Name]] = []
-        keeper = self._engine.keeping
-        for alike in self._slices():
-            lacking = [name for holding in filter(self._is_short, alike) for name in alike[holding]]
-            with self._engine.lock:
-                for name in lacking:
-                    known = keeper.row_of(name)
-                    if known is not None and len(short) < _SHORT_MAX:
-                        short.append((-known[2][2], name))
-        short.sort()
-        for at in range(0, len(short), _AT_ONCE):
-            with self._engine.lock:
-                keeper.mend([name for _, name in short[at : at + _AT_ONCE]], self._lost)
-
-    def _is_short(self, holding: Holding) -> bool:
-        return lacks(holding, self._lost) > 0
 
     def _slices(self) -> Iterator[Mapping[Holding, Sequence[Name]]]:
         """Every message that has copies, a few at a time, those that are alike together."""

@@ -239,9 +239,9 @@ class Keeper:
             return False
         alike.shard.partition.mark_held(alike.seqs)
         now_ms = self._engine.now_ms()
-        for device in changed.asked:
+        for device, some in changed.asked.items():
             event = "archived" if wanted.phase is Phase.FADED else "asked"
-            self.decisions.note(now_ms, names, event, device, reason, score=wanted.score)
+            self.decisions.note(now_ms, some, event, device, reason, score=wanted.score)
         for device in spare:
             self.decisions.note(now_ms, names, "dropped", device, reason, score=wanted.score)
         self.carrying.change(changed)

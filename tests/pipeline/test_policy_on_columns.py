@@ -15,6 +15,7 @@ from ebbmq.policy import importance as policy
 from ebbmq.policy.decay import Access, Phase, Score, decay_score
 from ebbmq.policy.placement import Terms
 from ebbmq.policy.rules.compile import test_of as closure_of
+from ebbmq.policy.rules.conditions import KEYWORDS
 from ebbmq_spark.rules import column_of
 from ebbmq_spark.transforms.importance import band_of, current_importance, is_stale
 from ebbmq_spark.transforms.parameters import parameters_of
@@ -106,10 +107,12 @@ def test_access_rates_fade_alike(spark: SparkSession, rows: list[tuple[float, in
 )
 def test_rules_match_the_same_rows(spark: SparkSession, tried: list, rows: list, devices: dict):
     kinds = {
-        "size": "double", "type": "string", "headers": "map<string,string>", "client_id": "string",
-        "importance": "double", "queue": "string", "store": "string", "decay_score": "double",
-        "age": "double", "access_rate": "double",
-    }  # fmt: skip
+        word.attribute: "map<string,string>"
+        if word.needs == "header"
+        else {"number": "double", "text": "string"}[word.kind]
+        for word in KEYWORDS.values()
+        if word.needs != "device"
+    }
     values = [tuple(_value(row, name) for name in kinds) for row in rows]
     frame = spark.createDataFrame(values, ", ".join(f"{n} {kind}" for n, kind in kinds.items()))
     columns = {name: F.col(name) for name in kinds}

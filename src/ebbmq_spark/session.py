@@ -20,6 +20,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from ebbmq.errors import ClientError
+from ebbmq.limits import MIB
 from ebbmq_spark.java import require_java
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "spark.python.sql.dataFrameDebugging.enabled": "false",
             # To look at files that are named takes less time than a job to do so.
             "spark.sql.sources.parallelPartitionDiscovery.threshold": "1024",
+            # To open a file costs as much as to read so much of it: less than Spark takes for
+            # granted, so that the few files with what is due are shared evenly.
+            "spark.sql.files.openCostInBytes": str(MIB),
         }
         if self.shuffle_partitions is not None:
             settings["spark.sql.shuffle.partitions"] = str(self.shuffle_partitions)

@@ -141,30 +141,32 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     span_ms = F.coalesce(F.col("ttl_ms"), F.col("decay_unit_ms"))
     age_ms = F.greatest(now - enqueued, F.lit(0))
     worth = current_importance(F.col("importance"), F.col("decay_rate"), age_ms, span_ms)
-    rate = access_rate_at(F.col("access_rate"), F.col("access_at_ms"), now)
     score = decay_score(
         (now - enqueued) / DAY_MS,
-        F.col("access_rate"),
+        F.col("_rate"),
         F.col("score_base"),
         F.col("score_per_day"),
         F.col("score_access_bonus"),
     )
-    phase = phase_of(F.col("decay_score"), F.col("score_medium"), F.col("score_high"))
+    phase = phase_of(F.col("_score"), F.col("score_medium"), F.col("score_high"))
+    # Each may use those before it: to add one after the other, Spark goes through all of the plan
+    # for each, and that takes longer than to plan for few messages.
+    by = {
+        "_rate": access_rate_at(F.col("access_rate"), F.col("access_at_ms"), now),
+        "_score": score,
+        "phase": _once(phase),
+        "target": wanted_target(),
+        "_there": _of_phase("_at"),
+        "_here": F.expr("array_position(tiers, tier)"),
+        "_code": _once(F.expr(_ACTION)),
+    }
     return (
-        joined.withColumn("access_rate", rate)
-        .withColumn("decay_score", score)
-        .withColumn("phase", _once(phase))
-        .withColumns(
-            {
-                "target": wanted_target(),
-                "_there": _of_phase("_at"),
-                "_here": F.expr("array_position(tiers, tier)"),
-            }
-        )
-        .withColumn("_code", _once(F.expr(_ACTION)))
+        joined.select("*", *(column.alias(name) for name, column in by.items()))
         .where("_code > 0")
         .withColumns(
             {
+                "access_rate": F.col("_rate"),
+                "decay_score": F.col("_score"),
                 "current_importance": worth,
                 "wanted_tier": _of_phase("_tier"),
                 "action": F.expr(f"element_at(array{ACTIONS}, _code)"),

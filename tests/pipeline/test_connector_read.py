@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 
 from ebbmq import Client, Message, QueueSpec, limits
 from ebbmq.core import envelope
-from ebbmq.errors import DamagedRecord
+from ebbmq.errors import DamagedRecord, InvalidSpec
 from ebbmq.feed import layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
-from ebbmq.feed.manifests import Manifest, Part
+from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
 from ebbmq.holding.objects import ObjectDevice
-from ebbmq_spark.connector import register
+from ebbmq_spark.connector import read_lake, register
 from ebbmq_spark.connector.lake import spread
 from ebbmq_spark.pieces import Piece, batches
 from ebbmq_spark.places import Directory
@@ -171,6 +171,24 @@ def test_a_file_that_is_not_as_its_manifest_says_is_named(
     damaged.write_bytes(b"x" * len(kept))
     with pytest.raises(DamagedRecord, match=r"00000001\.parquet"):
         list(batches(Directory(tmp_path), Piece(str(damaged)), schema_of(EVENTS)))
+
+
+def test_a_table_of_a_lake_is_the_same_without_python(tmp_path: Path, spark: SparkSession) -> None:
+    made = make_lake(tmp_path, 1_000, 3)
+    frame = read_lake(spark, tmp_path, "events")
+    assert "ebbmq" not in plan_of(frame.select("seq")).partition("Location")[0]
+    assert [row.asDict() for row in frame.orderBy("seq").collect()] == made.to_pylist()
+    some = read_lake(spark, str(tmp_path), "events", ["queue", "seq"])
+    assert some.columns == ["queue", "seq"]
+    assert some.where("seq >= 990").count() == 10
+    with pytest.raises(InvalidSpec, match="columns name 'sequel'"):
+        read_lake(spark, tmp_path, "events", ["sequel"])
+    with pytest.raises(InvalidSpec, match="table is 'queue'"):
+        read_lake(spark, tmp_path, "queue")
+    damaged = tmp_path / "events/date=2023-11-14/hour=22/node=n1/00000001.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    with pytest.raises(UnknownFeed, match=r"00000001\.parquet"):
+        read_lake(spark, tmp_path, "events")
 
 
 def test_large_files_are_read_by_several_tasks_and_small_ones_together() -> None:

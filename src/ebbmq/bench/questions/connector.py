@@ -1,9 +1,11 @@
 """How fast does Spark read through the connector, and lease, work on and ack what is in a queue?
 
 Reading: the same rows by Spark's own Parquet reader and by the connector, in turns, into nothing:
-all columns of a lake, which must reach the bar, some of them, and messages of 1 KiB. Leasing: one
-`ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are leased, read and
-acked until the queue is empty, from the start of the query to its end.
+all columns of a lake, which must reach the bar, some of them, and messages of 1 KiB. Beside it what
+a source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
+
+Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
+leased, read and acked until the queue is empty, from the start of the query to its end.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ _RATE: Final = 30_000
 _ROUNDS: Final = 5
 _BATCH: Final = 5_000
 _WHOLE: Final = "rows of a lake"
+_THEIRS: Final = "native"
+_OURS: Final = "connector"
+_LEAST: Final = "at hand"
 _COLUMNS: Final = (
     "at_ms",
     "queue",
@@ -60,19 +65,21 @@ class _Table(NamedTuple):
 
     name: str
     rows: int
-    native: Callable[[], Any]
-    connector: Callable[[], Any]
+    #: How it is read, and the frame that does it.
+    ways: dict[str, Callable[[], Any]]
     settings: dict[str, Any]
 
 
 def measure(run: Run) -> list[Row]:
     """Both, in one session."""
     from ebbmq_spark.connector import register  # noqa: PLC0415  # an extra
+    from ebbmq_spark.connector.at_hand import AtHand  # noqa: PLC0415
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
 
     settings = Settings(master="local[2]", memory="2g", shuffle_partitions=2)
     with spark_session(settings, "ebbmq bench") as spark:
         register(spark)
+        spark.dataSource.register(AtHand)
         return [*_reading(run, spark), *_leasing(run, spark)]
 
 
@@ -82,7 +89,7 @@ def _reading(run: Run, spark: Any) -> list[Row]:
     rounds = run.scale(_ROUNDS, 1)
     for number in range(rounds + 1):
         for table in tables:
-            for way, frame in (("native", table.native), ("connector", table.connector)):
+            for way, frame in table.ways.items():
                 taken = _timed(lambda frame=frame: _read(frame()))
                 # The first of each compiles.
                 if number:
@@ -90,7 +97,7 @@ def _reading(run: Run, spark: Any) -> list[Row]:
         run.progress("reading", number + 1, rounds + 1)
     out = []
     for table in tables:
-        ours, theirs = (table.rows / min(times[table.name, way]) for way in ("connector", "native"))
+        ours, theirs = (table.rows / min(times[table.name, way]) for way in (_OURS, _THEIRS))
         name = f"{table.name} read through the connector"
         told = {"rows": table.rows, **table.settings}
         if table.name == _WHOLE:
@@ -102,6 +109,10 @@ def _reading(run: Run, spark: Any) -> list[Row]:
             stated(name, ours, "rows/s"),
             stated(f"{table.name} read by Spark's own reader", theirs, "rows/s"),
         ]
+        if _LEAST in table.ways:
+            least = table.rows / min(times[table.name, _LEAST])
+            name = f"{table.name} at hand in Python, to Spark's own reader"
+            out.append(stated(name, least / theirs, "x", **told))
     return out
 
 
@@ -111,6 +122,11 @@ def _read(frame: Any) -> None:
 
 def _connected(spark: Any, place: Path, table: str, columns: Sequence[str]) -> Any:
     asked = spark.read.format("ebbmq").options(table=table, columns=",".join(columns))
+    return asked.load(str(place))
+
+
+def _at_hand(spark: Any, place: Path, columns: Sequence[str]) -> Any:
+    asked = spark.read.format("at_hand").option("columns", ",".join(columns))
     return asked.load(str(place))
 
 
@@ -128,8 +144,11 @@ def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
         yield _Table(
             name=_WHOLE if some == whole else f"{len(some)} of {len(whole)} columns of a lake",
             rows=count,
-            native=partial(read_table, spark, EVENTS, files, columns=some),
-            connector=partial(_connected, spark, lake, "events", some),
+            ways={
+                _THEIRS: partial(read_table, spark, EVENTS, files, columns=some),
+                _OURS: partial(_connected, spark, lake, "events", some),
+                **({_LEAST: partial(_at_hand, spark, lake, some)} if some == whole else {}),
+            },
             settings={"columns": len(some), "files": len(files)},
         )
 
@@ -143,8 +162,10 @@ def _of_an_archive(run: Run, spark: Any) -> _Table:
     return _Table(
         name="messages of an archive",
         rows=count,
-        native=lambda: spark.read.parquet(packs).select(*_ARCHIVED),
-        connector=partial(_connected, spark, archive, "archive", _ARCHIVED),
+        ways={
+            _THEIRS: lambda: spark.read.parquet(packs).select(*_ARCHIVED),
+            _OURS: partial(_connected, spark, archive, "archive", _ARCHIVED),
+        },
         settings={"columns": len(_ARCHIVED), "body": KIB},
     )
 

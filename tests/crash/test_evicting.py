@@ -310,6 +310,7 @@ def test_a_lost_device_that_is_evicted_by_force_stays_out_when_it_answers(
         with disks["ssd"].being("failing"):
             wait_until(lambda: not device(broker, "ssd").usable, "failing")
             assert broker.evict_device("ssd", force=True).until == "admit"
+        assert broker.evict_device("ssd").until == "admit"
         wait_until_settled(broker, "mending")
         assert device(broker, "ssd").standing == "evicted"
         broker.admit_device("ssd")

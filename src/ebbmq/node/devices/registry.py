@@ -150,11 +150,18 @@ class Devices:
             if self._undrained.pop(name, None) is not None:
                 self.draining = frozenset(self._undrained)
 
-    def evict(self, name: str, until: Until) -> None:
-        """Use a device no more; one that need not be configured any more."""
+    def evict(self, name: str, until: Until) -> Until:
+        """Use a device no more, which need not be configured any more; what takes it back.
+
+        One that only an operator takes back is not taken back otherwise if it is evicted again.
+        """
+        before = self._evictions.of(name)
+        if before is not None and before.until == "admit":
+            until = "admit"
         self._evictions.note(name, Eviction(self._clock.wall_ms(), until))
         if name in self.ports:
             self.ports[name].evict()
+        return until
 
     def take_back(self, name: str) -> bool:
         """A device answers: it is taken back if it was given up as lost; whether it was."""

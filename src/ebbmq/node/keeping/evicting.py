@@ -74,7 +74,7 @@ def evict(engine: Engine, device: str, *, force: bool = False, drain: bool = Tru
             )
     until: Until = "admit" if force else "return"
     drained = _Draining(engine, device).run() if answers and drain else 0
-    _shut(engine, device, until)
+    until = _shut(engine, device, until)
     lost = _give_up(engine, device)
     # Another disk may take its name; without this it would be refused as not the one it was.
     Identities(engine.directory.path).forget(device)
@@ -110,16 +110,17 @@ def admit(engine: Engine, device: str) -> DeviceStatus:
     return devices.probe(device)
 
 
-def _shut(engine: Engine, device: str, until: Until) -> None:
+def _shut(engine: Engine, device: str, until: Until) -> Until:
     """Have nothing placed, read or deleted there any more, also after a restart."""
     if engine.devices is not None:
-        engine.devices.evict(device, until)
+        until = engine.devices.evict(device, until)
     elif until == "admit":
         evictions = Evictions(engine.directory.path)
         evictions.note(device, Eviction(engine.clock.wall_ms(), until))
     if engine.keeping.mover is not None:
         with engine.lock:
             engine.keeping.mover.forget(device)
+    return until
 
 
 def _give_up(engine: Engine, device: str) -> int:

@@ -278,3 +278,39 @@ def test_a_counted_peek_is_an_access_and_another_is_not(scene: Scene) -> None:
     assert scene.broker.peek("q", 1)[0].access_rate == pytest.approx(1.0)
     with pytest.raises(InvalidMessage, match="where"):
         scene.broker.peek("q", 1, counted=True, where=bool)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_lost_copy_is_made_anew_on_the_tier_of_its_message(
+    tmp_path: Path, *, is_read: bool
+) -> None:
+    slow = {"kind": "file", "capacity_bytes": ROOM, "tier": "slow"}
+    config = {"devices": {"log": {"tier": "fast"}, "hdd": slow, "hdd2": slow}}
+    clock = ManualClock()
+    with Broker.open(tmp_path / "data", config, clock) as broker:
+        broker.declare(QueueSpec("q", **FADING, score_access_bonus=100.0, min_copies=2))
+        [receipt] = broker.publish("q", [Message(b"x")])
+        name = name_of(*parse_id(receipt.id))
+        engine = broker.engine
+
+        def copies() -> frozenset[str]:
+            with engine.lock:
+                return engine.holdings.of(name).copies
+
+        def until(devices: set[str]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while copies() != devices:
+                assert time.monotonic() < deadline, copies()
+                time.sleep(0.005)
+
+        until({LOG, "hdd"})
+        clock.advance(3 * DAY_MS)
+        until({"hdd", "hdd2"})
+        if is_read:
+            broker.peek("q", counted=True)
+        with engine.lock:
+            engine.keeping.copies_lost("hdd2", [name])
+            # By being read it is fresh again, for which the fast tier is.
+            asked = LOG if is_read else "hdd2"
+            assert engine.holdings.of(name).pending == {asked}
+        until({"hdd", asked})

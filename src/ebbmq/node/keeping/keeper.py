@@ -365,7 +365,8 @@ class Keeper:
             stored = self.stored(shard, seq, row)
             # All that the answer depends on.
             body_bytes, told = row[11] - (row[7] >> HIGH), stored._replace(row=())
-            key = shard, told, row[1] & DURABLE, row[2], row[5], body_bytes, row[13]
+            rest = row[1] & DURABLE, row[2], row[3], row[5], body_bytes, row[13]
+            key = shard, told, rest
             if key not in wanted:
                 wanted[key] = self._instead(shard, stored, view)
             for device in wanted[key][:missing]:
@@ -383,15 +384,16 @@ class Keeper:
 
     def _instead(self, shard: Shard, stored: Stored, view: View) -> tuple[str, ...]:
         """Where a message that lacks copies should have some."""
-        add = self.placing.again(shard, stored, 0, view).add
+        now_ms = self._engine.now_ms()
+        add = self.placing.again(shard, stored, now_ms, view).add
         if not add and LOG in stored.holding.leaving:
             # It was to leave the log for a device that did not take it: where to instead?
-            add = self.placing.anew(shard, stored, self._engine.now_ms(), view).copies
+            add = self.placing.anew(shard, stored, now_ms, view).copies
         return add
 
     def spare(self, names: Iterable[Name]) -> None:
         """Drop copies beyond the target, which were made while a device was away."""
-        view = self.view()
+        view, now_ms = self.view(), self._engine.now_ms()
         steps: list[Step] = []
         spared: dict[str, list[Name]] = {}
         for name in names:
@@ -400,7 +402,7 @@ class Keeper:
             if known is None or holding.pending:
                 continue
             shard, seq, row = known
-            wanted = self.placing.again(shard, self.stored(shard, seq, row), 0, view)
+            wanted = self.placing.again(shard, self.stored(shard, seq, row), now_ms, view)
             for device in wanted.drop:
                 steps.append(self._holdings.drop_copy(name, device))
                 spared.setdefault(device, []).append(name)

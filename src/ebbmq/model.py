@@ -563,7 +563,7 @@ _CHOICES: Final = {
 }
 _SWITCHES: Final = ("cache_enabled", "page_to_disk")
 #: A message has at most IMPORTANCE_MAX / this many bands, each with an instant to leave it at.
-_BAND_WIDTH_MIN: Final = 0.01
+BAND_WIDTH_MIN: Final = 0.01
 SPEC_FLOATS: Final = {
     "band_width": (0.0, 10.0),
     "stale_threshold": (0.0, 10.0),
@@ -587,8 +587,8 @@ def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
         value = getattr(spec, field)
         if not is_number(value, least, most):
             return field, f"use a number from {least:g} to {most:g}"
-    if 0 < spec.band_width < _BAND_WIDTH_MIN:
-        return "band_width", f"use 0 for the exact value, or a number from {_BAND_WIDTH_MIN} to 10"
+    if 0 < spec.band_width < BAND_WIDTH_MIN:
+        return "band_width", f"use 0 for the exact value, or a number from {BAND_WIDTH_MIN} to 10"
     for field, choices in _CHOICES.items():
         if getattr(spec, field) not in choices:
             return field, f"use one of {', '.join(choices)}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+NAMES = ("dead_queue", "privileged", "tiers", "to")
 KNOWN = {"queue": "q", "topic": "t", "rule": "r", "device": "log", "id": "1-1"}
 
 
@@ -66,8 +67,9 @@ def aim(case: schemathesis.Case) -> None:
     if isinstance(case.body, dict):
         body = whole(case.body)
         aim_rules(body, in_path="rule" in case.path_parameters)
-        # The path says it; fixed once a queue is made; bounds between fields; names are printable.
-        for field in ("name", "partitions", "adapt", "dead_queue", "privileged", "to"):
+        # The path says it; fixed once a queue is made; bounds between fields; one the node has;
+        # names are printable.
+        for field in ("name", "partitions", "adapt", "default_device", *NAMES):
             body.pop(field, None)
         # Neither too long nor too short for any machine; an instant that is past is refused.
         for field, fit in (("wait_ms", 0), ("timeout_ms", 20_000), ("until_ms", (1 << 48) - 1)):

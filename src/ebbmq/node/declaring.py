@@ -43,7 +43,7 @@ def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: i
 def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
     """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
     factor, run = plain(factor), plain(run)
-    if not is_number(factor, sys.float_info.min, sys.float_info.max):
+    if not is_number(factor, 0, sys.float_info.max) or not factor:
         raise InvalidSpec(f"factor is {factor!r:.80}", "use a positive number, 1 for none")
     if not is_int(until_ms, 0, _INSTANT_MS_MAX):
         raise InvalidSpec(

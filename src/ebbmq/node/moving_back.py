@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from ebbmq import limits
 from ebbmq.errors import InvalidMessage, UnknownQueue
 from ebbmq.node import moving, peeking
 from ebbmq.plain import is_number
@@ -34,7 +35,7 @@ def redrive(
     Once `stop` is set, no more are moved.
     """
     stop = stop or threading.Event()
-    if rate is not None and not is_number(rate, sys.float_info.min, sys.float_info.max):
+    if rate is not None and not (is_number(rate, 0, sys.float_info.max) and rate):
         raise InvalidMessage(f"rate is {rate!r}", "use messages per second above 0, or None")
     peeking.check_choice(where)
     with engine.lock:
@@ -68,7 +69,7 @@ def redrive(
             engine.write_now()
             position = engine.journal.position
         if rate is not None:
-            _pause(engine, round(1_000 / rate), stop)
+            _pause(engine, round(min(1_000 / rate, limits.DURATION_MS_MAX)), stop)
     if moved:
         engine.journal.wait("synced", position)
     return moved

@@ -12,6 +12,7 @@ from msgspec import Meta
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import (
+    BAND_WIDTH_MIN,
     SPEC_FLOATS,
     SPEC_WHOLE,
     SPEC_WHOLE_OR_NONE,
@@ -54,8 +55,11 @@ def _bounded(name: str, kind: Any) -> Any:
         return Annotated[int, Meta(ge=low, le=high)] | None
     if name in {"dead_queue", "default_device"}:
         return ShortText | None
-    if name == "privileged":
+    if name in {"privileged", "tiers"}:
         return tuple[ShortText, ...]
+    if name == "band_width":
+        either = {"anyOf": [{"maximum": 0}, {"minimum": BAND_WIDTH_MIN}]}
+        return Annotated[kind, Meta(ge=0.0, le=SPEC_FLOATS[name][1], extra_json_schema=either)]
     bounds = SPEC_WHOLE.get(name) or SPEC_FLOATS.get(name)
     return Annotated[kind, Meta(ge=bounds[0], le=bounds[1])] if bounds else kind
 

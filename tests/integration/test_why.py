@@ -294,6 +294,8 @@ class TestCommandLine:
             unknown = ebbmq("why", wrong, "--data", data)
             assert (unknown.returncode, unknown.stdout) == (1, "")
             assert f"no message {wrong} was ever published" in unknown.stderr
+            plain = ebbmq("why", wrong, "--data", data, "--json")
+            assert (plain.returncode, json.loads(plain.stdout)["state"]) == (1, "unknown")
         bad = ebbmq("why", "nonsense", "--data", data)
         assert (bad.returncode, "is not a message id" in bad.stderr) == (1, True)
         for identity in (acked.id, failed.id, dead.id):

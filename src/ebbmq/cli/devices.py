@@ -16,7 +16,13 @@ from ebbmq.cli.device_moves import moves_table
 from ebbmq.cli.device_moves import told as how_far
 from ebbmq.cli.draining import watched
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
-from ebbmq.cli.values import show_bytes, show_count, show_duration, show_instant
+from ebbmq.cli.values import (
+    show_bytes,
+    show_count,
+    show_duration,
+    show_instant,
+    show_latency,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +152,7 @@ def _cells(device: DeviceStatus) -> list[Text]:
         Text(device.tier),
         Text(show_bytes(device.used_bytes) if has_space else "-"),
         Text(show_bytes(device.capacity_bytes) if has_space else "-"),
-        Text(f"{device.latency_ms:g} ms" if device.usable and device.latency_ms else "-"),
+        Text(show_latency(device.latency_ms) if device.usable and device.latency_ms else "-"),
         Text(f"{round(device.status)}", style=style),
         Text(f"{device.copies:,}"),
         Text(f"{device.moves:,}"),
@@ -284,7 +290,7 @@ def _show_one(session: Session, device: DeviceStatus) -> None:
             "failure domain": device.failure_domain,
             "cost": f"{device.cost_per_gib_month:g} per GiB and month",
             "space": f"{used} of {capacity} used, {device.free_percent:g} % free",
-            "latency": f"{device.latency_ms:g} ms",
+            "latency": show_latency(device.latency_ms),
             "status": f"{round(device.status)}" + (f" ({parts})" if parts else ""),
             "standing": device.standing
             + (f", {device.undrained:,} messages are only there" if device.undrained else "")

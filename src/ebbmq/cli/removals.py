@@ -97,13 +97,14 @@ def why(session: Session, message_id: str) -> None:
     """
     with session.open() as broker:
         answer = broker.why(message_id)
+    if session.as_json:
+        session.show_json(answer)
     if answer["state"] == "unknown":
         raise InvalidMessage(
             f"no message {message_id} was ever published to {session.place}",
             "check the id, and with --data that this is the right directory",
         )
     if session.as_json:
-        session.show_json(answer)
         return
     hidden = set(_ABSENT).intersection(name for name, value in answer.items() if not value)
     session.show_fields(

@@ -11,6 +11,8 @@ import click
 from ebbmq import limits
 
 UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": limits.DAY_MS}
+#: Below, milliseconds are too many digits.
+_SHORT_MS: Final = 0.1
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 
 
@@ -59,6 +61,11 @@ def show_bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def show_latency(ms: float) -> str:
+    """`0.5 us`, `30 us`, `1.6 ms`."""
+    return f"{ms:g} ms" if ms >= _SHORT_MS else f"{1_000 * ms:.2g} us"
 
 
 def show_instant(at_ms: int | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.node.server.html import Markup, joined, tag
 from ebbmq.node.server.page_moves import moves_list
-from ebbmq.node.server.words import duration, size
+from ebbmq.node.server.words import duration, latency, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _row(device: DeviceStatus) -> Markup:
         kind=device.kind if device.durable else f"{device.kind}, volatile",
         tier=device.tier,
         space=_space(device),
-        latency=f"{device.latency_ms:g} ms" if device.usable else "-",
+        latency=latency(device.latency_ms) if device.usable else "-",
         why=_why(device),
         status=f"{round(device.status)}",
         copies=f"{device.copies:,}",

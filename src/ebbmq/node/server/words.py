@@ -6,6 +6,7 @@ from typing import Final
 
 from ebbmq import limits
 
+_SHORT_MS: Final = 0.1
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -20,6 +21,11 @@ def duration(seconds: float) -> str:
             said.append(f"{whole // worth} {unit}")
             whole %= worth
     return " ".join(said[:2])
+
+
+def latency(ms: float) -> str:
+    """How long a call takes: milliseconds, or where those are too many digits, millionths."""
+    return f"{ms:g} ms" if ms >= _SHORT_MS else f"{1_000 * ms:.2g} \N{MICRO SIGN}s"
 
 
 def size(nbytes: float) -> str:

@@ -1,11 +1,12 @@
-"""Where the messages of one store are in its packs: in RAM, 16 to 28 bytes each, as sorted runs.
+"""Where the messages of one store are in its packs: in RAM, 12 to 28 bytes each, as sorted runs.
 
 A put adds a run; runs of similar size are merged, so there are few of them and each message is
 moved a logarithmic number of times. At most one entry of a key is live: a put or delete first marks
 the older one as dead (pack 0), and merging drops the dead.
 
 A run has a column for each part of an entry, four bytes a message; what is the same for all of them
-is one number. Messages without headers take 20 bytes, those of one length 16.
+is one number, and consecutive numbers of messages are none. Messages without headers take 20 bytes,
+those of one length 16, and 4 less where they are consecutive.
 """
 
 from __future__ import annotations
@@ -48,13 +49,27 @@ Where = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
 class _Run:
     """Entries of numbers that share their high half, sorted by the low one."""
 
-    __slots__ = ("columns", "dead", "seqs")
+    __slots__ = ("_first", "_seqs", "columns", "count", "dead")
 
     def __init__(self, seqs: Halves, columns: list[Halves | int]) -> None:
-        self.seqs = seqs
+        self.count = len(seqs)
+        self._first = int(seqs[0]) if self.count else 0
+        is_whole = (
+            self.count > 0
+            and int(seqs[-1]) - self._first == self.count - 1
+            and bool((seqs[1:] > seqs[:-1]).all())
+        )
+        #: None where they are consecutive.
+        self._seqs = None if is_whole else seqs
         #: As `ENTRY` has them.
         self.columns = columns
         self.dead = 0
+
+    @property
+    def seqs(self) -> Halves:
+        if self._seqs is not None:
+            return self._seqs
+        return np.arange(self._first, self._first + self.count).astype(np.uint32)
 
     @classmethod
     def of(cls, seqs: Halves, entries: Entries) -> _Run:
@@ -62,26 +77,31 @@ class _Run:
         return cls(seqs, [_column(entries[name]) for name in _NAMES])
 
     def entries(self, at: Where) -> Entries:
-        found = np.empty(len(self.seqs[at]), ENTRY)
+        found = np.empty(np.count_nonzero(at) if at.dtype == np.bool_ else len(at), ENTRY)
         for name, column in zip(_NAMES, self.columns, strict=True):
             found[name] = column if isinstance(column, int) else column[at]
         return found
 
     def is_live(self) -> npt.NDArray[np.bool_]:
         packs = self.columns[_PACK]
-        return np.ones(len(self.seqs), np.bool_) if isinstance(packs, int) else packs != 0
+        return np.ones(self.count, np.bool_) if isinstance(packs, int) else packs != 0
 
     def hits(self, seqs: Halves) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Where numbers would be, and which of them are there."""
-        at = np.minimum(np.searchsorted(self.seqs, seqs), len(self.seqs) - 1)
-        hit = self.seqs[at] == seqs
+        if self._seqs is None:
+            away = seqs.astype(np.intp) - self._first
+            at = np.clip(away, 0, self.count - 1)
+            hit = at == away
+        else:
+            at = np.minimum(np.searchsorted(self._seqs, seqs), self.count - 1)
+            hit = self._seqs[at] == seqs
         packs = self.columns[_PACK]
         return at, hit if isinstance(packs, int) else hit & (packs[at] != 0)
 
     def kill(self, at: npt.NDArray[np.intp]) -> None:
         packs = self.columns[_PACK]
         if isinstance(packs, int):
-            packs = self.columns[_PACK] = np.full(len(self.seqs), packs, np.uint32)
+            packs = self.columns[_PACK] = np.full(self.count, packs, np.uint32)
         packs[at] = 0
         self.dead += len(at)
 
@@ -210,13 +230,13 @@ def _taken(runs: list[_Run], seqs: Halves) -> Entries:
 
 def _merge(runs: list[_Run]) -> None:
     for place, run in enumerate(runs):
-        if 2 * run.dead > len(run.seqs):
+        if 2 * run.dead > run.count:
             runs[place] = run.only(run.is_live())
-    runs[:] = [run for run in runs if len(run.seqs)]
-    while len(runs) > 1 and len(runs[-2].seqs) < 2 * len(runs[-1].seqs):
+    runs[:] = [run for run in runs if run.count]
+    while len(runs) > 1 and runs[-2].count < 2 * runs[-1].count:
         newer, older = runs.pop(), runs.pop()
         merged = _merged(older, newer)
-        if len(merged.seqs):
+        if merged.count:
             runs.append(merged)
 
 
@@ -231,7 +251,7 @@ def _merged(older: _Run, newer: _Run) -> _Run:
             columns.append(left)
             continue
         both = [
-            np.full(len(run.seqs), each, np.uint32) if isinstance(each, int) else each
+            np.full(run.count, each, np.uint32) if isinstance(each, int) else each
             for run, each in ((older, left), (newer, right))
         ]
         columns.append(_column(np.concatenate(both)[order]))

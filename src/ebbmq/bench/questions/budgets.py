@@ -1,7 +1,7 @@
 """How many bytes for a lease, a retry, a producer's id, a further copy?
 
 Of a further copy all is counted, what its device needs to find it too: a file device 16 bytes, an
-archive 16 to 28.
+archive 12 to 28.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.errors import InvalidMessage, InvalidSpec
-from ebbmq.plain import is_int, is_number, is_text, make_plain, plain
+from ebbmq.plain import are_plain, is_int, is_number, is_text, make_plain, plain
 
 Level = Literal["memory", "written", "synced"]
 LEVELS: Final = ("memory", "written", "synced")
@@ -100,12 +100,16 @@ class Message(_Body, frozen=True, kw_only=True):
         self._check_order()
         if self.headers is not None:
             _check_headers(self.headers)
-            own = {plain(name): plain(value) for name, value in self.headers.items()}
+            own = dict(self.headers)
+            if not (are_plain(own) and are_plain(own.values())):
+                own = {plain(name): plain(value) for name, value in own.items()}
             msgspec.structs.force_setattr(self, "headers", own)
         for name in ("id", "key", "store"):
             _check_text(name, getattr(self, name))
         _check_text("type", self.type)
-        make_plain(self, self.__struct_fields__[1:])
+        fields = (self.importance, self.ttl_ms, self.decay_rate, self.delay_ms, self.id, self.key)
+        if not are_plain((*fields, self.store, self.type, self.replicas)):
+            make_plain(self, self.__struct_fields__[1:])
         if not isinstance(self.durable, bool):
             raise InvalidMessage(f"durable is {self.durable!r}", "use True or False")
 
@@ -151,7 +155,7 @@ def _check_headers(headers: object) -> None:
                 f"header {name!r} is {type(value).__name__}",
                 "header names and values are strings; encode other values",
             )
-        if not (is_text(name) and is_text(value)):
+        if not (name.isascii() and value.isascii()) and not (is_text(name) and is_text(value)):
             raise InvalidMessage(f"header {name!a:.80} {_NO_TEXT}", _NO_TEXT_ACTION)
 
 
@@ -163,7 +167,7 @@ def _check_text(field: str, value: object) -> None:
             f"{field} is {value!r}"[:200],
             f"use a string of 1 to {limits.NAME_CHARS_MAX} characters",
         )
-    if not is_text(value):
+    if not value.isascii() and not is_text(value):
         raise InvalidMessage(f"{field} {_NO_TEXT}", _NO_TEXT_ACTION)
 
 

@@ -35,6 +35,11 @@ def is_text(value: object) -> bool:
     return True
 
 
+def are_plain(values: Iterable[object]) -> bool:
+    """Whether all of them are of Python's own types already."""
+    return _PLAIN.issuperset(map(type, values))
+
+
 def plain(value: Any) -> Any:
     """What a number or string of another library, or of an enumeration, stands for."""
     if type(value) in _PLAIN:

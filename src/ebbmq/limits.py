@@ -55,6 +55,8 @@ LOST_NUMBERS_MAX: Final = 1 << 20
 CHECKPOINT_EVERY_FACTS: Final = 250_000
 TICK_ROWS: Final = 2_048
 CLOCK_AHEAD_MS_MAX: Final = 7 * DAY_MS
+#: A calendar that was put right by so little did not jump; queue time goes on where it was.
+CLOCK_BEHIND_MS_MAX: Final = 60_000
 
 QUEUE_CACHE_BYTES: Final = 128 * MIB
 NODE_CACHE_BYTES: Final = 2 * GIB

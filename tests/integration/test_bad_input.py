@@ -435,6 +435,27 @@ def test_a_clock_that_was_corrected_is_believed_again(tmp_path: Path, jump_ms: i
         assert ages == [1_010, 1_010]
 
 
+@pytest.mark.parametrize("behind_ms", [1, 60_000])
+def test_a_clock_put_back_by_a_minute_or_less_did_not_jump(tmp_path: Path, behind_ms: int) -> None:
+    before = ManualClock()
+    _filled(tmp_path, before)
+    for _ in range(3):
+        after = ManualClock(before.wall_ms() - behind_ms)
+        with Broker.open(tmp_path, clock=after) as broker:
+            assert broker.health()["ready"]
+            assert broker.engine.now_ms() >= before.wall_ms()
+    with Broker.open(tmp_path, clock=after) as broker:
+        after.advance(10 * DAY_MS)
+        assert sorted(each.reason for each in broker.removals("q")) == ["expired", "stale"]
+
+
+def test_a_clock_put_back_by_more_than_a_minute_jumped(tmp_path: Path) -> None:
+    before = ManualClock()
+    _filled(tmp_path, before)
+    with Broker.open(tmp_path, clock=ManualClock(before.wall_ms() - 60_001)) as broker:
+        assert not broker.health()["ready"]
+
+
 def test_leases_still_expire_after_a_jump_of_the_clock(tmp_path: Path) -> None:
     before = ManualClock()
     _filled(tmp_path, before)

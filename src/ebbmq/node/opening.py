@@ -135,7 +135,7 @@ def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:
         since_ms = wall_ms - recovery.wall_ms if recovery.wall_ms else 0
         now_ms = max(recovery.queue_ms, recovery.clock_ms + since_ms)
         doubt = None
-        if since_ms < 0:
+        if since_ms < -limits.CLOCK_BEHIND_MS_MAX:
             doubt = f"the clock is {-since_ms} ms behind where it was when the store was last open"
         elif since_ms > limits.CLOCK_AHEAD_MS_MAX:
             doubt = f"the clock is {since_ms // limits.DAY_MS} days ahead of the store's last entry"

@@ -96,6 +96,44 @@ def test_what_overflows_goes_to_the_dead_queue_where_that_is_asked_for(
     assert broker.redrive("q.dead", to="q") == 1
 
 
+@pytest.mark.parametrize("bound", [{"max_messages": 3}, {"max_bytes": 30}])
+def test_a_queue_whose_dead_queue_is_full_refuses_when_as_much_waits_for_it_as_it_may_hold(
+    tmp_path: Path, clock: ManualClock, bound: dict[str, Any]
+) -> None:
+    with Broker.open(tmp_path / "data", clock=clock) as broker:
+        broker.declare(QueueSpec("dead", max_messages=1))
+        broker.declare(QueueSpec("q", overflow="dead_letter", dead_queue="dead", **bound))
+        for _ in range(3 + 1 + 3):
+            broker.publish("q", Message(BYTES))
+        assert broker.stats("q")["depth"] | {"ready": 3, "dying": 3} == broker.stats("q")["depth"]
+        with pytest.raises(QueueFull) as caught:
+            broker.publish("q", Message(BYTES))
+        assert "'dead'" in caught.value.detail
+        assert "dead queue" in caught.value.action
+    with Broker.open(tmp_path / "data", clock=clock) as broker:
+        with pytest.raises(QueueFull):
+            broker.publish("q", Message(BYTES))
+        (lease,) = broker.lease("dead")
+        broker.ack("dead", [lease.token])
+        clock.advance(10_000)
+        broker.publish("q", Message(BYTES))
+        assert broker.stats("q")["depth"] | {"ready": 3, "dying": 3} == broker.stats("q")["depth"]
+
+
+@pytest.mark.parametrize("bound", [{"max_messages": 3}, {"max_bytes": 30}])
+def test_what_expired_counts_too_while_the_dead_queue_does_not_take_it(
+    broker: Broker, clock: ManualClock, bound: dict[str, Any]
+) -> None:
+    broker.declare(QueueSpec("dead", max_messages=1))
+    broker.declare(QueueSpec("q", overflow="drop_lowest", dead_queue="dead", **bound))
+    for _ in range(2):
+        broker.publish("q", [Message(BYTES, ttl_ms=1_000)] * 2)
+        clock.advance(2_000)
+    with pytest.raises(QueueFull):
+        broker.publish("q", Message(BYTES))
+    assert broker.stats("q")["depth"]["dying"] == 3
+
+
 @pytest.mark.parametrize("overflow", ["reject", "drop_lowest", "dead_letter"])
 def test_a_message_larger_than_its_queue_is_refused_and_drives_nothing_out(
     broker: Broker, overflow: Any

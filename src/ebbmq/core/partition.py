@@ -94,7 +94,7 @@ class Partition:
     # Named: of so many attributes those of a plain object would be looked up by hash.
     __slots__ = (
         "accesses", "adapt", "body_bytes", "by_importance", "classes", "dedup", "depth",
-        "due_wheel", "end_wheel", "epoch", "external", "factor", "facts", "gone", "granted_at",
+        "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone", "granted_at",
         "held", "histories", "index", "is_leased_simply", "is_published_simply", "leases_granted",
         "ledger", "left", "let_go", "moves", "names", "names_in_use", "next_place", "node",
         "order", "paused", "pid", "profiles", "removes_by_age", "spec", "spelling", "stale_ages",
@@ -123,6 +123,8 @@ class Partition:
         self.depth = [0, 0, 0, 0, 0, 0]
         self.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)
         self.body_bytes = 0
+        #: Those of them that wait for the dead queue.
+        self.dying_bytes = 0
         #: Bytes of live rows and bodies by journal segment, for compaction.
         self.ledger: dict[int, int] = {}
         self.totals: dict[str, int] = dict.fromkeys(
@@ -479,6 +481,7 @@ class Partition:
         """A message's life in this queue is over: on the record and gone, or to the dead queue."""
         if self.goes_to_dead_queue(reason):
             self.change_state(row[0], DYING)
+            self.dying_bytes += row[11]
             self.write_row(seq, (DYING, *row[1:3], row[3] & ORIGIN | int(reason), *row[4:]))
             self.moves.append(Move(seq, reason))
             return
@@ -509,6 +512,8 @@ class Partition:
             pid, moved_seq = moved_to[number] if moved_to else (0, 0)
             records.append(self.removal_record(seq, row, reason, now_ms, pid, moved_seq))
             self.depth[row[0]] -= 1
+            if row[0] == DYING:
+                self.dying_bytes -= row[11]
             self.left.append((seq, row[2]))
             self.free(seq, row)
         self.totals[REASON_TEXT[reason]] += len(gone)
@@ -591,14 +596,15 @@ class Partition:
     def trim(self, now_ms: int) -> None:
         """Bring the queue within its bounds by letting the least important messages go.
 
-        What is held does not count before it is let in: then it may be the least itself.
+        What is held does not count before it is let in: then it may be the least itself. What waits
+        for the dead queue has bounds of its own, `publishing.check_room`.
         """
         messages_max, bytes_max = self.bounds()
-        depth, leaving_bytes = self.depth, 0
+        depth, held_bytes = self.depth, 0
         if bytes_max and self.body_bytes > bytes_max:
-            leaving_bytes = self._held_bytes()
+            held_bytes = self._held_bytes()
         while (messages_max and self.live() - depth[DYING] - depth[REPLICATING] > messages_max) or (
-            bytes_max and self.body_bytes - leaving_bytes > bytes_max
+            bytes_max and self.body_bytes - self.dying_bytes - held_bytes > bytes_max
         ):
             seq = self.order.pop_least(now_ms)
             if seq < 0:
@@ -606,8 +612,6 @@ class Partition:
             row = self.index.read(seq)
             if row is not None and row[0] == READY:
                 self.end_row(seq, row, Reason.OVERFLOW, now_ms)
-                if self.goes_to_dead_queue(Reason.OVERFLOW):
-                    leaving_bytes += row[11]
 
     def live(self) -> int:
         """Messages in the partition, whatever their state."""

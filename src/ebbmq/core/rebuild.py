@@ -73,7 +73,7 @@ def rebuild(partition: Partition, now_ms: int, *, reopened: bool) -> bool:
     """
     partition.depth = [0] * 6
     partition.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)
-    partition.body_bytes = 0
+    partition.body_bytes = partition.dying_bytes = 0
     partition.ledger.clear()
     partition.held.clear()
     partition.due_wheel = Wheel(now_ms)
@@ -215,6 +215,7 @@ def _time_rows(partition: Partition, rows: _Rows) -> None:
         for at in np.flatnonzero(states == DYING).tolist():
             reason = Reason(int(rows.as_rows()["reason"][at]) & REASON)
             partition.moves.append(Move(int(rows.seqs[at]), reason))
+            partition.dying_bytes += int(rows.as_rows()["length"][at])
     if not (partition.spec.retention_ms or rows.some[KIND] & _RATE or rows.some[DEAD] & LOW48):
         return
     ends = ends_of(

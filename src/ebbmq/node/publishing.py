@@ -9,7 +9,7 @@ from ebbmq import limits
 from ebbmq.core import arrivals
 from ebbmq.core import facts as fact
 from ebbmq.core.copies import name_of
-from ebbmq.core.row import PRIVILEGED, SHARED
+from ebbmq.core.row import DYING, PRIVILEGED, SHARED
 from ebbmq.errors import InvalidMessage, Overloaded, QueueFull, StorageFailed
 from ebbmq.model import Message, Receipt
 from ebbmq.node import intake
@@ -203,8 +203,9 @@ def check_room(shard: Shard, count: int, body_bytes: int, largest: int) -> None:
     """Refuse what a bounded queue has no room for.
 
     Raises:
-        QueueFull: max_messages or max_bytes is reached and the policy is to reject, or one message
-            is larger than all that the queue may hold: nothing else would be left of it.
+        QueueFull: max_messages or max_bytes is reached and the policy is to reject, or by those
+            that the dead queue refuses; or one message is larger than all that the queue may hold:
+            nothing else would be left of it.
         Overloaded: the queue keeps its bodies in RAM only and its cache is full.
     """
     spec = shard.queue.spec
@@ -227,7 +228,10 @@ def _check_bounds(shard: Shard, count: int, body_bytes: int, largest: int) -> No
             f"a message takes {largest} bytes, partitions of {spec.name!r} hold {bytes_max}",
             "raise max_bytes, or store the body elsewhere and publish a reference to it",
         )
-    if spec.overflow != "reject" or not count:
+    if not count:
+        return
+    if spec.overflow != "reject":
+        _check_dying(shard, messages_max, bytes_max)
         return
     if messages_max and partition.live() + count > messages_max:
         raise QueueFull(
@@ -238,6 +242,22 @@ def _check_bounds(shard: Shard, count: int, body_bytes: int, largest: int) -> No
         raise QueueFull(
             f"queue {spec.name!r} holds {partition.body_bytes} of {bytes_max} bytes",
             "consume, raise max_bytes, or choose another overflow policy",
+        )
+
+
+def _check_dying(shard: Shard, messages_max: int | None, bytes_max: int | None) -> None:
+    """Refuse more while as much as the queue may hold waits for a dead queue that is full."""
+    spec, partition = shard.queue.spec, shard.partition
+    dying = partition.depth[DYING]
+    if not dying:
+        return
+    if dying >= (messages_max or dying + 1) or partition.dying_bytes >= (
+        bytes_max or partition.dying_bytes + 1
+    ):
+        raise QueueFull(
+            f"{dying} messages of queue {spec.name!r} wait for its dead queue "
+            f"{spec.dead_queue!r}, which does not take them",
+            "consume or redrive the dead queue, or raise its bounds",
         )
 
 

@@ -94,11 +94,11 @@ class Partition:
     # Named: of so many attributes those of a plain object would be looked up by hash.
     __slots__ = (
         "accesses", "adapt", "body_bytes", "by_importance", "classes", "dedup", "depth",
-        "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone", "granted_at",
-        "held", "histories", "index", "is_leased_simply", "is_published_simply", "leases_granted",
-        "ledger", "left", "let_go", "moves", "names", "names_in_use", "next_place", "node",
-        "order", "paused", "pid", "profiles", "removes_by_age", "spec", "spelling", "stale_ages",
-        "tell", "totals",
+        "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone",
+        "granted_at", "held", "histories", "index", "is_leased_simply", "is_published_simply",
+        "leases_granted", "ledger", "left", "let_go", "moves", "names", "names_in_use",
+        "next_place", "node", "order", "paused", "pid", "profiles", "removes_by_age", "spec",
+        "spelling", "stale_ages", "tell", "totals",
     )  # fmt: skip
 
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:

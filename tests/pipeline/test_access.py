@@ -8,7 +8,13 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.policy.decay import Access
-from ebbmq_spark.transforms.access import hot_set, hourly_profile, message_access, queue_access
+from ebbmq_spark.transforms.access import (
+    heat,
+    hot_set,
+    hourly_profile,
+    message_access,
+    queue_access,
+)
 from tests.pipeline.rows import DAY_MS, NOW_MS, events
 
 if TYPE_CHECKING:
@@ -74,6 +80,20 @@ def test_queues_hours_and_the_hot_set(spark: SparkSession) -> None:
         spark.createDataFrame(
             [("q", 3, 100.0, 10), ("r", 1, 1.0, 1)],
             "queue string, messages long, access_rate double, reads long",
+        ),
+    )
+
+
+def test_heat_counts_messages_that_are_read_about_as_often(spark: SparkSession) -> None:
+    rates = [64.0, 64.0, 60.0, 1.0, 0.0]
+    access = spark.createDataFrame(
+        [("q", rate) for rate in rates], "queue string, access_rate double"
+    )
+    assertDataFrameEqual(
+        heat(access),
+        spark.createDataFrame(
+            [("q", 36, 2, 128.0), ("q", 35, 1, 60.0), ("q", 0, 1, 1.0)],
+            "queue string, degree int, messages long, access_rate double",
         ),
     )
 

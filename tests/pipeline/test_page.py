@@ -7,12 +7,13 @@ from html.parser import HTMLParser
 from ebbmq.feed.runs import Action, Record
 from ebbmq_spark.jobs import page
 from ebbmq_spark.jobs.fleet import Tier
+from ebbmq_spark.jobs.reads import Reads
 from ebbmq_spark.jobs.reporting import Figures, Lasting, Rate
 from ebbmq_spark.jobs.totals import Total
 
 HOUR_MS = 3_600_000
 EVIL = '<script src="http://far.away/x.js">&"'
-EMPTY = Figures("lake", None, [], {}, {}, [], [], [], [])
+EMPTY = Figures("lake", None, [], {}, {}, [], [], [], [], [])
 FULL = Figures(
     lake=EVIL,
     record=Record(
@@ -25,6 +26,7 @@ FULL = Figures(
     tiers={EVIL: Tier(1 << 30, 2 << 30, 0.5)},
     losses=[("stale", EVIL, 7)],
     latencies=[Lasting(EVIL, hour * HOUR_MS, 3, 10, 2_000) for hour in (1, 2)],
+    reads=[Reads(EVIL, 5_432.1, 77, 3, [2_000] + [0] * 23, [0] * 23 + [9])],
     planned=[Total("archive", "ssd", EVIL, 3, 400, 800)],
     rates=[Rate(EVIL, 1.5, EVIL)],
 )  # fmt: skip
@@ -60,6 +62,8 @@ def test_names_stay_text_and_every_tag_is_closed() -> None:
         assert not found.told.keys() & {"src", "href", "onload"}
     assert "1,234" in page.html(FULL)
     assert "2 s" in page.html(FULL)
+    assert "read: 9" in page.html(FULL)
+    assert "2 k" in page.html(FULL)
 
 
 def test_a_lake_without_anything_in_it_has_a_page_too() -> None:

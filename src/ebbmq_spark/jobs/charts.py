@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 WIDTH: Final = 500
 _LABEL: Final = 172
@@ -66,8 +66,17 @@ def bars(rows: Sequence[Bar], title: str) -> str:
     return _svg(WIDTH, len(rows) * _ROW, "".join(out), title)
 
 
-def lines(of: Sequence[Line], span: tuple[float, float], title: str, ends: tuple[str, str]) -> str:
-    """Lines over the same span of time, from 0 up; `ends` says where the span begins and ends."""
+def lines(
+    of: Sequence[Line],
+    span: tuple[float, float],
+    title: str,
+    ends: tuple[str, str],
+    told: Callable[[float], str],
+) -> str:
+    """Lines over the same span of time, from 0 up, of values that are told like this.
+
+    `ends` says where the span begins and ends.
+    """
     most = max((value for line in of for _, value in line.points), default=0) or 1
     low, high = span
     left, bottom = 44, _LINE_HEIGHT - 18
@@ -81,7 +90,7 @@ def lines(of: Sequence[Line], span: tuple[float, float], title: str, ends: tuple
         value = most * tick / _TICKS
         _, y = place(low, value)
         out.append(f'<line class="grid" x1="{left}" x2="{_LINE_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        out.append(_text(left - 6, y + 4, milliseconds(value), "end", "quiet"))
+        out.append(_text(left - 6, y + 4, told(value), "end", "quiet"))
     for line in of:
         spots = [place(*point) for point in line.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
@@ -90,7 +99,7 @@ def lines(of: Sequence[Line], span: tuple[float, float], title: str, ends: tuple
             out.append(f'<polyline class="{line.colour}" points="{path}">{head}</polyline>')
         out += [
             f'<circle class="{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2">'
-            f"<title>{escape(line.title)}: {milliseconds(value)}</title></circle>"
+            f"<title>{escape(line.title)}: {told(value)}</title></circle>"
             for (x, y), (_, value) in zip(spots, line.points, strict=True)
         ]
     out.append(_text(left, _LINE_HEIGHT - 2, ends[0], "start", "quiet"))

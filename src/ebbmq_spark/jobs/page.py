@@ -35,6 +35,7 @@ def html(told: Figures) -> str:
         _card("What left without being done", _losses(told)),
         _card("What the last plan changes", _plan(told)),
         _card("How long leases last", _latencies(told), "card wide"),
+        _card("Who is read, and when", _reads(told), "card wide"),
         _card("Recommended decay factors", _rates(told)),
         _card("What to look at", _attention(told)),
     ]
@@ -153,6 +154,7 @@ def _latencies(told: Figures) -> str:
             span,
             f"how long leases of {queue} last",
             (_hour(span[0]), _hour(span[1])),
+            milliseconds,
         )
         leases = sum(each.samples for each in own)
         worst = milliseconds(max(each.p95_ms for each in own))
@@ -160,6 +162,47 @@ def _latencies(told: Figures) -> str:
         out.append(f"<div><h3>{escape(queue)}</h3>{said}{drawn}</div>")
     keys = _keys((("p50", "half are shorter"), ("p95", "95 of 100 are shorter")))
     return f'{keys}<div class="many">{"".join(out)}</div>'
+
+
+def _reads(told: Figures) -> str:
+    if not told.reads:
+        return _none("nothing was leased, peeked at or read from a topic in the hours kept")
+    table = _table(
+        ("queue", ">reads a day", ">read and not done", ">of them take half of the reads"),
+        (
+            (
+                each.queue,
+                f"{each.rate:,.1f}",
+                f"{each.messages:,}",
+                f"{each.hot:,}",
+            )
+            for each in told.reads
+        ),
+    )
+    drawn = [
+        f"<div><h3>{escape(each.queue)}</h3>"
+        + lines(
+            [
+                Line(list(enumerate(each.published)), "p95", "published"),
+                Line(list(enumerate(each.read)), "p50", "read"),
+            ],
+            (0, len(each.read) - 1),
+            f"messages of {each.queue} published and read by the hour of the day",
+            ("0:00 UTC", "23:00 UTC"),
+            _short,
+        )
+        + "</div>"
+        for each in told.reads
+    ]
+    keys = _keys((("p50", "read"), ("p95", "published, by the hour of the day")))
+    return f'{keys}<div class="many">{"".join(drawn)}</div>{table}'
+
+
+def _short(count: float) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g}"
 
 
 def _plan(told: Figures) -> str:

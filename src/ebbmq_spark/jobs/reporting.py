@@ -14,6 +14,7 @@ from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import page
+from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.transforms.profiles import HOUR_MS, latencies
@@ -70,6 +71,7 @@ class Figures(NamedTuple):
     tiers: dict[str, Tier]
     losses: list[tuple[str, str, int]]
     latencies: list[Lasting]
+    reads: list[Reads]
     planned: list[Total]
     rates: list[Rate]
 
@@ -92,7 +94,8 @@ def figures(
     """
     files = _last(lake, PROFILES)
     # There are few hours and queues: these need no Spark.
-    hours = _columns(lake, files, "hour_ms", "event", "reason", "count")
+    hours = _columns(lake, files, "queue", "hour_ms", "event", "reason", "count")
+    profiles = read_table(spark, PROFILES, files, lake)
     newest = max((row["hour_ms"] for row in hours), default=0)
     since_ms = newest - HOURS * HOUR_MS
     if planned is None:
@@ -105,9 +108,8 @@ def figures(
         backlog=_backlog(spark, lake, fleet),
         tiers=fleets.tiers(fleet),
         losses=_losses([row for row in hours if row["hour_ms"] > since_ms]),
-        latencies=_latencies(
-            read_table(spark, PROFILES, files, lake).where(F.col("hour_ms") > since_ms)
-        ),
+        latencies=_latencies(profiles.where(F.col("hour_ms") > since_ms)),
+        reads=reads(spark, lake, fleet, profiles, hours, newest + HOUR_MS),
         planned=planned,
         rates=sorted(Rate(**row) for row in rates),
     )

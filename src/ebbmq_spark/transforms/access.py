@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _HOUR_MS = 3_600_000
+#: Steps in which a rate doubles.
+_DEGREES = 6
 
 
 def message_access(events: DataFrame, now_ms: int) -> DataFrame:
@@ -74,6 +76,20 @@ def hourly_profile(events: DataFrame) -> DataFrame:
         F.count_if(event == "published").alias("published"),
         F.count_if(event.isin(*feed.READS)).alias("reads"),
         F.count_if(event == "acked").alias("done"),
+    )
+
+
+def heat(access: DataFrame) -> DataFrame:
+    """How many messages of each queue are read how often: in steps, without a sort.
+
+    Returns:
+        queue, degree (hotter ones are higher), messages, access_rate (of all of them together)
+    """
+    degree = F.floor(F.log2("access_rate") * _DEGREES).cast("int")
+    return (
+        access.where(F.col("access_rate") > 0)
+        .groupBy("queue", degree.alias("degree"))
+        .agg(F.count("*").alias("messages"), F.sum("access_rate").alias("access_rate"))
     )
 
 

@@ -32,6 +32,7 @@ class Evictions:
 
     def __init__(self, data: Path) -> None:
         self._path = data / "evicted.json"
+        #: Guards what is evicted from when it is read until it is written.
         self._lock = threading.Lock()
         try:
             self._evicted = msgspec.json.decode(
@@ -51,16 +52,17 @@ class Evictions:
 
     def note(self, name: str, eviction: Eviction) -> None:
         """A device is given up."""
-        self._write({**self._evicted, name: eviction})
+        with self._lock:
+            self._write({**self._evicted, name: eviction})
 
     def forget(self, name: str) -> Eviction | None:
         """A device is taken back; None if it was not given up."""
-        found = self._evicted.get(name)
-        if found is not None:
-            self._write({key: each for key, each in self._evicted.items() if key != name})
+        with self._lock:
+            found = self._evicted.get(name)
+            if found is not None:
+                self._write({key: each for key, each in self._evicted.items() if key != name})
         return found
 
     def _write(self, evicted: dict[str, Eviction]) -> None:
-        with self._lock:
-            write_durably(self._path, msgspec.json.encode(evicted))
-            self._evicted = evicted
+        write_durably(self._path, msgspec.json.encode(evicted))
+        self._evicted = evicted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,35 +13,36 @@ from ebbmq.node.directory import write_durably
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: Guards the files: ports open their devices, and operators give some up, at the same time.
+_CHANGING: Final = threading.Lock()
+
 
 class Identities:
     """What the data directory remembers of devices that are in a directory."""
 
     def __init__(self, data: Path) -> None:
         self._path = data / "devices.json"
-        #: Ports open their devices at the same time.
-        self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """Every device that was ever open and not given up."""
-        with self._lock:
+        with _CHANGING:
             return sorted(self._read())
 
     def get(self, name: str) -> bytes | None:
         """The identity the device of that name had, if it was ever open."""
-        with self._lock:
+        with _CHANGING:
             return self._read().get(name)
 
     def note(self, name: str, identity: bytes) -> None:
         """Remember it."""
-        with self._lock:
+        with _CHANGING:
             known = self._read()
             if known.get(name) != identity:
                 write_durably(self._path, msgspec.json.encode({**known, name: identity}))
 
     def forget(self, name: str) -> None:
         """Let the next device of that name be a new one; for a device that is lost."""
-        with self._lock:
+        with _CHANGING:
             known = self._read()
             if known.pop(name, None) is not None:
                 write_durably(self._path, msgspec.json.encode(known))

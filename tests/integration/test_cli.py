@@ -278,6 +278,17 @@ class TestQueues:
         assert result.json == {"queue": "q.dead", "outcome": "redriven", "messages": 1}
         assert run("consume", "q").out == "poison\n"
 
+    def test_a_redrive_tells_how_many_stay(self, run: Run) -> None:
+        run("queues", "declare", "q", "--set", "max_attempts=1", "--set", "dead_queue=q.dead")
+        run("publish", "q", "poison")
+        run("consume", "q", "--exec", "false")
+        run("publish", "q.dead", "from nowhere")
+        result = run("queues", "redrive", "q.dead")
+        assert result.code == 0
+        assert "1 message" in result.out
+        assert "q.dead still has 1 message" in result.err
+        assert "--to" in result.err
+
 
 class TestTopics:
     def test_one_publish_reaches_every_subscribed_queue(self, run: Run) -> None:

@@ -612,6 +612,33 @@ class TestManaging:
         assert broker.redrive(dead, where=lambda m: False) == 0
         assert broker.stats(dead)["depth"]["ready"] == 18
 
+    def test_what_knows_no_way_back_stays_and_holds_up_nobody(
+        self, broker: Any, fresh: Callable[..., str]
+    ) -> None:
+        dead = fresh("dead")
+        queue = fresh(dead_queue=dead, max_attempts=1)
+        source = "x-ebbmq-source"
+        lost = [
+            broker.publish(dead, Message(b"lost", headers=headers, importance=10))[0].id
+            for headers in ({}, {source: "no-queue"}, {source: dead})
+        ]
+        broker.publish(queue, [Message(b"a"), Message(b"b")])
+        die(broker, queue)
+        assert broker.redrive(dead) == 2
+        assert [seen.id for seen in broker.peek(dead)] == lost
+        with pytest.raises(UnknownQueue) as caught:
+            broker.redrive(dead)
+        assert lost[0] in caught.value.detail
+        assert "to=" in caught.value.action
+        assert broker.redrive(dead, to=queue) == 3
+
+    def test_a_queue_is_not_redriven_to_itself(self, broker: Any, queue: str) -> None:
+        broker.publish(queue, Message(b"m"))
+        with pytest.raises(InvalidMessage) as caught:
+            broker.redrive(queue, to=queue)
+        assert queue in caught.value.detail
+        assert len(broker.peek(queue)) == 1
+
     def test_a_redrive_that_cannot_be_is_refused(self, broker: Any, queue: str) -> None:
         with pytest.raises(UnknownQueue):
             broker.redrive(queue, to="no-queue")

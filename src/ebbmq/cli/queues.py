@@ -312,7 +312,13 @@ def redrive(session: Session, name: str, to: str | None, rate: float | None) -> 
         with session.progress(counted=False) as progress:
             progress.add_task(f"redriving {name}", total=None)
             moved = broker.redrive(name, to=to, rate=rate)
+        left = broker.stats(name)["depth"]["ready"]
     _done(session, name, "redriven", moved)
+    if left and to is None:
+        session.note(
+            f"{name} still has {show_count(left, 'message')}; what does not say where it came from "
+            "goes with --to"
+        )
 
 
 def _done(session: Session, name: str, outcome: str, count: int | None = None) -> None:

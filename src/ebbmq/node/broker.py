@@ -396,7 +396,10 @@ class Broker(RuleVerbs, PlanVerbs):
         rate: float | None = None,
         where: Callable[[Peeked], bool] | None = None,
     ) -> int:
-        """Move ready messages of a dead queue back to where they came from, or to `to`."""
+        """Move ready messages of a dead queue back to where they came from, or to `to`.
+
+        Those that know no way back stay; it is an error only if there are no others.
+        """
         return moving_back.redrive(self.engine, dead_queue, to=to, rate=rate, where=where)
 
     def stats(self, queue: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def test_while_the_disk_of_the_log_is_slow_bodies_come_from_the_other_copy(tmp_p
         bodies = filled(broker, "log", "disk", replicas=2)
         assert delivered(broker) == bodies
         assert reads(broker) == {"disk": COUNT}
+        assert {seen.tier for seen in broker.peek("q", COUNT, state="leased")} == {"file"}
 
 
 def test_a_copy_in_ram_is_read_before_that_of_a_log_that_is_slow(tmp_path: Path) -> None:
@@ -63,6 +64,7 @@ def test_a_copy_in_ram_is_read_before_that_of_a_log_that_is_slow(tmp_path: Path)
         bodies = filled(broker, "log", "ram", type="TEXT")
         assert delivered(broker) == bodies
         assert reads(broker) == {"ram": COUNT}
+        assert {seen.tier for seen in broker.peek("q", COUNT, state="leased")} == {"memory"}
 
 
 def test_a_copy_whose_device_is_slow_is_not_read_before_that_of_the_log(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from ebbmq.core.row import LOW48
 from ebbmq.model import Kept
 from ebbmq.node.keeping.wording import words
 from ebbmq.policy.decay import Score
+from ebbmq.policy.reads import fastest_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,11 +48,8 @@ def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[
 
 def tier_of(copies: Devices, states: States) -> str:
     """The tier a message is read from: that of its fastest copy that can be used."""
-    known = [states[device] for device in copies if device in states]
-    if LOG in copies and LOG in states:
-        return states[LOG].tier
-    usable = [state for state in known if state.usable] or known
-    return min(usable, key=lambda state: state.latency_ms).tier if usable else ""
+    known = fastest_first(copies, states, LOG) or sorted(copies & states.keys())
+    return states[known[0]].tier if known else ""
 
 
 def decided(engine: Engine, pid: int, seq: int) -> dict[str, Any]:

@@ -425,6 +425,22 @@ def test_a_redriven_message_of_a_queue_with_a_deadline_ends_with_it(
     assert broker.peek("q") == []
 
 
+def test_a_decay_factor_counts_once_for_a_message_that_is_redriven(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", decay_rate=0.2, max_attempts=1, dead_queue="q.dead"))
+    broker.set_decay_factor("q", 2.0, clock.wall_ms() + 3_600_000)
+    broker.publish("q", [Message(b"usual"), Message(b"own", decay_rate=0.4)])
+    published = {seen.body: seen.decay_rate for seen in broker.peek("q")}
+    assert published == {b"usual": 0.4, b"own": 0.8}
+    for _ in range(2):
+        broker.retry("q", [lease.token for lease in broker.lease("q", count=2)])
+        assert broker.redrive("q.dead") == 2
+        assert {seen.body: seen.decay_rate for seen in broker.peek("q")} == published
+    broker.publish("q", Message(b"new"))
+    assert {seen.body: seen.decay_rate for seen in broker.peek("q")}[b"new"] == 0.4
+
+
 def test_a_message_with_all_the_headers_there_may_be_goes_to_the_dead_queue_and_back(
     broker: Broker, clock: ManualClock
 ) -> None:

@@ -32,9 +32,9 @@ from ebbmq.node.log import log
 from ebbmq.plain import is_int, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ebbmq.core.partition import Move, Row
+    from ebbmq.core.partition import Move, Partition, Row
     from ebbmq.model import Headers
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
@@ -109,17 +109,17 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
     first = goal.partition.index.next_seq
     bodies_at = offset + head + fact.publish_bytes(1, 0)
     flags = publishing.privilege(engine, goal, batch) | row[1] & PRIVILEGED
-    runs = arrivals.publish(goal.partition, batch, now_ms, segment, bodies_at, flags=flags)
+    # A rate that a message had before was multiplied when it was published; once is enough.
+    with _factor(goal.partition, 1.0 if message.decay_rate is not None else None):
+        runs = arrivals.publish(goal.partition, batch, now_ms, segment, bodies_at, flags=flags)
     published = goal.partition.facts.pop()
     source.partition.remove([(seq, row)], reason, now_ms, [(goal.partition.pid, first)])
     removed = source.partition.facts.pop()
     position = engine.append([fact.group([published, removed], sizes)])
     engine.note_range(segment, goal.partition.pid, first, 1)
     engine.removals.note(removed.parts[0], position)
-    totals = source.partition.totals
     if reason is not Reason.REDRIVEN:
-        for key in ("dead_lettered", f"dead_lettered_{REASON_TEXT[reason]}"):
-            totals[key] = totals.get(key, 0) + 1
+        _count_dead(source.partition.totals, reason)
     publishing.admit_bodies(goal, first, batch.payloads, runs)
     level = WRITTEN
     if engine.devices is not None and engine.keeping.place(
@@ -128,6 +128,22 @@ def _move(engine: Engine, source: Shard, target: Queue, seq: int, row: Row, reas
         level += COPIED
     engine.open_or_hold(goal, level, position, runs)
     engine.settle(source)
+
+
+def _count_dead(totals: dict[str, int], reason: Reason) -> None:
+    for key in ("dead_lettered", f"dead_lettered_{REASON_TEXT[reason]}"):
+        totals[key] = totals.get(key, 0) + 1
+
+
+@contextlib.contextmanager
+def _factor(partition: Partition, factor: float | None) -> Iterator[None]:
+    """Have another decay factor for a while; None: the one it has."""
+    before = partition.factor
+    partition.set_factor(before if factor is None else factor)
+    try:
+        yield
+    finally:
+        partition.set_factor(before)
 
 
 def _payload(engine: Engine, shard: Shard, seq: int, row: Row) -> bytes | None:

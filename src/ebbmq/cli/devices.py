@@ -80,6 +80,7 @@ def devices(ctx: click.Context, *, watch: bool) -> None:
                 _watch(session, broker)
         else:
             _show(session, broker.devices())
+            _note_unconfigured(session, broker)
 
 
 def _watch(session: Session, broker: Verbs) -> None:
@@ -107,6 +108,16 @@ def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
             session.note(f"{device.name} has not been used for {ago}: {_why(device)}")
     if len(found) == 1:
         session.note("no other device is configured; docs/devices.md says how to add one")
+
+
+def _note_unconfigured(session: Session, broker: Verbs) -> None:
+    """Say which devices have copies and are none of those listed."""
+    # Of a directory it was told when it was opened.
+    if session.as_json or session.server.url is None:
+        return
+    for trouble in broker.health()["devices"]:
+        if "is not configured" in trouble:
+            session.note(f"attention: {trouble}")
 
 
 def _why(device: DeviceStatus) -> str:

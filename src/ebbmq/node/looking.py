@@ -342,12 +342,16 @@ def health(engine: Engine) -> dict[str, Any]:
             if shard.faulty is not None:
                 problems.append(f"partition {shard.partition.pid:x} is faulty: {shard.faulty}")
         damage = list(engine.damage)
+        unconfigured = telling.unconfigured(engine)
     return {
         "ready": not problems,
         "problems": problems,
         "damage": damage,
         # Others are used instead, so that it can take work all the same.
-        "devices": engine.devices.troubles() if engine.devices is not None else [],
+        "devices": [
+            *(engine.devices.troubles() if engine.devices is not None else ()),
+            *unconfigured,
+        ],
         # Messages do not depend on it.
         "feed": [
             *(engine.feed.troubles() if engine.feed is not None else ()),

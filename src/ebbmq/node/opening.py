@@ -15,6 +15,7 @@ from ebbmq.node.config import load
 from ebbmq.node.directory import Directory
 from ebbmq.node.engine import Engine
 from ebbmq.node.faulty import retry_faulty
+from ebbmq.node.keeping import telling
 from ebbmq.node.log import log
 from ebbmq.node.recovery import Recovery, disks
 from ebbmq.node.removals import Removals, flush_in_parts
@@ -64,6 +65,8 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
         recovery.finish(engine.now_ms(), accept_damage=accept_damage)
         engine.rules.start(engine.clock.wall_ms())
         declaring.warn_of_default_devices(engine)
+        for told in telling.unconfigured(engine):
+            log.warning("device_not_configured", detail=told)
         engine.feed = _open_feed(engine)
         for shard in engine.catalog.shards.values():
             shard.totals_before = dict(shard.partition.totals)

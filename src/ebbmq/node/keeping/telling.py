@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ebbmq.core.copies import LOG, name_of
@@ -50,6 +51,23 @@ def tier_of(copies: Devices, states: States) -> str:
     """The tier a message is read from: that of its fastest copy that can be used."""
     known = fastest_first(copies, states, LOG) or sorted(copies & states.keys())
     return states[known[0]].tier if known else ""
+
+
+def unconfigured(engine: Engine) -> list[str]:
+    """Devices that have copies and are not configured, and what to do (the lock is held)."""
+    states = {} if engine.devices is None else engine.devices.states
+    copies, alone = Counter[str](), Counter[str]()
+    for holding, count in engine.holdings.alike():
+        away = holding.copies - states.keys() - {LOG}
+        copies.update(dict.fromkeys(away, count))
+        if away == holding.copies:
+            alone.update(dict.fromkeys(away, count))
+    return [
+        f"device {name!r} is not configured and has {copies[name]} copies; {alone[name]} messages "
+        f"have no other that can be read, and wait for it: configure it under [devices], or give "
+        f"it up with `ebbmq devices evict {name}`"
+        for name in sorted(copies)
+    ]
 
 
 def decided(engine: Engine, pid: int, seq: int) -> dict[str, Any]:

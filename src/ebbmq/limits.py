@@ -54,6 +54,8 @@ LOST_NUMBERS_MAX: Final = 1 << 20
 
 CHECKPOINT_EVERY_FACTS: Final = 250_000
 TICK_ROWS: Final = 2_048
+#: A loop that goes on when its queue is empty waits at least so long for the next message.
+CONSUME_WAIT_MS_MIN: Final = 100
 CLOCK_AHEAD_MS_MAX: Final = 7 * DAY_MS
 #: A calendar that was put right by so little did not jump; queue time goes on where it was.
 CLOCK_BEHIND_MS_MAX: Final = 60_000

@@ -12,6 +12,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING
 
+from ebbmq import limits
+from ebbmq.client import arguments
 from ebbmq.errors import ClosedBroker, EbbError, LeaseLost
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ def consume(
     stop_when_empty: bool,
 ) -> Iterator[Lease]:
     """See Broker.consume."""
+    arguments.check_lease(batch, wait_ms, lease_timeout_ms)
+    wait_ms = wait_ms if stop_when_empty else max(wait_ms, limits.CONSUME_WAIT_MS_MIN)
     timeout_ms = lease_timeout_ms or client.spec(queue).lease_timeout_ms
     extender = _Extender(client, queue, timeout_ms)
     name = loop_name()
@@ -115,6 +119,8 @@ async def consume_async(
     stop_when_empty: bool,
 ) -> AsyncIterator[Lease]:
     """See AsyncBroker.consume."""
+    arguments.check_lease(batch, wait_ms, lease_timeout_ms)
+    wait_ms = wait_ms if stop_when_empty else max(wait_ms, limits.CONSUME_WAIT_MS_MIN)
     timeout_ms = lease_timeout_ms or (await client.spec(queue)).lease_timeout_ms
     held: set[str] = set()
     extender = asyncio.create_task(_keep_extending(client, queue, held, timeout_ms))

@@ -452,6 +452,7 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     ) -> AsyncIterator[Lease]:
         """See Broker.consume."""
         leasing.check_lease(batch, wait_ms, lease_timeout_ms)
+        wait_ms = wait_ms if stop_when_empty else max(wait_ms, limits.CONSUME_WAIT_MS_MIN)
         with self._engine.lock:
             self._engine.check_open()
             spec = self._engine.catalog.queue(queue).spec

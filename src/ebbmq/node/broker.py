@@ -360,7 +360,8 @@ class Broker(RuleVerbs, PlanVerbs):
 
         A message is acked when you come back for the next one. Leaving the loop in any other way,
         by an exception or by `break`, gives the message at hand back as a failure, unless you
-        settled it yourself; what was leased ahead is released.
+        settled it yourself; what was leased ahead is released. The loop goes on when the queue is
+        empty, waiting at least 100 ms at a time, unless it is to `stop_when_empty`.
         """
         return consume(
             self,

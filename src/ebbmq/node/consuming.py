@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from ebbmq import limits
 from ebbmq.errors import ClosedBroker, EbbError, LeaseLost
 from ebbmq.node.leasing import check_lease
 from ebbmq.node.log import log
@@ -69,6 +70,7 @@ def consume(
 ) -> Iterator[Lease]:
     """See Broker.consume."""
     check_lease(batch, wait_ms, lease_timeout_ms)
+    wait_ms = wait_ms if stop_when_empty else max(wait_ms, limits.CONSUME_WAIT_MS_MIN)
     with broker.engine.lock:
         broker.engine.check_open()
         spec = broker.engine.catalog.queue(queue).spec

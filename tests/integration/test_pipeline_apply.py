@@ -95,7 +95,7 @@ def test_on_a_directory_what_is_new_is_applied_and_counted(
     with pytest.raises(SystemExit):
         main(("why", "1-1", "--data", str(data), "--config", str(config)))
     shown = capsys.readouterr().out
-    assert "to 1 copies on tier slow until" in shown
+    assert "to 1 copy on tier slow until" in shown
     assert "by plan r1" in shown
 
 

@@ -52,6 +52,31 @@ def test_what_no_rule_is_true_of_goes_to_the_default_device_of_its_queue(tmp_pat
         until_on(broker, published(broker, "plain"), "log")
 
 
+def test_that_the_device_of_a_rule_cannot_be_used_is_said_of_what_goes_elsewhere(
+    tmp_path: Path,
+) -> None:
+    with open_broker(tmp_path) as broker:
+        broker.declare(QueueSpec("q", default_device="old"))
+        broker.evict_device("hdd", force=True)
+        told = broker.explain_rules(Properties(queue="q", type="TEXT"))
+        why = {device.name: device.why for device in told.devices}
+        assert why["old"] == (
+            "chosen: no device that rules speak for can be used, and it is the default"
+        )
+        assert why["hdd"] == "it cannot be used just now"
+        moved = published(broker, type="TEXT")
+        until_on(broker, moved, "old")
+        assert broker.why(moved)["decisions"][0]["text"] == (
+            "placed on old: this is the default, as hdd of rule text cannot be used"
+        )
+        twice = published(broker, type="TEXT", replicas=2)
+        assert broker.why(twice)["decisions"][0]["reason"] == (
+            "default, as hdd of rule text cannot be used; log as the message wants 2 copies"
+        )
+        plain = published(broker)
+        assert broker.why(plain)["decisions"][0]["reason"] == "default"
+
+
 def test_a_default_device_is_kept_through_a_restart_and_changed_at_once(tmp_path: Path) -> None:
     with open_broker(tmp_path) as broker:
         broker.declare(QueueSpec("q", default_device="old"))

@@ -220,9 +220,9 @@ class Placing:
         asked = Placed(
             properties=properties, terms=terms, durable=message.durable, replicas=replicas
         )
-        sole = sole_choice(asked, view)
+        sole, passed_over = sole_choice(asked, view), view.passed_over(properties)
         if sole is not None:
-            return self._sole_answer(sole, durable=message.durable)
+            return self._sole_answer(sole, passed_over, durable=message.durable)
         wanted = place(asked, 0, view)
         if not wanted.copies:
             return Answer(NORMAL, LOG, "")
@@ -234,15 +234,16 @@ class Placing:
             replicas=replicas,
         )
         rule = wanted.chosen_by.rule if wanted.chosen_by is not None else None
-        return Answer(holding, ", ".join(wanted.copies), _reason(wanted), rule)
+        return Answer(holding, ", ".join(wanted.copies), _reason(wanted, passed_over), rule)
 
-    def _sole_answer(self, choice: Choice, *, durable: bool) -> Answer:
+    def _sole_answer(self, choice: Choice, passed_over: Choice | None, *, durable: bool) -> Answer:
         """What follows from a choice of one device; as few answers as there are rules."""
-        key = choice.device, choice.rule, choice.ground, durable
+        reason = _by(choice, passed_over)
+        key = choice.device, choice.rule, reason, durable
         found = self._sole.get(key)
         if found is None:
             holding = placed(frozenset({choice.device}), 1, 1, durable=durable)
-            found = self._sole[key] = Answer(holding, choice.device, _by(choice), choice.rule)
+            found = self._sole[key] = Answer(holding, choice.device, reason, choice.rule)
         return found
 
     def anew(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:
@@ -326,11 +327,11 @@ def _crossed_at_ms(terms: Terms, stored: Stored, now_ms: int) -> int:
     return now_ms if crossed else 0
 
 
-def _reason(wanted: Wanted) -> str:
+def _reason(wanted: Wanted, passed_over: Choice | None) -> str:
     choice = wanted.chosen_by
     if choice is None:
         return "no device can be used"
-    reason = _by(choice)
+    reason = _by(choice, passed_over)
     more = [device for device in wanted.copies[1:] if device != wanted.floor_added]
     if more:
         reason += f"; {', '.join(more)} as the message wants {wanted.target} copies"
@@ -339,8 +340,13 @@ def _reason(wanted: Wanted) -> str:
     return reason
 
 
-def _by(choice: Choice) -> str:
-    return f"rule {choice.rule}" if choice.rule is not None else choice.ground
+def _by(choice: Choice, passed_over: Choice | None) -> str:
+    if choice.rule is not None:
+        return f"rule {choice.rule}"
+    if passed_over is None:
+        return choice.ground
+    by = f"rule {passed_over.rule}" if passed_over.rule is not None else "rules"
+    return f"{choice.ground}, as {passed_over.device} of {by} cannot be used"
 
 
 def best_first(holding: Holding, view: View) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ _REASONS: Final = {
     decisions.EVICTED: "the device was given up",
     decisions.SPARE: "there are more copies than there should be",
 }
+#: Where rules speak of a device that cannot be used.
+_INSTEAD: Final = {"default": "this is the default", "status": "this device is doing best"}
 
 
 def words(told: Told) -> str:
@@ -44,5 +46,8 @@ def words(told: Told) -> str:
     first, *more = told.reason.split("; ")
     if told.event == "refused" and first not in _REASONS:
         first = f"the call failed ({first})"
+    ground, instead, why = first.partition(", as ")
+    if instead and ground in _INSTEAD:
+        first = f"{_INSTEAD[ground]}, as {why}"
     reason = "; ".join([_REASONS.get(first, first), *more])
     return _EVENTS.get(told.event, "{device}: {reason}").format(device=told.device, reason=reason)

@@ -169,6 +169,12 @@ class View(ABC):
             best = self._unruled[default]
         return best
 
+    def passed_over(self, message: Properties) -> Choice | None:
+        """What the rules would choose of devices that cannot be used, where they choose nothing."""
+        if -INF not in self.statuses or self.best(message, self.statuses) is not None:
+            return None
+        return self.best(message, [max(status, STATUS_WORST) for status in self.statuses])
+
     def ranked(
         self, message: Properties, default: str | None = None, without: Collection[str] = NOBODY
     ) -> list[Choice]:

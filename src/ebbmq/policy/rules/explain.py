@@ -121,35 +121,39 @@ def _device(
     own = next((each for each in ranked if each.device == name), None)
     score = own.score if own and own.ground == "rules" else None
     mine = [rule for rule in rules if rule.device == name and rule.matched]
+    spoken = any(rule.matched for rule in rules)
+    unruled = (
+        "no device that rules speak for can be used" if spoken else "no rule speaks for any device"
+    )
     if own is None:
         why = "there is no such device" if name not in view.states else "it cannot be used just now"
     elif own is ranked[0]:
-        why = _won(own, mine)
+        why = _won(own, mine, unruled)
     elif name == wanted.floor_added:
         why = "added: a durable message has at least one durable copy"
     elif name in wanted.copies:
         why = f"chosen for copy {wanted.copies.index(name) + 1}"
     else:
-        why = _lost(own, ranked[0], mine)
+        why = _lost(own, ranked[0], mine, unruled)
     return ExplainedDevice(name, status, score, why)
 
 
-def _won(choice: Choice, mine: list[ExplainedRule]) -> str:
+def _won(choice: Choice, mine: list[ExplainedRule], unruled: str) -> str:
     if choice.ground == "default":
-        return "chosen: no rule speaks for any device, and it is the default"
+        return f"chosen: {unruled}, and it is the default"
     if choice.ground == "status":
-        return f"chosen: no rule speaks for any device, and its status {choice.score:g} is the best"
+        return f"chosen: {unruled}, and its status {choice.score:g} is the best"
     if choice.rule is not None:
         return f"chosen: rule {choice.rule} has the highest adjusted weight, {choice.score:g}"
     return f"chosen: {_named(mine)} score highest, {choice.score:g}"
 
 
-def _lost(choice: Choice, winner: Choice, mine: list[ExplainedRule]) -> str:
+def _lost(choice: Choice, winner: Choice, mine: list[ExplainedRule], unruled: str) -> str:
     if choice.ground != "rules":
         if winner.ground == "rules":
             return "no rule that uses it is true of the message"
         if winner.ground == "default":
-            return f"no rule speaks for any device, and {winner.device} is the default"
+            return f"{unruled}, and {winner.device} is the default"
         return f"its status {choice.score:g} comes after {winner.device}"
     what = f"rule {choice.rule}" if choice.rule is not None else _named(mine)
     if choice.score < winner.score:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from ebbmq import Broker
+from ebbmq import Broker, Message, QueueSpec
 from ebbmq.cli.main import cli, main
+from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -289,6 +291,21 @@ class TestQueues:
         assert "q.dead still has 1 message" in result.err
         assert "--to" in result.err
 
+    def test_ages_are_of_queue_time_whatever_the_calendar_says(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        _ahead_of_time(tmp_path / "ebbmq-data")
+        assert re.search(r" 2h( |$)", run("peek", "q").out, re.MULTILINE)
+
+
+def _ahead_of_time(data: Path) -> None:
+    """A store whose one message is two hours old, by a clock that was a year ahead."""
+    clock = ManualClock(time.time_ns() // 1_000_000 + 365 * 86_400_000)
+    with Broker.open(data, clock=clock) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", Message(b"m"))
+        clock.advance(2 * 3_600_000)
+
 
 class TestTopics:
     def test_one_publish_reaches_every_subscribed_queue(self, run: Run) -> None:
@@ -386,6 +403,18 @@ class TestBackupRestoreDoctor:
         assert result.code == 0
         assert "ebbmq-data is clean: 2 messages" in result.out
         assert orders("doctor", "--accept-clock", "--json").json["clean"] is True
+
+    def test_doctor_tells_of_a_clock_in_doubt_until_it_is_accepted(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        _ahead_of_time(tmp_path / "ebbmq-data")
+        result = run("doctor")
+        assert result.code == 0
+        assert "behind where it was" in result.out
+        assert "--accept-clock" in result.out
+        assert "behind" in run("doctor", "--json").json["clock_doubt"]
+        assert "behind" not in run("doctor", "--accept-clock").out
+        assert run("doctor", "--json").json["clock_doubt"] is None
 
     def test_doctor_finds_a_flipped_bit(self, orders: Run, tmp_path: Path) -> None:
         body = b"a body that is easily found in a file"

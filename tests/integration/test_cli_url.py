@@ -85,7 +85,9 @@ def anonymous(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "WHEN", text)
     text = re.sub(r"\b[0-9a-f]+-[0-9a-f]+\b", "ID", text)
     text = re.sub(
-        r'"(\w+_at_ms|at_ms|token|deadline_ms|id|segment|oldest_age_ms|bytes)": ?[^,\n]+', "", text
+        r'"(\w+_at_ms|at_ms|token|deadline_ms|id|segment|oldest_age_ms|now_ms|bytes)": ?[^,\n]+',
+        "",
+        text,
     )
     text = re.sub(r"\b[\d.]+(ms|s)\b", "TIME", text)
     text = re.sub(r"\b\d\.\d\b", "RATE", text)

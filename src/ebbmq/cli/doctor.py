@@ -57,6 +57,8 @@ def doctor(ctx: click.Context, session: Session, accept_clock: bool, accept_dama
             Broker.open(
                 session.data, accept_clock=accept_clock, accept_damage=accept_damage
             ).close()
+            if accept_clock:
+                report.clock_doubt = None
     except EbbError as error:
         _unusable(session, error.detail, error.action)
         ctx.exit(UNUSABLE)
@@ -86,6 +88,8 @@ def _unusable(session: Session, detail: str, action: str) -> None:
 def _show(session: Session, report: node_doctor.Report, accepted: list[str]) -> None:
     for problem in report.problems:
         session.say(f"- {problem}")
+    if report.clock_doubt is not None:
+        session.say(f"- {report.clock_doubt}")
     verdict = "unusable" if report.unusable else "clean" if report.clean else "damaged"
     session.say(f"{session.data} is {verdict}: {show_count(report.messages, 'message')}")
     for said in accepted:

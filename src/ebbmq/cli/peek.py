@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 import click
 
 from ebbmq.cli import messages
-from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
+from ebbmq.cli.session import Session, anywhere_options, pass_session
 
 State = Literal["ready", "leased", "scheduled", "replicating", "dying"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -35,11 +35,13 @@ def peek(session: Session, queue: str, state: State, count: int, *, counted: boo
     with session.open() as broker:
         session.require_queue(broker, queue)
         found = broker.peek(queue, count, state=state, counted=counted)
-        depth = broker.stats(queue)["depth"]
+        stats = broker.stats(queue)
     if session.as_json:
         session.show_json([messages.as_json(message) for message in found])
     elif found:
-        messages.show_messages(session, found, wall_ms())
-    elsewhere = ", ".join(f"{n:,} {name}" for name, n in depth.items() if n and name != state)
+        messages.show_messages(session, found, stats["now_ms"])
+    elsewhere = ", ".join(
+        f"{n:,} {name}" for name, n in stats["depth"].items() if n and name != state
+    )
     if not found and not session.as_json:
         session.note(f"nothing {state} in {queue}" + (f" ({elsewhere})" if elsewhere else ""))

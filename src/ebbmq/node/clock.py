@@ -5,11 +5,27 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ebbmq import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 _monotonic_ns: Final = time.monotonic_ns
+
+
+def doubt_of(since_ms: int) -> str | None:
+    """What is doubtful about a calendar that has gone on by so much since a store was last open."""
+    if since_ms < -limits.CLOCK_BEHIND_MS_MAX:
+        doubt = f"the clock is {-since_ms} ms behind where it was when the store was last open"
+    elif since_ms > limits.CLOCK_AHEAD_MS_MAX:
+        doubt = f"the clock is {since_ms // limits.DAY_MS} days ahead of the store's last entry"
+    else:
+        return None
+    return (
+        f"{doubt}; nothing is removed by age. Correct the clock, or run "
+        "`ebbmq doctor --accept-clock`"
+    )
 
 
 class Clock(Protocol):

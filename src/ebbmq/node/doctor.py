@@ -12,7 +12,7 @@ from ebbmq.journal import checkpoint, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Found, Torn
 from ebbmq.journal.reader import Reader
-from ebbmq.node.clock import SystemClock
+from ebbmq.node.clock import SystemClock, doubt_of
 from ebbmq.node.config import Config
 from ebbmq.node.directory import Directory
 from ebbmq.node.engine import Engine
@@ -38,6 +38,8 @@ class Report(msgspec.Struct):
     torn_bytes: int = 0
     unusable: bool = False
     problems: list[str] = []
+    #: The next opening will not believe the calendar; no damage.
+    clock_doubt: str | None = None
 
     @property
     def clean(self) -> bool:
@@ -76,6 +78,7 @@ def _examine(directory: Directory, report: Report, progress: Progress) -> None:
     engine = Engine(Config(), SystemClock(), directory, NoRemovals())
     recovery = Recovery(engine, disk, pages)
     recovery.read()
+    report.clock_doubt = doubt_of(recovery.since_ms(engine.clock.wall_ms()))
     for problem in engine.damage:
         if problem not in report.problems:
             report.problems.append(problem)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from ebbmq import limits
 from ebbmq.errors import InvalidSpec, Overloaded
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
-from ebbmq.node.clock import SystemClock
+from ebbmq.node.clock import SystemClock, doubt_of
 from ebbmq.node.compaction import Compactor
 from ebbmq.node.config import load
 from ebbmq.node.directory import Directory
@@ -135,19 +134,12 @@ def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:
     wall_ms = engine.clock.wall_ms()
     now_ms = wall_ms
     if recovery.queue_ms:
-        since_ms = wall_ms - recovery.wall_ms if recovery.wall_ms else 0
+        since_ms = recovery.since_ms(wall_ms)
         now_ms = max(recovery.queue_ms, recovery.clock_ms + since_ms)
-        doubt = None
-        if since_ms < -limits.CLOCK_BEHIND_MS_MAX:
-            doubt = f"the clock is {-since_ms} ms behind where it was when the store was last open"
-        elif since_ms > limits.CLOCK_AHEAD_MS_MAX:
-            doubt = f"the clock is {since_ms // limits.DAY_MS} days ahead of the store's last entry"
+        doubt = doubt_of(since_ms)
         if doubt is not None:
             if not accept:
-                engine.clock_doubt = (
-                    f"{doubt}; nothing is removed by age. Correct the clock, or run "
-                    "`ebbmq doctor --accept-clock`"
-                )
+                engine.clock_doubt = doubt
                 log.warning("clock_doubt", detail=engine.clock_doubt)
                 now_ms = recovery.queue_ms
                 # What is put on record goes on by the store's own count: the doubt outlives a

@@ -118,6 +118,10 @@ class Recovery:
                 file.write(offset, [file.read(offset, size)])
             file.close()
 
+    def since_ms(self, wall_ms: int) -> int:
+        """By how much the calendar has gone on since the last entry; 0 where none tells of it."""
+        return wall_ms - self.wall_ms if self.wall_ms else 0
+
     def read(self) -> int:
         """Put the rows back and return where the journal ends; nothing on disk is changed."""
         collecting = gc.isenabled()

@@ -151,9 +151,10 @@ class PartitionForm(msgspec.Struct):
 
 
 class StatsForm(msgspec.Struct):
-    """Everything countable about a queue."""
+    """Everything countable about a queue; `now_ms` is its time, which all instants are of."""
 
     queue: str
+    now_ms: int
     depth: DepthForm
     by_importance: dict[int, int]
     oldest_age_ms: int

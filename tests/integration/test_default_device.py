@@ -25,6 +25,7 @@ DEVICES = {
     "ram": {"kind": "memory", "capacity_bytes": ROOM, "tier": "fast"},
 }
 TEXT = [{"id": "text", "weight": 9, "device": "hdd", "when": "TYPE == TEXT"}]
+GONE = {"id": "gone", "weight": 9, "device": "hdd", "when": "TYPE == JSON"}
 
 
 def open_broker(path: Path, clock: ManualClock | None = None, **settings: Any) -> Broker:
@@ -75,6 +76,26 @@ def test_that_the_device_of_a_rule_cannot_be_used_is_said_of_what_goes_elsewhere
         )
         plain = published(broker)
         assert broker.why(plain)["decisions"][0]["reason"] == "default"
+
+
+def test_a_rule_for_the_log_is_told_and_that_nothing_was_decided_is_not(tmp_path: Path) -> None:
+    rules = [{"id": "here", "weight": 9, "device": "log", "when": "TYPE == TEXT"}, GONE]
+    with open_broker(tmp_path, rules=rules) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.evict_device("hdd", force=True)
+        stays, instead, plain = (published(broker, type=kind) for kind in ("TEXT", "JSON", "BYTE"))
+        reasons = [
+            [
+                (each["event"], each["device"], each["reason"])
+                for each in broker.why(id_)["decisions"]
+            ]
+            for id_ in (stays, instead, plain)
+        ]
+        assert reasons == [
+            [("placed", "log", "rule here")],
+            [("placed", "log", "default, as hdd of rule gone cannot be used")],
+            [],
+        ]
 
 
 def test_a_default_device_is_kept_through_a_restart_and_changed_at_once(tmp_path: Path) -> None:

@@ -131,15 +131,18 @@ class Keeper:
         mover, base = self.mover, name_of(shard.partition.pid, first)
         together = _together(answers, base)
         self.placing.count(together)
-        if all(answer.holding == NORMAL for answer, _ in together):
+        if all(answer.is_plain for answer, _ in together):
             return False
         assert mover is not None
         now_ms = self._engine.now_ms()
         lacking: Sequence[Name] = ()
-        for (holding, devices, reason, _), names in together:
+        for answer, names in together:
+            holding = answer.holding
+            if answer.is_plain:
+                continue
+            self.decisions.note(now_ms, names, "placed", answer.devices, answer.reason)
             if holding == NORMAL:
                 continue
-            self.decisions.note(now_ms, names, "placed", devices, reason)
             self.carrying.tell(self._holdings.place_many(names, holding))
             for seqs in seqs_of(names).values():
                 shard.partition.mark_held(seqs)

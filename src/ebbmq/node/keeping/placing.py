@@ -37,6 +37,8 @@ _ANSWERS_MAX: Final = 4_096
 #: Rules come and go; of so many is known how often they chose.
 _COUNTED_MAX: Final = 65_536
 _NO_ACCESS: Final = Access()
+#: Reasons for which a message stays in the log without a word.
+_NOTHING_SAID: Final = frozenset({"", "default"})
 
 
 class Stored(NamedTuple):
@@ -60,6 +62,11 @@ class Answer(NamedTuple):
     reason: str
     #: The rule that chose the first device.
     rule: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it stays in the log because nothing is said of it: no decision to tell of."""
+        return self.holding == NORMAL and self.reason in _NOTHING_SAID
 
 
 class _Known(NamedTuple):

@@ -16,6 +16,8 @@ HEADERS_BYTES_MAX: Final = 60 * KIB
 #: With what is added when it goes to a dead queue: no message is too large for that.
 MOVED_HEADERS_BYTES_MAX: Final = 64 * KIB - 1
 NAME_CHARS_MAX: Final = 255
+#: A node's name is in files of the lake, escaped, and in every entry of a latency history.
+NODE_NAME_BYTES_MAX: Final = 64
 BATCH_MESSAGES_MAX: Final = 100_000
 LEASE_COUNT_MAX: Final = 100_000
 #: Instants and durations are 48 bits in a row; ten thousand days are more than enough.

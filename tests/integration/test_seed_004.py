@@ -442,21 +442,23 @@ def test_a_decay_factor_counts_once_for_a_message_that_is_redriven(
 
 
 def test_a_message_with_all_the_headers_there_may_be_goes_to_the_dead_queue_and_back(
-    broker: Broker, clock: ManualClock
+    tmp_path: Path, clock: ManualClock
 ) -> None:
-    name = "q" * limits.NAME_CHARS_MAX
-    broker.declare(QueueSpec(name, max_attempts=8, retry_delay_ms=0, dead_queue="q.dead"))
+    name = "\N{FOX FACE}" * limits.NAME_CHARS_MAX
+    node = "n" * limits.NODE_NAME_BYTES_MAX
     headers = {"h": "x" * (limits.HEADERS_BYTES_MAX - 32)}
-    broker.publish(name, [Message(b"m", ttl_ms=600_000, decay_rate=0.3, headers=headers)])
-    for _ in range(8):
-        (lease,) = broker.lease(name)
-        broker.retry(name, [lease.token])
-    clock.advance(1_000)
-    (dead,) = broker.peek("q.dead")
-    assert dead.headers["x-ebbmq-source"] == name
-    assert len(dead.latency_history) == 8
-    assert broker.redrive("q.dead") == 1
-    assert [seen.headers for seen in broker.peek(name)] == [headers]
+    with Broker.open(tmp_path, {"node": node}, clock) as broker:
+        broker.declare(QueueSpec(name, max_attempts=8, retry_delay_ms=0, dead_queue="q.dead"))
+        broker.publish(name, [Message(b"m", ttl_ms=600_000, decay_rate=0.3, headers=headers)])
+        for _ in range(8):
+            (lease,) = broker.lease(name)
+            broker.retry(name, [lease.token])
+        clock.advance(1_000)
+        (dead,) = broker.peek("q.dead")
+        assert dead.headers["x-ebbmq-source"] == name
+        assert [timing.node for timing in dead.latency_history] == [node] * 8
+        assert broker.redrive("q.dead") == 1
+        assert [seen.headers for seen in broker.peek(name)] == [headers]
 
 
 @pytest.mark.parametrize("told", ["", "fast", "-1", "nan", "2", "1" * 30])

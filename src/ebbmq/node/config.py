@@ -23,6 +23,7 @@ import msgspec
 
 from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
+from ebbmq.model import check_name
 from ebbmq.node.devices import settings as device_settings
 from ebbmq.node.devices.settings import HIDDEN, DeviceConfig
 from ebbmq.policy.rules.choose import Combine, Kind, Strategy
@@ -168,6 +169,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         _check_ranges(self, "", _RANGES)
+        check_name("node", self.node)
+        check_name("client", self.client)
+        if len(self.node.encode()) > limits.NODE_NAME_BYTES_MAX:
+            raise InvalidSpec(
+                f"node name {self.node!r:.80} is not usable",
+                f"use at most {limits.NODE_NAME_BYTES_MAX} bytes of UTF-8",
+            )
 
 
 _HTTP_RANGES: Final = {

@@ -57,6 +57,15 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ({"log": {"format": "xml"}}, "log.format"),
         ({"segment_bytes": 1}, "segment_bytes"),
         ({"cache_bytes": -1}, "cache_bytes"),
+        ({"node": ""}, "node"),
+        ({"node": "n" * 65}, "node"),
+        ({"node": "\N{GREEK SMALL LETTER NU}" * 33}, "node"),
+        ({"node": "half of a pair: \ud800"}, "node"),
+        ({"node": "two\nlines"}, "node"),
+        ({"client": ""}, "client"),
+        ({"client": "c" * 256}, "client"),
+        ({"client": "\udfff"}, "client"),
+        ({"client": " c"}, "client"),
     ],
 )
 def test_a_value_outside_its_limits_is_refused_by_name(given: dict[str, Any], named: str) -> None:

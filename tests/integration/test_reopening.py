@@ -5,7 +5,11 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+from msgspec.structs import force_setattr
+
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.model import BAND_WIDTH_MIN
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -27,6 +31,31 @@ def test_facts_that_were_read_again_count_towards_the_next_checkpoint(tmp_path: 
         broker.engine.upkeep()
         assert broker.engine.checkpoint_position > before
         assert len(broker.lease("q", count=2_000)) == 1_500
+
+
+@pytest.mark.parametrize("field", ["band_width", "max_messages", "score_high"])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_store_opens_though_a_value_of_a_queue_is_not_taken_any_more(
+    tmp_path: Path, field: str, is_closed: bool
+) -> None:
+    was, nearest = {
+        "band_width": (0.004, BAND_WIDTH_MIN),
+        "max_messages": (1 << 50, 1 << 48),
+        "score_high": (1e12, 1e9),
+    }[field]
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    spec = QueueSpec("q", decay_rate=0.5)
+    force_setattr(spec, field, was)
+    with Broker.open(directory) as broker:
+        broker.declare(spec)
+        broker.publish("q", [Message(b"%d" % n, importance=1 + n % 10) for n in range(20)])
+        before = [seen.id for seen in broker.peek("q", 20)]
+        shutil.copytree(directory, copy)
+    for _ in range(2):
+        with Broker.open(directory if is_closed else copy) as broker:
+            (declared,) = broker.queues()
+            assert getattr(declared, field) == nearest
+            assert [seen.id for seen in broker.peek("q", 20)] == before
 
 
 def test_rows_of_every_kind_are_back_as_they_were(tmp_path: Path) -> None:

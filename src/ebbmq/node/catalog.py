@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ebbmq.core import facts as fact
-from ebbmq.errors import UnknownQueue
+from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
+from ebbmq.node import outdated
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
@@ -222,12 +223,18 @@ class Catalog:
 
 def read_declared(payload: bytes | memoryview) -> Declared:
     """Decode a META fact."""
-    return _decode(payload)
+    try:
+        return _decode(payload)
+    except (InvalidSpec, msgspec.ValidationError):
+        return outdated.read(payload, Declared)
 
 
 def read_status(payload: bytes | memoryview) -> Status:
     """Decode what a checkpoint says of the whole node."""
-    return _decode_status(payload)
+    try:
+        return _decode_status(payload)
+    except (InvalidSpec, msgspec.ValidationError):
+        return outdated.read(payload, Status)
 
 
 def pack_status(status: Status) -> bytes:

@@ -306,6 +306,15 @@ class TestCommandLine:
             wait_until(lambda: broker.devices()[2].usable, "taking the new disk")
             assert broker.devices()[2].copies == 0
 
+    def test_a_tier_of_a_queue_that_no_device_is_of_is_pointed_out(self, tmp_path: Path) -> None:
+        place = ("--data", str(tmp_path / "data"))
+        told = ebbmq("queues", "declare", "work", "--set", "tiers=log,archvie", *place)
+        assert told.returncode == 0
+        assert "attention: no device is of the tier 'archvie' (there are: log)" in told.stderr
+        assert told.stderr.count("no device is of the tier") == 1
+        plain = ebbmq("queues", "declare", "plain", "--set", "tiers=log", *place)
+        assert "tier" not in plain.stderr
+
     def test_a_store_that_had_devices_asks_for_its_configuration(self, tmp_path: Path) -> None:
         data, config = str(tmp_path / "data"), str(toml(tmp_path / "e.toml"))
         Broker.open(data, config).close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -16,7 +17,11 @@ from ebbmq.cli.values import (
     show_count,
     show_duration,
 )
+from ebbmq.errors import Forbidden
 from ebbmq.model import QueueSpec
+
+if TYPE_CHECKING:
+    from ebbmq.cli.session import Verbs
 
 PRESETS: Final = ("fifo", "fresh-first", "deadline")
 #: States a queue is in only now and then; shown when somebody is in them.
@@ -113,6 +118,7 @@ def declare(
     with session.open(create=True) as broker:
         before = {known.name: known for known in broker.queues()}.get(name)
         broker.declare(spec)
+        _note_tiers(session, broker, spec)
     if session.as_json:
         session.show_json(spec)
     else:
@@ -120,6 +126,20 @@ def declare(
         session.say(f"queue {name} is {outcome} in {session.place} ({describe(spec)})")
         if before is not None and outcome == "changed":
             session.note(f"it was: {describe(before)}")
+
+
+def _note_tiers(session: Session, broker: Verbs, spec: QueueSpec) -> None:
+    """Say which tiers of a queue no device is of: a slip, or a device that is yet to be added."""
+    there: list[str] = []
+    # Who may declare a queue need not be allowed to see the devices.
+    with contextlib.suppress(Forbidden):
+        there = sorted({device.tier for device in broker.devices()}) if spec.tiers else []
+    for tier in spec.tiers if there else ():
+        if tier not in there:
+            session.note(
+                f"attention: no device is of the tier {tier!r} (there are: {', '.join(there)}); "
+                "what should be on it stays where it is"
+            )
 
 
 def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:

@@ -180,7 +180,7 @@ class Broker(RuleVerbs, PlanVerbs):
         Raises:
             UnknownQueue, InvalidMessage, QueueFull, Overloaded: nothing of the batch was stored.
             Overloaded: code `confirm_timeout`: stored or not is not known; publish again with the
-                same message ids to be sure.
+                same message ids to be sure. Or `copy_timeout`: stored, but short of copies.
             StorageFailed: the journal has failed; open the broker again.
         """
         if timeout_ms is not None:

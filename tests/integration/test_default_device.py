@@ -98,6 +98,23 @@ def test_a_rule_for_the_log_is_told_and_that_nothing_was_decided_is_not(tmp_path
         ]
 
 
+def test_what_is_drained_goes_to_the_device_that_rules_choose_by_its_headers(
+    tmp_path: Path,
+) -> None:
+    rules = [
+        {"id": "one", "weight": 9, "device": "hdd", "when": 'HEADER("audit").isPresent'},
+        {"id": "two", "weight": 5, "device": "old", "when": 'HEADER("audit").isPresent'},
+    ]
+    with open_broker(tmp_path, rules=rules) as broker:
+        broker.declare(QueueSpec("q"))
+        moved = published(broker, headers={"audit": "yes"})
+        until_on(broker, moved, "hdd")
+    # Nothing of it is in RAM, nor in the log: hdd has the only copy of its headers.
+    with open_broker(tmp_path, rules=rules) as broker:
+        assert broker.evict_device("hdd", force=True).drained == 1
+        until_on(broker, moved, "old")
+
+
 def test_a_default_device_is_kept_through_a_restart_and_changed_at_once(tmp_path: Path) -> None:
     with open_broker(tmp_path) as broker:
         broker.declare(QueueSpec("q", default_device="old"))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOG_ONLY: Final = frozenset({LOG})
 _AT_ONCE: Final = 512
+#: Bodies that are read at once for the headers in front of them.
+_FETCHED_AT_ONCE: Final = 128
 _LOOK_EVERY_S: Final = 0.05
 #: How often what no device has taken is asked for again.
 _ASK_EVERY_S: Final = 1.0
@@ -204,7 +206,7 @@ class _Draining:
                 )
             if left.asked < left.messages and now_s >= ask_at_s:
                 ask_at_s = now_s + _ASK_EVERY_S
-                self._each(self._is_unasked, self._ask)
+                self._ask()
             pause.wait(_LOOK_EVERY_S)
 
     def _check(self, left: int) -> None:
@@ -276,8 +278,19 @@ class _Draining:
     def _turn_away(self, names: list[Name]) -> None:
         self._engine.keeping.copies_failed(self._device, names, EVICTED)
 
-    def _ask(self, names: list[Name]) -> None:
-        self._engine.keeping.mend(names, frozenset({self._device}))
+    def _ask(self) -> None:
+        """Have copies made of what is only there, on the devices that rules choose."""
+        keeping, of = self._engine.keeping, self._engine.holdings.of
+        for some in self._slices(self._is_unasked):
+            for at in range(0, len(some), _FETCHED_AT_ONCE):
+                names = some[at : at + _FETCHED_AT_ONCE]
+                # Rules may ask about headers, and nobody but this device has them.
+                fetched = keeping.fetch_headers_of(names)
+                with self._engine.lock:
+                    self._engine.check_open()
+                    meant = [name for name in names if self._is_unasked(of(name))]
+                    keeping.mend(meant, frozenset({self._device}), fetched)
+                self._engine.let_others_in()
 
 
 def _not_drained(detail: str, action: str) -> DeviceInUse:

@@ -38,7 +38,7 @@ from ebbmq.node.keeping.carrying import Carrying
 from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decision_log import DecisionLog
 from ebbmq.node.keeping.decisions import Decisions
-from ebbmq.node.keeping.known import Known
+from ebbmq.node.keeping.known import NOTHING_FETCHED, Known
 from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.keeping.progress import Progress
@@ -49,7 +49,7 @@ from ebbmq.node.log import log
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Devices, Holding, Name
@@ -86,6 +86,7 @@ class Keeper:
         self.refuse_for_now, self.domains = viewing.refuse_for_now, viewing.domains
         self.row_of, self.mark = known.row_of, known.mark
         self.stored, self.fetch_headers = known.stored, known.fetch_headers
+        self.fetch_headers_of = known.fetch_headers_of
         #: By device that is being compared: copies it confirmed meanwhile.
         self.confirmed_since: dict[str, set[Name]] = {}
         #: By device: copies it was asked for because they were lacking.
@@ -346,10 +347,16 @@ class Keeper:
             # It has something; unless it is asked for the right bytes, that has to go.
             self.mover.delete_many(wrong, device, self._engine.journal.position, forget=True)
 
-    def mend(self, names: Iterable[Name], lost: Devices = NO_DEVICES) -> int:
+    def mend(
+        self,
+        names: Iterable[Name],
+        lost: Devices = NO_DEVICES,
+        fetched: Mapping[Name, bytes] = NOTHING_FETCHED,
+    ) -> int:
         """Ask for the copies that messages lack, and return of how many that could be done.
 
-        What no device can take now is tried later.
+        What no device can take now is tried later. Where the headers of a message are neither at
+        hand nor fetched, rules that name them are not true of it.
         """
         if self._engine.devices is None:
             return 0
@@ -365,7 +372,7 @@ class Keeper:
             if known is None:
                 continue
             shard, seq, row = known
-            stored = self.stored(shard, seq, row)
+            stored = self.stored(shard, seq, row, fetched.get(name))
             # All that the answer depends on.
             body_bytes, told = row[11] - (row[7] >> HIGH), stored._replace(row=())
             rest = row[1] & DURABLE, row[2], row[3], row[5], body_bytes, row[13]

@@ -6,9 +6,10 @@ Everything here is called with the engine's lock held, unless it says otherwise.
 from __future__ import annotations
 
 import contextlib
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.core.copies import name_of, parts_of
+from ebbmq.core.copies import name_of, parts_of, seqs_of
 from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
 from ebbmq.errors import DamagedRecord
 from ebbmq.node.keeping import likeness, reading
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-_NOTHING_FETCHED: Final[dict[int, bytes]] = {}
+NOTHING_FETCHED: Final[Mapping[Name, bytes]] = MappingProxyType({})
 
 
 class Known:
@@ -51,14 +52,12 @@ class Known:
             found[0].buffer[found[1] + AT_FLAGS] |= HELD
             found[0].dirty = True
 
-    def stored(
-        self, shard: Shard, seq: int, row: Row, fetched: Mapping[int, bytes] = _NOTHING_FETCHED
-    ) -> Stored:
+    def stored(self, shard: Shard, seq: int, row: Row, fetched: bytes | None = None) -> Stored:
         """A message as placement is asked about it; without headers where they are not at hand."""
         size = row[7] >> HIGH
         headers: bytes | None = b""
         if size:
-            payload = fetched.get(seq) or shard.resident.get(seq, row[2])
+            payload = fetched or shard.resident.get(seq, row[2])
             headers = None if payload is None else payload[:size]
             if headers is None and not row[1] & ELSEWHERE:
                 with contextlib.suppress(DamagedRecord):
@@ -68,6 +67,16 @@ class Known:
         pin = None if advice is None else advice.pin
         access = shard.partition.accesses.of(seq)
         return Stored(row, headers, self._engine.holdings.of(name), access, None, pin)
+
+    def fetch_headers_of(self, names: Sequence[Name]) -> dict[Name, bytes]:
+        """`fetch_headers` for messages of any partitions (the lock is free)."""
+        found: dict[Name, bytes] = {}
+        for pid, seqs in seqs_of(names).items():
+            shard = self._engine.catalog.shards.get(pid)
+            if shard is not None and shard.faulty is None:
+                fetched = self.fetch_headers(shard, seqs)
+                found.update((name_of(pid, seq), body) for seq, body in fetched.items())
+        return found
 
     def fetch_headers(self, shard: Shard, seqs: Sequence[int]) -> dict[int, bytes]:
         """Payloads of those messages whose headers only a device has (the lock is free)."""

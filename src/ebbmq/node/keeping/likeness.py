@@ -191,7 +191,7 @@ class Looking:
     def _stored(self, seq: int) -> Stored:
         row = self._shard.partition.index.read(seq)
         assert row is not None
-        return self._engine.keeping.stored(self._shard, seq, row, self._fetched)
+        return self._engine.keeping.stored(self._shard, seq, row, self._fetched.get(seq))
 
 
 def away_with_headers(shard: Shard, seqs: Sequence[int]) -> list[int]:

@@ -34,7 +34,7 @@ _DAMAGE: Final = "the damage is accepted; what can be read is served"
 @pass_session
 @click.pass_context
 def doctor(ctx: click.Context, session: Session, accept_clock: bool, accept_damage: bool) -> None:
-    """Read every record and body of the data directory and compare it with its checksum.
+    """Read every record and body in the data directory's log and compare it with its checksum.
 
     Changes nothing (but see --accept-clock and --accept-damage). The directory must not be open
     elsewhere. Exit code: 0 clean, 1 damage found, 2 unusable.
@@ -92,5 +92,8 @@ def _show(session: Session, report: node_doctor.Report, accepted: list[str]) -> 
         session.say(f"- {report.clock_doubt}")
     verdict = "unusable" if report.unusable else "clean" if report.clean else "damaged"
     session.say(f"{session.data} is {verdict}: {show_count(report.messages, 'message')}")
+    if report.elsewhere:
+        count = show_count(report.elsewhere, "message")
+        session.say(f"{count} on devices only, which check bodies themselves: not read")
     for said in accepted:
         session.say(said)

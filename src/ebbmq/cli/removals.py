@@ -155,8 +155,8 @@ def _timing(told: Any) -> str:
 
 #: Not worth a line where there is nothing to say of it.
 _ABSENT: Final = ("headers", "latency_history", "privileged", "damaged", "moved_to", "pinned")
-#: Nothing was decided: it is where every message goes first.
-_UNDECIDED: Final = "none on record: it stays where every message goes first"
+#: Nothing was decided, or it is so long ago that the record of it is gone.
+_UNDECIDED: Final = "none on record: none is made where no rule is true and it stays in the log"
 #: What is told of a message in more than a word.
 _SENTENCES: Final[dict[str, Callable[[Any], str]]] = {
     "copies": _names,

@@ -106,7 +106,9 @@ class DecisionLog:
 
     def _append(self, data: bytes) -> None:
         if self._end + len(data) > self._bytes_max and self._end:
-            self._current.replace(self._former)
+            # It is not there if opening a new one failed the last time.
+            with contextlib.suppress(FileNotFoundError):
+                self._current.replace(self._former)
             full = self._descriptor
             self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._end = 0

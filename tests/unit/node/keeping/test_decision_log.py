@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -136,4 +137,21 @@ def test_a_disk_that_takes_nothing_costs_decisions_and_nothing_else(tmp_path: Pa
     (tmp_path / "decisions.1.log").rmdir()
     log.note(told(3, "moved", BASE))
     assert events(log, BASE) == [(1, "placed"), (3, "moved")]
+    log.close()
+
+
+def test_a_turn_of_files_that_failed_is_made_up_for(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, bytes_max=1)
+    log.note(told(1, "copied", BASE))
+    log.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        log.note(told(2, "dropped", BASE))
+        log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    log.note(told(3, "moved", BASE))
+    log.flush()
+    assert events(log, BASE) == [(1, "copied"), (3, "moved")]
     log.close()

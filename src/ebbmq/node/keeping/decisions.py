@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ebbmq.node.keeping.decision_log import Told
+from ebbmq.node.keeping.decision_log import Batch, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.core.copies import Name
-    from ebbmq.node.keeping.decision_log import DecisionLog
+    from ebbmq.node.keeping.decision_log import DecisionLog, Said
 
 #: Why a copy was made: beside others, in the place of another, or because one was lacking.
 REPLICA: Final = "replica"
@@ -76,6 +76,22 @@ class Decisions:
             self.log.note(Told(at_ms, event, device, reason, names))
         if self.tell is not None:
             self.tell(Decision(at_ms, event, device, reason, names, score))
+
+    def placed(self, at_ms: int, first: Name, saids: Sequence[Said | None]) -> None:
+        """Messages in a row came, and this is said of each; None: nothing is.
+
+        There may be as many reasons as messages, so they are put on record as one.
+        """
+        self.counts["placed"] += len(saids) - saids.count(None)
+        if self.log is not None:
+            self.log.note(Batch(at_ms, first, saids))
+        if self.tell is not None:
+            by_said: dict[Said, list[Name]] = {}
+            for name, said in enumerate(saids, first):
+                if said is not None:
+                    by_said.setdefault(said, []).append(name)
+            for (device, reason), names in by_said.items():
+                self.tell(Decision(at_ms, "placed", device, reason, names))
 
     def moved(self, at_ms: int, names: Sequence[Name], device: str, left: str) -> None:
         """A device has taken the place of another."""

@@ -130,20 +130,17 @@ class Keeper:
         """
         answers = self.placing.answers(shard, batch, self.view())
         mover, base = self.mover, name_of(shard.partition.pid, first)
-        together = _together(answers, base)
-        self.placing.count(together)
-        if all(answer.is_plain for answer, _ in together):
-            return False
-        assert mover is not None
+        self.placing.count(answers)
+        saids = [answer.said for answer in answers]
+        said = saids[0]
         now_ms = self._engine.now_ms()
+        if saids.count(said) < len(saids):
+            self.decisions.placed(now_ms, base, saids)
+        elif said is not None:
+            self.decisions.note(now_ms, range(base, base + len(saids)), "placed", *said)
         lacking: Sequence[Name] = ()
-        for answer, names in together:
-            holding = answer.holding
-            if answer.is_plain:
-                continue
-            self.decisions.note(now_ms, names, "placed", answer.devices, answer.reason)
-            if holding == NORMAL:
-                continue
+        for holding, names in _elsewhere(answers, base):
+            assert mover is not None
             self.carrying.tell(self._holdings.place_many(names, holding))
             for seqs in seqs_of(names).values():
                 shard.partition.mark_held(seqs)
@@ -494,14 +491,17 @@ class Keeper:
         return [worker for worker in every if worker is not None]
 
 
-def _together(answers: list[Answer], first: Name) -> Iterable[tuple[Answer, Sequence[Name]]]:
-    """Messages with these answers, by answer: those that are alike have the same object."""
-    if answers.count(answers[0]) == len(answers):
-        return [(answers[0], range(first, first + len(answers)))]
-    alike: dict[int, tuple[Answer, list[Name]]] = {}
-    for name, answer in enumerate(answers, first):
-        alike.setdefault(id(answer), (answer, []))[1].append(name)
-    return alike.values()
+def _elsewhere(answers: list[Answer], first: Name) -> Iterable[tuple[Holding, Sequence[Name]]]:
+    """Messages that are not to be in the log alone, by where they are to be."""
+    holding = answers[0].holding
+    holdings = [answer.holding for answer in answers]
+    if holdings.count(holding) == len(holdings):
+        return [] if holding is NORMAL else [(holding, range(first, first + len(holdings)))]
+    alike: dict[Holding, list[Name]] = {}
+    for name, wanted in enumerate(holdings, first):
+        if wanted is not NORMAL:
+            alike.setdefault(wanted, []).append(name)
+    return alike.items()
 
 
 def lacks(holding: Holding, lost: Devices) -> int:

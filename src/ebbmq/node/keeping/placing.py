@@ -16,15 +16,15 @@ from ebbmq.core.copies import LOG, NORMAL, Holding
 from ebbmq.core.holdings import placed
 from ebbmq.core.origin import QUEUED, TO_TOPIC, destination_of, level_of
 from ebbmq.core.row import DURABLE, HIGH, LOW48
+from ebbmq.node.keeping.decision_log import Said
 from ebbmq.policy.decay import Access, Phase, has_crossed
 from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ebbmq.core.arrivals import Batch
-    from ebbmq.core.copies import Name
     from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Row
     from ebbmq.model import Message, QueueSpec
@@ -62,11 +62,16 @@ class Answer(NamedTuple):
     reason: str
     #: The rule that chose the first device.
     rule: str | None = None
+    #: The decision to tell of; None: it stays in the log because nothing is said of it.
+    said: Said | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it stays in the log because nothing is said of it: no decision to tell of."""
-        return self.holding == NORMAL and self.reason in _NOTHING_SAID
+
+def _answer(holding: Holding, devices: str, reason: str, rule: str | None = None) -> Answer:
+    """An answer; who stays in the log has the one `NORMAL` holding."""
+    if holding != NORMAL:
+        return Answer(holding, devices, reason, rule, Said(devices, reason))
+    said = None if reason in _NOTHING_SAID else Said(devices, reason)
+    return Answer(NORMAL, devices, reason, rule, said)
 
 
 class _Known(NamedTuple):
@@ -140,11 +145,9 @@ class Placing:
         #: By rule: messages whose device it chose as they came.
         self.placed: Counter[str] = Counter()
 
-    def count(self, together: Iterable[tuple[Answer, Sequence[Name]]]) -> None:
+    def count(self, answers: Sequence[Answer]) -> None:
         """Messages came, and rules chose where they go."""
-        for answer, names in together:
-            if answer.rule is not None:
-                self.placed[answer.rule] += len(names)
+        self.placed.update([answer.rule for answer in answers if answer.rule is not None])
 
     def terms(self, spec: QueueSpec) -> Terms:
         """What a queue asks of placement: without a default device of its own, the node's log."""
@@ -232,7 +235,7 @@ class Placing:
             return self._sole_answer(sole, passed_over, durable=message.durable)
         wanted = place(asked, 0, view)
         if not wanted.copies:
-            return Answer(NORMAL, LOG, "")
+            return _answer(NORMAL, LOG, "")
         holding = placed(
             frozenset(wanted.copies),
             wanted.target,
@@ -241,7 +244,7 @@ class Placing:
             replicas=replicas,
         )
         rule = wanted.chosen_by.rule if wanted.chosen_by is not None else None
-        return Answer(holding, ", ".join(wanted.copies), _reason(wanted, passed_over), rule)
+        return _answer(holding, ", ".join(wanted.copies), _reason(wanted, passed_over), rule)
 
     def _sole_answer(self, choice: Choice, passed_over: Choice | None, *, durable: bool) -> Answer:
         """What follows from a choice of one device; as few answers as there are rules."""
@@ -250,7 +253,7 @@ class Placing:
         found = self._sole.get(key)
         if found is None:
             holding = placed(frozenset({choice.device}), 1, 1, durable=durable)
-            found = self._sole[key] = Answer(holding, choice.device, reason, choice.rule)
+            found = self._sole[key] = _answer(holding, choice.device, reason, choice.rule)
         return found
 
     def anew(self, shard: Shard, stored: Stored, now_ms: int, view: View) -> Wanted:

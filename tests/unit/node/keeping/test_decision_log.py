@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq.core.copies import name_of
-from ebbmq.node.keeping.decision_log import DecisionLog, Told
+from ebbmq.node.keeping.decision_log import Batch, DecisionLog, Said, Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,6 +58,21 @@ def test_messages_in_any_order_are_each_found(log: DecisionLog, more: Sequence[i
     assert all(events(log, name) == [(1, "lost")] for name in names)
     others = {BASE + number for number in range(400)}.difference(names)
     assert all(events(log, name) == [] for name in others)
+
+
+def test_of_messages_placed_together_for_many_reasons_each_has_its_own(log: DecisionLog) -> None:
+    saids = [Said("log", f"rule W-{number % 7}") if number % 5 else None for number in range(100)]
+    log.note(told(4, "copied", BASE + 1))
+    log.note(Batch(5, BASE, saids))
+    log.note(told(6, "moved", BASE + 1))
+    for _ in range(2):
+        for number, said in enumerate(saids):
+            found = [each for each in log.of(BASE + number) if each.event == "placed"]
+            wanted = [] if said is None else [Told(5, "placed", *said, [BASE + number])]
+            assert found == wanted
+        assert events(log, BASE + 1) == [(4, "copied"), (5, "placed"), (6, "moved")]
+        assert log.of(BASE + 100) == log.of(BASE - 1) == []
+        log.flush()
 
 
 def test_another_start_has_them_and_goes_on_after_them(tmp_path: Path) -> None:
@@ -110,6 +125,16 @@ def test_it_stays_within_its_bound_and_says_since_when_it_knows(tmp_path: Path) 
     assert since_ms is not None
     assert events(log, BASE + since_ms) == [(since_ms, "copied")]
     assert events(log, BASE + since_ms - 1) == []
+    log.close()
+
+
+def test_since_when_it_knows_counts_messages_placed_together(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, bytes_max=1)
+    for at_ms in (1, 2, 3):
+        log.note(Batch(at_ms, BASE, [Said("log", "rule W-1"), None]))
+        log.flush()
+    assert log.since_ms() == 2
+    assert events(log, BASE) == [(2, "placed"), (3, "placed")]
     log.close()
 
 

@@ -48,6 +48,9 @@ RULES: Final = 12
 PINNED: Final = 13
 ADVISED: Final = 14
 
+#: Facts with messages in them. Losing one costs messages, losing another only work done again.
+WITH_MESSAGES: Final = frozenset({PUBLISH, GROUP})
+
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")
 GRANT_RUN: Final = Struct("<QII")

@@ -3,8 +3,9 @@
 An append joins the record's bytes and puts them on a list; no call into the kernel. `write` hands
 everything on the list to the kernel (level *written*: survives a kill -9), `commit` writes and
 syncs (level *synced*: survives a power cut). One sync covers every batch that was waiting. What
-nobody waits for is written and synced within about UNSYNCED_FLUSH_MS or UNSYNCED_FLUSH_MESSAGES, so
-that a power cut costs at most about that much of what was confirmed as written only.
+nobody waits for is written and synced within about UNSYNCED_FLUSH_MS, or after
+UNSYNCED_FLUSH_MESSAGES of the kinds that are `counted`, so that a power cut costs at most about
+that much of what was confirmed as written only.
 
 1. One thread appends at a time (the caller's lock); any thread may write, wait and read.
 2. Bytes reach the file in the order of appends.
@@ -33,7 +34,7 @@ from ebbmq.journal.segment import FIRST_POSITION, OLD, Segment, name_of
 from ebbmq.journal.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from ebbmq.journal.contract import Confirmed
     from ebbmq.journal.disk import Disk
@@ -41,13 +42,22 @@ if TYPE_CHECKING:
 
 _ADMIT_OVERHEAD: Final = HEADER_BYTES + record.ALIGNMENT
 _UNFLUSHED_MAX: Final = limits.UNSYNCED_FLUSH_MESSAGES
+#: A kind is one byte.
+EVERY_KIND: Final = range(256)
 
 
 class Log:
     """A journal on one disk; `open` makes one."""
 
     def __init__(
-        self, disk: Disk, uuid: bytes, young: Layout, old: OldGeneration, *, threaded: bool
+        self,
+        disk: Disk,
+        uuid: bytes,
+        young: Layout,
+        old: OldGeneration,
+        *,
+        threaded: bool,
+        counted: Container[int],
     ) -> None:
         self._disk = disk
         self._store = record.seed(uuid)
@@ -60,6 +70,7 @@ class Log:
         self._reserve_bytes = 0
         #: At most so much waits to be written: what was appended since `write` was last called.
         self._pending_bytes = 0
+        self._counted = counted
         self._unflushed_count = 0
         if not young.active.used:
             self._link(young.active, 0)
@@ -78,12 +89,14 @@ class Log:
         threaded: bool = True,
         old_end: int | None = None,
         known_synced: int = 0,
+        counted: Container[int] = EVERY_KIND,
     ) -> Log:
         """Go on at `end_position`, the `end` of the last thing that `scan` found.
 
         Everything behind it is erased first, so that no torn record ever comes back; likewise
         everything from `old_end` on in the old generation, where one is given. What is before
-        `known_synced` is on the device already.
+        `known_synced` is on the device already. Kinds of records that are `counted` bring what
+        would be lost with them: many of them are flushed sooner.
 
         Raises:
             StorageFailed: the disk cannot be read or written.
@@ -96,7 +109,7 @@ class Log:
             if faults.is_full(error):
                 raise faults.disk_full(disk.where) from error
             raise faults.storage_failed("opening the log in", disk.where, error) from error
-        return cls(disk, uuid, young, old, threaded=threaded)
+        return cls(disk, uuid, young, old, threaded=threaded, counted=counted)
 
     @property
     def position(self) -> int:
@@ -197,7 +210,8 @@ class Log:
         segment.pending += (header, payload, PADDING[size & 7])
         segment.used += nbytes
         self._pending_bytes += nbytes
-        self._unflushed_count += count
+        if kind in self._counted:
+            self._unflushed_count += count
         self._have_flushed()
         if self._pending_bytes > limits.PENDING_BYTES_MAX:
             self.write()
@@ -228,9 +242,11 @@ class Log:
             raise failed from error
         # Nothing else is pending, so nobody else raises them.
         segment.used = segment.written = end
-        self._unflushed_count = unflushed = self._unflushed_count + count
-        if unflushed >= _UNFLUSHED_MAX or not self._thread.armed:
+        if kind in self._counted:
+            self._unflushed_count += count
             self._have_flushed()
+        elif not self._thread.armed:
+            self._thread.arm()
         return position + end - used
 
     def _append_and_write(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:

@@ -96,6 +96,7 @@ class Recovery:
             threaded=threaded,
             old_end=self._old.end(),
             known_synced=self._proven,
+            counted=fact.WITH_MESSAGES,
         )
 
     def _write_tail_again(self, end: int) -> None:

@@ -209,6 +209,20 @@ def test_many_messages_that_nobody_waits_for_are_synced_at_once(
     log.close()
 
 
+def test_what_is_not_counted_waits_for_the_flush_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbmq.journal.commit._FLUSH_SECONDS", 1_000.0)
+    log = Log.open(MemoryDisk(), UUID, segment_bytes=1 << 20, counted={2})
+    many, before = limits.UNSYNCED_FLUSH_MESSAGES, log.synced_position
+    log.append(1, 0, many, 0, [b"x"])
+    log.append_written(1, 0, many, 0, b"x")
+    log.append(2, 0, many - 1, 0, [b"x"])
+    assert log.synced_position == before
+    position = log.append_written(2, 0, 1, 0, b"x")
+    assert reached(log, position).wait(PATIENCE_S)
+    assert log.flushes == 2
+    log.close()
+
+
 def test_closing_commits_what_is_pending(tmp_path: Path) -> None:
     log = Log.open(FileDisk(tmp_path), UUID)
     for number in range(50):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ebbmq.model import Lease
+
 
 def together(work: Callable[[int], None], count: int) -> list[Exception]:
     """Run `work(number)` in threads that start at once; what they raised."""
@@ -52,6 +54,44 @@ def test_every_thread_gets_the_receipts_of_its_own_messages(tmp_path: Path) -> N
         assert together(publish, 12) == []
         leases = [lease for queue in "ab" for lease in broker.lease(queue, 10_000)]
         assert {lease.body: lease.id for lease in leases} == receipts
+
+
+def test_messages_of_all_kinds_are_taken_in_together_as_they_are(tmp_path: Path) -> None:
+    made = [
+        Message(b"plain"),
+        Message(b"important", importance=9, ttl_ms=60_000, decay_rate=0.5),
+        Message(b"headers", headers={"a": "b"}, type="TEXT"),
+        Message(b"large" * 10_000),
+        Message(b"later", delay_ms=1),
+        Message(b"volatile", durable=False),
+        Message(b""),
+    ]
+    with Broker.open(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+
+        def publish(number: int) -> None:
+            for _ in range(5):
+                broker.publish("q", made[number], confirm="synced")
+
+        assert together(publish, len(made)) == []
+        leases: list[Lease] = []
+        while len(leases) < 5 * len(made):
+            leases += broker.lease("q", 100, wait_ms=10_000)
+        shown = Counter(
+            (one.body, one.importance, one.ttl_ms, one.decay_rate, str(one.headers), one.type)
+            for one in leases
+        )
+        assert shown == {
+            (
+                one.body,
+                one.importance or 5,
+                one.ttl_ms,
+                one.decay_rate or 0,
+                str(dict(one.headers or {})),
+                one.type,
+            ): 5
+            for one in made
+        }
 
 
 def test_one_that_is_refused_does_not_disturb_the_others(tmp_path: Path) -> None:

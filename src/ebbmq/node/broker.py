@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 #: Levels at which a call for one message takes a shorter way.
 _UNSYNCED: Final = ("written", "memory")
+#: What durable messages are published at.
+_SYNCED: Final = (None, "synced")
 
 
 class Broker(RuleVerbs, PlanVerbs):
@@ -187,6 +189,10 @@ class Broker(RuleVerbs, PlanVerbs):
             settling.check_duration("timeout_ms", timeout_ms, 0)
         if confirm in _UNSYNCED:
             receipts = single.publish(self.engine, queue, messages, confirm)
+            if receipts is not None:
+                return receipts
+        elif timeout_ms is None and confirm in _SYNCED:
+            receipts = self.engine.gathering.publish_one(queue, messages)
             if receipts is not None:
                 return receipts
         checked = intake.as_messages(messages)

@@ -2,32 +2,42 @@
 
 A thread that publishes at level synced has to wait for the commit thread anyway. So it leaves its
 batch here and sleeps; the commit thread takes in all that wait as one batch, writes, flushes and
-wakes them. Taking the lock, appending and writing are paid once for all of them.
+wakes them. Taking the lock, appending and writing are paid once for all of them, and so is packing
+messages that come alone and plain: every step of a thread that has just been woken is a slow one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
+from ebbmq.core.envelope import is_plain
 from ebbmq.errors import EbbError, StorageFailed
+from ebbmq.model import Message
 from ebbmq.node import intake, publishing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ebbmq.core.arrivals import Batch
     from ebbmq.model import Receipt
     from ebbmq.node.engine import Engine
+
+#: The checksum of a larger one is worth a thread of its own.
+_BODY_BYTES_MAX: Final = 16 * 1024
 
 
 class _Asked:
     """A publish that waits to be taken in, and what became of it."""
 
-    __slots__ = ("batch", "error", "position", "queue", "receipts")
+    __slots__ = ("batch", "error", "messages", "position", "queue", "receipts")
 
-    def __init__(self, queue: str, batch: Batch) -> None:
+    def __init__(self, queue: str, messages: Sequence[Message], batch: Batch | None) -> None:
         self.queue = queue
+        self.messages = messages
+        #: None: they are plain, and yet to be packed.
         self.batch = batch
         self.receipts: list[Receipt] = []
         self.position = 0
@@ -46,12 +56,34 @@ class Gathering:
         engine = self._engine
         engine.check_open()
         # What is wrong with a call is told to who makes it: the commit thread serves all others.
-        engine.catalog.queue(queue)
-        asked = _Asked(queue, batch)
+        needs_copies = engine.catalog.queue(queue).spec.min_copies > 1
+        asked = _Asked(queue, batch.messages, batch)
+        return self._wait(asked, needs_copies=needs_copies)
+
+    def publish_one(self, queue: str, messages: object) -> list[Receipt] | None:
+        """`publish` for one durable message without headers; None: pack it, and ask `publish`."""
+        if type(messages) is list and len(messages) == 1:
+            messages = messages[0]
+        if (
+            type(messages) is not Message
+            or not messages.durable
+            or not is_plain(messages)
+            or len(messages.body) > _BODY_BYTES_MAX
+            or type(queue) is not str
+        ):
+            return None
+        engine = self._engine
+        known = engine.catalog.queues.get(queue)
+        if known is None or engine.closed is not None or known.spec.min_copies > 1:
+            return None
+        return self._wait(_Asked(queue, (messages,), None), needs_copies=False)
+
+    def _wait(self, asked: _Asked, *, needs_copies: bool) -> list[Receipt]:
+        engine = self._engine
         self._asked.append(asked)
         if engine.closed is not None:
             self.take_in()  # the last commit may be over: nobody else would refuse it
-        elif self._needs_copies(queue):
+        elif needs_copies:
             self._wait_for_copies(asked)
         else:
             engine.journal.wait_for_commit()
@@ -63,10 +95,6 @@ class Gathering:
             raise StorageFailed(failed.detail, failed.action)
         engine.keeping.confirming.wait(asked.position)
         return asked.receipts
-
-    def _needs_copies(self, name: str) -> bool:
-        queue = self._engine.catalog.queues.get(name)
-        return queue is not None and queue.spec.min_copies > 1
 
     def _wait_for_copies(self, asked: _Asked) -> None:
         """Sleep through the commit and until there are copies: being woken twice costs more."""
@@ -96,20 +124,18 @@ class Gathering:
                 break
             by_queue.setdefault(asked.queue, []).append(asked)
         for queue, several in by_queue.items():
-            if sum(len(asked.batch.messages) for asked in several) > limits.BATCH_MESSAGES_MAX:
+            if sum(len(asked.messages) for asked in several) > limits.BATCH_MESSAGES_MAX:
                 for asked in several:
                     self._store(queue, [asked])
             else:
                 self._store(queue, several)
 
     def _store(self, queue: str, several: list[_Asked]) -> None:
-        first = several[0]
-        batch = first.batch if len(several) == 1 else intake.merged([a.batch for a in several])
         try:
-            receipts, position = publishing.store(self._engine, queue, batch, "synced")
+            receipts, position = publishing.store(self._engine, queue, _packed(several), "synced")
         except EbbError as error:
             if len(several) == 1:
-                first.error = error
+                several[0].error = error
                 return
             # One of them may be at fault, or all together too many: let each have its own say.
             for asked in several:
@@ -117,7 +143,15 @@ class Gathering:
             return
         at = 0
         for asked in several:
-            count = len(asked.batch.messages)
+            count = len(asked.messages)
             asked.receipts = receipts[at : at + count]
             asked.position = position
             at += count
+
+
+def _packed(several: list[_Asked]) -> Batch:
+    """What several publish together, as one batch."""
+    if not any(asked.batch for asked in several):
+        return intake.pack_plain([message for asked in several for message in asked.messages])
+    batches = [asked.batch or intake.pack_plain(asked.messages) for asked in several]
+    return batches[0] if len(batches) == 1 else intake.merged(batches)

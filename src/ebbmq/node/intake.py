@@ -88,6 +88,13 @@ def pack(
     )
 
 
+def pack_plain(messages: Sequence[Message]) -> Batch:
+    """`pack` for messages that need no headers block, published at level synced by the node."""
+    payloads = [message.body for message in messages]
+    crcs, size = list(map(crc32c, payloads)), sum(map(len, payloads))
+    return Batch(messages, payloads, [0] * len(payloads), crcs, size, has_ids=False, qos="synced")
+
+
 def merged(batches: Sequence[Batch]) -> Batch:
     """Several batches of one client and level as one, in order."""
     return Batch(

@@ -322,6 +322,22 @@ def test_a_copy_for_which_another_leaves_while_it_is_made_is_read_back_first(
         assert LOG in holding(broker, message_id).copies
 
 
+def test_who_gives_one_body_of_a_move_wrong_is_not_trusted_with_the_others(
+    tmp_path: Path, disks: Disks
+) -> None:
+    bodies = [b"%d " % number + BODY for number in range(5)]
+    with open_broker(tmp_path, TO_A, devices="a") as broker:
+        # Neighbours are read at once, and the last byte of what was read is wrong.
+        with disks["a"].being("wrong"):
+            receipts = broker.publish("q", [Message(body) for body in bodies])
+            for each in receipts:
+                wait_until(lambda name=each.id: is_refused(broker, name, "a"), "reading back")
+            assert {holding(broker, each.id).copies for each in receipts} == {frozenset({LOG})}
+            assert [lease.body for lease in broker.lease("q", 5)] == bodies
+        wait_until_settled(broker, "deleting")
+        assert differences(broker) == {}
+
+
 def is_read(broker: Broker, device: str) -> bool:
     """Whether somebody has looked up where a body is, and may still ask that device."""
     readers = broker.engine.keeping.readers

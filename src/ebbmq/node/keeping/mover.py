@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
+from operator import ne
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -460,15 +461,11 @@ class Mover:
         if bodies == payloads:
             self._copied(call, loaded.names)
             return
-        good: list[Name] = []
-        bad: list[Name] = []
-        for name, payload, body in zip(loaded.names, payloads, bodies, strict=True):
-            (good if body == payload else bad).append(name)
-        log.error("copy_not_verified", device=call.port.name, count=len(bad))
-        with self._engine.in_turn:
-            if self._engine.closed is None:
-                self._engine.keeping.copies_failed(call.port.name, bad, NOT_VERIFIED)
-        self._copied(call, good)
+        bad = sum(map(ne, bodies, payloads))
+        log.error("copy_not_verified", device=call.port.name, count=bad)
+        # Who gives one wrong is not trusted with the only copy of the others either.
+        self._refused(call, loaded, NOT_VERIFIED)
+        self._end(call)
 
     def _copied(self, call: Call, names: Sequence[Name]) -> None:
         self._confirm(call, names, unseen=False)
@@ -502,15 +499,19 @@ class Mover:
         code = error.code if isinstance(error, EbbError) else type(error).__name__
         device = call.port.name
         log.warning("copy_failed", device=device, code=code, count=len(loaded.names))
+        self._refused(call, loaded, code, compare=not isinstance(error, DeviceFull))
+        self._end(call)
+
+    def _refused(self, call: Call, loaded: Load, reason: str, *, compare: bool = False) -> None:
+        """A device did not take copies, and is asked for nothing new for a while."""
+        device, keeper = call.port.name, self._engine.keeping
         with self._engine.in_turn:
             call.work.failed += len(loaded.names)
             if self._engine.closed is None:
-                keeper = self._engine.keeping
                 keeper.refuse_for_now(device)
-                keeper.copies_failed(device, loaded.names, code)
-                if keeper.reconciler is not None and not isinstance(error, DeviceFull):
+                keeper.copies_failed(device, loaded.names, reason)
+                if compare and keeper.reconciler is not None:
                     keeper.reconciler.compare_later(device)
-        self._end(call)
 
     def _delete_done(self, call: Call, some: list[Delete], future: Future[None]) -> None:
         error = future.exception()

@@ -29,7 +29,7 @@ _REASONS: Final = {
     decisions.MOVE: "in the place of another copy",
     decisions.REPAIR: "a copy was lacking",
     decisions.UNUSABLE: "it could not be used",
-    decisions.NOT_VERIFIED: "what it gave back was not what it was given",
+    decisions.NOT_VERIFIED: "what it gave back was not all as it was given",
     decisions.COPY_TIMEOUT: "a publish waited for it longer than copy_timeout_ms",
     decisions.UNREADABLE: "no other device gave the body to copy",
     decisions.MISSING: "it answers, and does not have it",

@@ -40,10 +40,12 @@ class Viewing:
         states, draining = devices.states, devices.draining
         if not self._refused and not draining:
             return self._engine.rules.view(states)
+        now_ms = self._engine.clock.elapsed_ms()
+        if any(end <= now_ms for end in self._refused.values()):
+            self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
+            self._states = None
         known = self._states
         if known is None or known[0] is not states or known[1] is not draining:
-            now_ms = self._engine.clock.elapsed_ms()
-            self._refused = {name: end for name, end in self._refused.items() if end > now_ms}
             unwanted = draining.union(self._refused)
             asked = {
                 name: replace(state, usable=state.usable and name not in unwanted)

@@ -119,6 +119,7 @@ def test_an_evicted_device_is_not_used_until_it_is_admitted_also_after_a_restart
         seen = device(broker, "ssd")
         assert (seen.standing, seen.usable, seen.copies) == ("evicted", False, 0)
         assert (seen.evicted_until, seen.evicted_at_ms is not None) == ("admit", True)
+        assert seen.status == broker.engine.devices.states["ssd"].status == -100
         (trouble,) = broker.health()["devices"]
         assert "ebbmq devices admit ssd" in trouble
         fresh = publish(broker, 20)
@@ -364,7 +365,7 @@ def test_devices_are_evicted_and_admitted_on_the_command_line_too(tmp_path: Path
     place = ("--data", str(tmp_path / "data"), "--config", str(config))
     refused = ebbmq("devices", "evict", "ssd", "--yes", *place)
     assert refused.returncode == 1
-    assert "by force" in refused.stderr
+    assert "`ebbmq devices evict ssd --force`" in refused.stderr
     done = ebbmq("devices", "evict", "ssd", "--yes", "--force", *place)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (

@@ -301,6 +301,7 @@ class TestCommandLine:
         assert done.stdout == (
             "hdd is given up: it had 3 copies; 3 messages had no other and left, on the record\n"
         )
+        assert "what answers in its place, a new disk too, is used as hdd at once" in done.stderr
         with Broker.open(tmp_path / "data", config) as broker:
             assert len(broker.removals("q", reason="lost")) == 3
             wait_until(lambda: broker.devices()[2].usable, "taking the new disk")

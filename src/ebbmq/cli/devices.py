@@ -259,6 +259,8 @@ def evict(session: Session, name: str, *, force: bool, no_drain: bool, yes: bool
     )
     if told.until == "admit":
         session.note(f"`ebbmq devices admit {name}` takes it back")
+    else:
+        session.note(f"what answers in its place, a new disk too, is used as {name} at once")
 
 
 def _question(name: str, *, force: bool, drain: bool) -> str:

@@ -96,6 +96,11 @@ class Health:
         if self.circuit.state == "open":
             self.circuit = self.circuit._replace(opened_at_ms=now_ms - self.circuit.open_ms)
 
+    def give_up(self) -> None:
+        """The operator does not want it used any more."""
+        self.is_evicted = True
+        self.shown = Shown(STATUS_WORST)
+
     def begin_anew(self) -> None:
         """Think nothing of it until it has answered."""
         self.is_known = self.is_evicted = False

@@ -231,7 +231,7 @@ class Port:
         """Use the device no more, whatever it answers, and let go of it."""
         with self._lock:
             before = self._standing()
-            self.health.is_evicted = True
+            self.health.give_up()
             self.tried.set()
             given_up = self._waiting.take_all(probes=True)
             self._is_probing = False
@@ -239,6 +239,8 @@ class Port:
                 self._waiting.add(Call("release", (), 0, Future()))
                 self._lock.notify()
             self._changed(before, self._clock.elapsed_ms())
+            # Of one that nobody has asked yet, nothing else has changed.
+            self._show(self.health.state())
         self._refuse(given_up)
 
     def admit(self) -> None:

@@ -70,9 +70,9 @@ def evict(engine: Engine, device: str, *, force: bool = False, drain: bool = Tru
         answers = device in states and states[device].usable
         if answers and not force:
             raise DeviceInUse(
-                f"device {device!r} answers and has {copies} copies",
-                "evict what is lost for good; one that works is drained and taken out of use by "
-                "force",
+                f"device {device!r} answers and has {copies} {'copy' if copies == 1 else 'copies'}",
+                "evict what is lost for good; one that works is drained and taken out of use with "
+                f"force: `ebbmq devices evict {device} --force`",
             )
     until: Until = "admit" if force else "return"
     drained = _Draining(engine, device).run() if answers and drain else 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.core.copies import Holding
-    from ebbmq.model import Level
+    from ebbmq.model import DeviceStatus, Level
     from tests.crash.devices import Disks, Mood
 
 pytestmark = pytest.mark.crash
@@ -322,6 +322,29 @@ def test_a_copy_for_which_another_leaves_while_it_is_made_is_read_back_first(
         assert LOG in holding(broker, message_id).copies
 
 
+def seen(broker: Broker, device: str) -> DeviceStatus:
+    """A device as people see it."""
+    return next(each for each in broker.devices() if each.name == device)
+
+
+@pytest.mark.parametrize("mood", ["wrong", "nothing"])
+def test_a_device_that_does_not_give_what_it_was_given_has_a_worse_status(
+    tmp_path: Path, disks: Disks, mood: Mood
+) -> None:
+    with open_broker(tmp_path, TO_A, devices="a") as broker:
+        ids = [publish(broker, replicas=2) for _ in range(5)]
+        wait_until(lambda: all(len(holding(broker, each).copies) == 2 for each in ids), "copying")
+        before = seen(broker, "a")
+        assert (before.status, before.errors, before.last_error) == (0, 0, "")
+        shard = broker.engine.catalog.shards[parse_id(ids[0])[0]]
+        with disks["a"].being(mood):
+            reading.read(broker.engine, shard, [parse_id(each)[1] for each in ids])
+            wait_until(lambda: seen(broker, "a").status < 0, "being seen")
+        assert seen(broker, "a").errors > 0
+        assert "of its copies were" in seen(broker, "a").last_error
+        wait_until(lambda: seen(broker, "a").status == 0, "getting better")
+
+
 def test_who_gives_one_body_of_a_move_wrong_is_not_trusted_with_the_others(
     tmp_path: Path, disks: Disks
 ) -> None:
@@ -334,6 +357,8 @@ def test_who_gives_one_body_of_a_move_wrong_is_not_trusted_with_the_others(
                 wait_until(lambda name=each.id: is_refused(broker, name, "a"), "reading back")
             assert {holding(broker, each.id).copies for each in receipts} == {frozenset({LOG})}
             assert [lease.body for lease in broker.lease("q", 5)] == bodies
+            wait_until(lambda: seen(broker, "a").status < 0, "being seen")
+            assert "1 of 5 copies" in seen(broker, "a").last_error
         wait_until_settled(broker, "deleting")
         assert differences(broker) == {}
 

@@ -71,6 +71,8 @@ SILENT = faults("killed", "frozen", "EIO at each call")
 OUTAGES = (*SILENT, *faults("filled up", "EIO at each write"))
 #: A device that answers, and not with what it was given.
 LIES = faults("wrong bytes", "nothing")
+#: What people see while it lasts; what a server has lost shows when it is asked for it.
+SEEN = (*OUTAGES, "file wrong", "file nothing")
 #: What may happen to a broker without an archive.
 ITS_FAULTS = [fault for fault in (*OUTAGES, *LIES) if not fault.startswith("object")]
 
@@ -157,7 +159,7 @@ def test_nothing_is_lost_or_back_when_a_device_is(tmp_path: Path, trio: Trio, fa
             before = status(broker)[device]
             with trio.suffering(fault):
                 wait_for(load, moments.randint(50, 300))
-                if fault in OUTAGES:
+                if fault in SEEN:
                     wait_until(lambda: is_noticed(before, status(broker)[device]), "being noticed")
                 if fault in SILENT:
                     wait_until(lambda: not status(broker)[device].usable, "opening the circuit")

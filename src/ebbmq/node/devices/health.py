@@ -58,8 +58,12 @@ class Health:
 
     def refused(self, detail: str) -> None:
         """It had no room: no failure, but a reason to send the next one elsewhere."""
-        self.last_error = detail
         self.calls += 1
+        self.erred(detail)
+
+    def erred(self, detail: str) -> None:
+        """A call was answered, and not with what the device was given."""
+        self.last_error = detail
         self.errors += 1
         self._recent_errors += 1
 

@@ -227,6 +227,12 @@ class Port:
         """When to tick next, at the latest."""
         return min(self._probe_at_ms, self._clock.elapsed_ms() + self.stall_ms // 4)
 
+    def erred(self, detail: str) -> None:
+        """It answered, and not with what it was given: that shows in its status."""
+        with self._lock:
+            self.health.erred(detail)
+            self.last_error_at_ms = self._clock.wall_ms()
+
     def evict(self) -> None:
         """Use the device no more, whatever it answers, and let go of it."""
         with self._lock:

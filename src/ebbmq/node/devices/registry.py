@@ -125,6 +125,12 @@ class Devices:
         """A device came upon copies that it cannot give as they were put."""
         self.on_damaged(name, keys)
 
+    def erred(self, name: str, detail: str) -> None:
+        """A device, if it is one of ours, answered and not with what it was given."""
+        for port in self._all:
+            if port.name == name:
+                port.erred(detail)
+
     def forget(self, name: str) -> None:
         """Let a new device take the place of one that is lost."""
         self._identities.forget(name)

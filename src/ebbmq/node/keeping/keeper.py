@@ -323,12 +323,18 @@ class Keeper:
             damaged: those of them that are given up even if there is no other.
             reason: why they are lost; None: those are damaged, and the others missing.
         """
+        # Who read at the same time may have found it out before.
+        names = [name for name in names if device in self._holdings.of(name).copies]
         lost = [
             name for name in names if name in damaged or self._holdings.of(name).copies != {device}
         ]
         if len(lost) < len(names):
             log.error("only_copy_missing", device=device, count=len(names) - len(lost))
         wrong = [name for name in lost if name in damaged]
+        if names:
+            is_missing = reason == reasons.MISSING or not (reason or wrong)
+            what = "missing" if is_missing else "not as they were put"
+            self.erred(device, f"{len(names)} of its copies were {what}")
         now_ms = self._engine.now_ms()
         if reason is not None:
             self.decisions.note(now_ms, lost, "lost", device, reason)
@@ -343,6 +349,11 @@ class Keeper:
         if wrong and device != LOG and self.mover is not None:
             # It has something; unless it is asked for the right bytes, that has to go.
             self.mover.delete_many(wrong, device, self._engine.journal.position, forget=True)
+
+    def erred(self, device: str, detail: str) -> None:
+        """A device answered, and not with what it was given."""
+        if self._engine.devices is not None:
+            self._engine.devices.erred(device, detail)
 
     def mend(
         self,

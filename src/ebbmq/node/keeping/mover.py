@@ -464,6 +464,9 @@ class Mover:
         bad = sum(map(ne, bodies, payloads))
         log.error("copy_not_verified", device=call.port.name, count=bad)
         # Who gives one wrong is not trusted with the only copy of the others either.
+        self._engine.keeping.erred(
+            call.port.name, f"{bad} of {len(payloads)} copies were read back not as they were put"
+        )
         self._refused(call, loaded, NOT_VERIFIED)
         self._end(call)
 

@@ -208,6 +208,9 @@ def _sort_out(
         if body is not Lack.UNREADABLE:
             lost[seq] = body is not Lack.MISSING
     engine.keeping.readers.count(sought.devices[0], len(bodies) - len(left))
+    unreadable = bodies.count(Lack.UNREADABLE)
+    if unreadable:
+        engine.keeping.erred(sought.devices[0], f"{unreadable} of its copies could not be read")
     if lost:
         with engine.lock:
             _mark_lost(engine.keeping, shard, sought.devices[0], lost, found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from ebbmq import Broker, Message
+from ebbmq import Broker, Message, QueueSpec
 from ebbmq.cli.main import main
 from ebbmq.cli.rule_watching import WatchedRule, WatchedRules, table
 from ebbmq.policy.rules.spec import RuleSpec
@@ -251,6 +251,18 @@ def test_the_rules_in_force_are_explained(run: Run, place: tuple[str, str], pate
     code, _, err = run("explain", "--strategy", "fuzzy", *place)
     assert code == 2
     assert "--strategy is for rules in a file" in err
+
+
+def test_a_queue_that_is_not_there_is_pointed_out(run: Run, tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data") as broker:
+        broker.declare(QueueSpec("orders"))
+    place = "--data", str(tmp_path / "data")
+    code, out, err = run("explain", "--set", "QUEUE=order", *place)
+    assert (code, out.splitlines()[0]) == (0, "log, by first_match")
+    assert "attention: there is no queue 'order'" in err
+    assert "did you mean 'orders'?" in err
+    assert "attention" not in run("explain", "--set", "QUEUE=orders", *place)[2]
+    assert "attention" not in run("explain", *place)[2]
 
 
 def test_rules_are_applied_to_what_is_stored(run: Run, tmp_path: Path) -> None:

@@ -73,13 +73,25 @@ def _of_store(session: Session, options: dict[str, Any]) -> Explanation:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} is for rules in a file: name one")
     statuses = {name: _status(name, text) for name, text in options["statuses"]}
+    message = _message(options)
     with session.open() as broker:
+        _note_queue(session, message.queue, [spec.name for spec in broker.queues()])
         return broker.explain_rules(
-            _message(options),
+            message,
             durable=options["durable"],
             replicas=options["replicas"],
             default=options["default"],
             statuses=statuses,
+        )
+
+
+def _note_queue(session: Session, queue: str | None, there: Sequence[str]) -> None:
+    """Say that a queue is not there, whose terms would count: a slip, or one yet to be declared."""
+    if queue and queue not in there:
+        near = meant(queue, there)
+        session.note(
+            f"attention: there is no queue {queue!r}, so none of its terms count"
+            + (f"; did you mean {near!r}?" if near else "")
         )
 
 

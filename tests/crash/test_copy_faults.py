@@ -363,6 +363,44 @@ def test_who_gives_one_body_of_a_move_wrong_is_not_trusted_with_the_others(
         assert differences(broker) == {}
 
 
+def only_on_a(broker: Broker) -> str:
+    """A message whose only copy is on a device."""
+    message_id = publish(broker)
+    wait_until(lambda: holding(broker, message_id).copies == {"a"}, "moving")
+    wait_until_settled(broker, "moving")
+    return message_id
+
+
+def test_an_only_copy_that_is_read_wrong_is_not_given_up_at_once(
+    tmp_path: Path, disks: Disks
+) -> None:
+    with open_broker(tmp_path, TO_A, devices="a") as broker:
+        message_id = only_on_a(broker)
+        with disks["a"].being("wrong"):
+            assert broker.lease("q") == []
+            assert holding(broker, message_id).copies == {"a"}
+            wait_until(lambda: "not as they were put" in seen(broker, "a").last_error, "being seen")
+        (lease,) = broker.lease("q", wait_ms=30_000)
+        assert (lease.body, lease.failures) == (BODY, 0)
+        assert not broker.engine.keeping.doubts
+
+
+def is_lost(broker: Broker) -> bool:
+    return bool(broker.stats("q")["totals"]["lost"])
+
+
+def test_an_only_copy_that_stays_wrong_is_given_up_on_the_record(
+    tmp_path: Path, disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbmq.node.keeping.doubting.DOUBT_MS", 500)
+    with open_broker(tmp_path, TO_A, devices="a") as broker:
+        message_id = only_on_a(broker)
+        with disks["a"].being("wrong"):
+            wait_until(lambda: broker.lease("q") or is_lost(broker), "giving up")
+        assert broker.lease("q") == []
+        assert [each.id for each in broker.removals("q", reason="lost")] == [message_id]
+
+
 def is_read(broker: Broker, device: str) -> bool:
     """Whether somebody has looked up where a body is, and may still ask that device."""
     readers = broker.engine.keeping.readers

@@ -38,6 +38,7 @@ from ebbmq.node.keeping.carrying import Carrying
 from ebbmq.node.keeping.confirming import Confirming
 from ebbmq.node.keeping.decision_log import DecisionLog
 from ebbmq.node.keeping.decisions import Decisions
+from ebbmq.node.keeping.doubting import Doubts
 from ebbmq.node.keeping.known import NOTHING_FETCHED, Known
 from ebbmq.node.keeping.placing import Answer, Placing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
@@ -77,7 +78,7 @@ class Keeper:
         self.decisions, self.progress = Decisions(), Progress(engine)
         self.reconciler: Reconciler | None = None
         self.fetcher: Prefetcher | None = None
-        self.readers = Readers()
+        self.readers, self.doubts = Readers(), Doubts()
         self.confirming = Confirming(engine)
         self.carrying = Carrying(engine, self.confirming)
         self.apply = self.carrying.apply

@@ -178,6 +178,8 @@ def _ask(
             engine.keeping.readers.count(device, len(bodies))
         else:
             left.append(each.only(_sort_out(engine, shard, each, bodies, found), others))
+        if engine.keeping.doubts:
+            _end_doubts(engine, shard, each.seqs, found)
     return left
 
 
@@ -213,8 +215,31 @@ def _sort_out(
         engine.keeping.erred(sought.devices[0], f"{unreadable} of its copies could not be read")
     if lost:
         with engine.lock:
+            _leave_doubtful(engine, shard, sought.devices[0], lost)
             _mark_lost(engine.keeping, shard, sought.devices[0], lost, found)
     return left
+
+
+def _leave_doubtful(engine: Engine, shard: Shard, device: str, lost: dict[int, bool]) -> None:
+    """Take those out whose only copy came wrong, as long as it may come right yet."""
+    keeper, holdings, now_ms = engine.keeping, engine.holdings, engine.now_ms()
+    pid, doubtful = shard.partition.pid, 0
+    for seq in [seq for seq, damaged in lost.items() if damaged]:
+        name = name_of(pid, seq)
+        if holdings.of(name).copies == {device} and not keeper.doubts.are_over(name, now_ms):
+            del lost[seq]
+            doubtful += 1
+    if doubtful:
+        log.error("only_copy_wrong", device=device, count=doubtful)
+        keeper.erred(device, f"{doubtful} of its copies were not as they were put")
+
+
+def _end_doubts(engine: Engine, shard: Shard, seqs: Sequence[int], found: dict[int, Body]) -> None:
+    """Copies that were read as they should be are doubted no more."""
+    pid = shard.partition.pid
+    names = [name_of(pid, seq) for seq in seqs if isinstance(found.get(seq), bytes)]
+    with engine.lock:
+        engine.keeping.doubts.end(names)
 
 
 def _mark_lost(

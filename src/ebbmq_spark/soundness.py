@@ -37,8 +37,17 @@ def refused(lake: Lake, found: Iterable[Manifest]) -> dict[str, UnknownFeed]:
 
 
 def damaged(lake: Lake, found: Iterable[Manifest]) -> dict[str, UnknownFeed]:
-    """Manifests that name a file which cannot be read to its end; by name, why."""
-    return _looked(lake, found, _read_all)
+    """Manifests that name a file which cannot be read to its end; by name, why.
+
+    Files of a manifest that is not there any more are not damaged: their node took them away.
+    """
+    told = _looked(lake, found, _read_all)
+    return {name: why for name, why in told.items() if lake.modified_ms(name) is not None}
+
+
+def is_any_gone(lake: Lake, found: Iterable[Manifest]) -> bool:
+    """Whether a node took one of them away meanwhile."""
+    return any(lake.modified_ms(name_of(each)) is None for each in found)
 
 
 def name_of(manifest: Manifest) -> str:

@@ -13,7 +13,7 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.jobs import history
-from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.jobs.running import Arguments, JobFailed, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of
@@ -153,6 +153,45 @@ def test_a_clock_that_is_wrong_does_not_make_messages_old(
         start = 1_000_000_000_000 if row["node"] == "behind" else 2_500_000_000_000
         assert 7 * DAY_MS <= row["decided_at_ms"] - start < 8 * DAY_MS
         assert row["reason"].startswith("decay score 70.")
+
+
+def test_snapshots_that_go_while_a_run_is_at_work_do_not_keep_it_from_its_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.work()
+        node.clock.advance(20 * DAY_MS)
+
+        def write_others(doing: str) -> None:
+            if doing == "counting":
+                for _ in range(3):
+                    node.clock.advance(10)
+
+        record = run(spark, Arguments(lake, bounded=False), write_others)
+        assert (record.refused, counted(record)) == ({}, {"archive": 16})
+        assert len(manifests_of(lake, PROFILES)) == 1, "it was done at one go"
+
+
+def test_a_run_that_snapshots_outrun_gives_up_and_says_what_to_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, begun = tmp_path / "lake", []
+    with Node(tmp_path, "a") as node:
+        node.work()
+
+        def write_others(doing: str) -> None:
+            if doing == "reporting":
+                begun.append(doing)
+                for _ in range(3):
+                    node.clock.advance(10)
+
+        with pytest.raises(JobFailed, match="before they were read, 3 times") as failed:
+            run(spark, Arguments(lake), write_others)
+        assert "feed.snapshot_every_ms" in failed.value.action
+        assert len(begun) == 3
+        assert history.read(lake).records == []
+        assert run(spark, Arguments(lake)).refused == {}
 
 
 def test_two_runs_at_once_are_one_too_many(spark: SparkSession, tmp_path: Path) -> None:

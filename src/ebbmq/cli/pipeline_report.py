@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from ebbmq.cli.session import Session, common_options, pass_session, wall_ms
+from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import show_duration, show_instant
 
@@ -34,17 +34,14 @@ def report(session: Session, /, **options: Any) -> None:
       ebbmq pipeline report --lake /var/lib/ebbmq-lake --out report.html
     """
     require_spark("the pipeline")
-    from ebbmq_spark.jobs import fleet, history, page, reporting  # noqa: PLC0415  # an extra
+    from ebbmq_spark.jobs import page, reporting, running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
 
     lake = open_lake(options)
-    records = history.read(lake).records
     with session.progress(counted=False) as bar:
         bar.add_task("drawing", total=None)
         with spark_session(spark_settings(options), "ebbmq report") as spark:
-            told = reporting.figures(
-                spark, lake, fleet.read(lake, wall_ms()), records[-1] if records else None
-            )
+            told = running.figures(spark, lake)
     drawn = page.html(told).encode()
     if options["out"] is None:
         lake.replace(reporting.LATEST, drawn)

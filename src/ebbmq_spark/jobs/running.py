@@ -21,6 +21,7 @@ from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Record
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark import soundness
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
 from ebbmq_spark.jobs.plan import HOLD_MS, plan
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import UnknownFeed
     from ebbmq.feed.runs import Kind
+    from ebbmq_spark.jobs.reporting import Figures
     from ebbmq_spark.jobs.totals import Total
-    from ebbmq_spark.lake import Where
+    from ebbmq_spark.lake import Lake, Where
 
 
 class JobFailed(ClientError):
@@ -58,6 +60,8 @@ class Arguments(NamedTuple):
     hold_ms: int = HOLD_MS
 
 
+#: So often is a run begun anew because nodes took away what it was about to read.
+_TRIES: Final = 3
 #: Not every error of Java is made one of PySpark's.
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 #: How py4j begins to tell of an error of Java.
@@ -97,6 +101,26 @@ def run_plan(
         JobFailed: Spark did not carry it through; nothing counts as done.
     """
     return _carried_out(spark, arguments, "plan", stage)
+
+
+def figures(spark: SparkSession, where: Where) -> Figures:
+    """What a report shows: the last run, and messages as they are by now.
+
+    Raises:
+        UnknownFeed: there is no lake.
+        JobFailed: Spark did not carry it through.
+    """
+    lake = opened(where)
+    for _ in range(_TRIES):
+        # A stream plans nothing, so that there is little to report of it.
+        records = [each for each in history.read(lake).records if each.kind != "stream"]
+        found = fleet.read(lake, _now_ms())
+        try:
+            return reporting.figures(spark, lake, found, records[-1] if records else None)
+        except SPARK_ERRORS as error:
+            if not soundness.is_any_gone(lake, found.manifests):
+                raise failed(error) from error
+    raise _outrun(lake)
 
 
 class _Run:
@@ -144,6 +168,10 @@ class _Run:
         """Of what was to be read: manifests that name a damaged file, and why."""
         return soundness.damaged(self._lake, self._manifests)
 
+    def is_outrun(self) -> bool:
+        """Whether some of what was to be read was taken away by its node: there is newer."""
+        return soundness.is_any_gone(self._lake, self._manifests)
+
     def read_events(self) -> None:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
@@ -176,6 +204,8 @@ class _Run:
         """Write the plan."""
         self._stage("planning")
         told = self._arguments
+        if self._record.kind == "run":
+            self._look_again()
         since = fleet.told_since(self._fleet, self._lake, self._aside)
         self._manifests += since
         self._fleet = self._fleet._replace(told=since)
@@ -189,6 +219,14 @@ class _Run:
         )
         self._totals = planned.totals
         self._note(**{name: getattr(planned, name) for name in _NOTED})
+
+    def _look_again(self) -> None:
+        """Plan for the snapshots as they are by now: older ones may go at any moment."""
+        self._fleet = fleet.read(self._lake, _now_ms(), self._aside)
+        told = [each for each in self._manifests if each.table != CATALOG.name]
+        self._manifests = told + self._fleet.manifests
+        refused = {name: error.detail for name, error in self._fleet.refused.items()}
+        self._note(refused={**self._record.refused, **refused}, notes=tuple(self._fleet.notes))
 
     def report(self) -> None:
         """Write the page for people."""
@@ -219,6 +257,7 @@ def _carried_out(
     lake = opened(arguments.lake)
     stage("reading")
     aside: dict[str, UnknownFeed] = {}
+    tries = _TRIES
     with lake.only_one("run"):
         while True:
             begun = _Run(spark, arguments._replace(lake=lake), kind, stage, aside)
@@ -228,12 +267,24 @@ def _carried_out(
                 # A file that is damaged inside must not keep the others from being read.
                 found = begun.damaged()
                 if not found.keys() - aside.keys():
-                    raise failed(error) from error
+                    if not begun.is_outrun():
+                        raise failed(error) from error
+                    tries -= 1
+                    if not tries:
+                        raise _outrun(lake) from error
                 aside |= found
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _outrun(lake: Lake) -> JobFailed:
+    return JobFailed(
+        f"nodes took away files of {lake.where} before they were read, {_TRIES} times in a row",
+        "raise feed.snapshot_every_ms, or feed.bytes_max if events went: of snapshots a node keeps "
+        "the last two",
+    )
 
 
 def failed(error: Exception) -> JobFailed:
@@ -243,6 +294,5 @@ def failed(error: Exception) -> JobFailed:
     lines = ours[-1:] or text.splitlines()[:1] or [type(error).__name__]
     return JobFailed(
         f"Spark did not carry it through: {lines[0][:300]}",
-        "nothing counts as done, so run it again; if a file went away meanwhile, brokers write "
-        "snapshots faster than this reads them: raise feed.snapshot_every_ms",
+        "nothing counts as done, so run it again",
     )

@@ -84,3 +84,24 @@ def test_an_overload_is_one() -> None:
     assert calm == pytest.approx(0.6, rel=0.1)
     assert after == pytest.approx(0.6, rel=0.1)
     assert busy == pytest.approx(3, rel=0.1)
+
+
+def test_bursts_are_short_and_six_times_the_usual() -> None:
+    load = generate("bursts", 200_000)
+    counts = np.bincount((load.at_ms - load.at_ms[0]) // 2_000)
+    usual = float(np.median(counts))
+    busy = counts > 4 * usual
+    assert 0.05 < busy.mean() < 0.2
+    assert np.median(counts[busy]) == pytest.approx(6 * usual, rel=0.1)
+    capacity = load.consumers / load.service_ms.mean() * 2_000
+    assert usual < capacity < np.median(counts[busy])
+
+
+def test_a_day_has_a_noon_at_which_more_comes_than_can_be_done() -> None:
+    load = generate("diurnal", 200_000)
+    hour = 3_600_000
+    counts = np.bincount((load.at_ms - load.at_ms[0]) // hour, minlength=24)[:24]
+    capacity = load.consumers / load.service_ms.mean() * hour
+    assert counts[11:13].mean() / capacity == pytest.approx(1.4, rel=0.05)
+    assert counts[[0, 23]].max() < 0.5 * capacity
+    assert counts.argmax() in (11, 12)

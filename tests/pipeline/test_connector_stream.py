@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,45 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
         assert world.depth("q") == NOTHING
         world.client.close()
     finally:
+        for server in servers:
+            server.__exit__()
+
+
+def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they_come_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+    rows = 60_000
+    frame = spark.range(rows, numPartitions=2).selectExpr("string(id) AS id", "'x' AS body")
+    servers = [Running(tmp_path / "data")]
+    servers[0].wait_ready()
+    url = servers[0].url
+    client, there = Client(url), []
+
+    def restart() -> None:
+        while not there or there[-1] == 0:
+            there.append(client.stats("out")["depth"]["ready"])
+        servers[0].kill()
+        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+
+    def write() -> None:
+        frame.write.format("ebbmq").options(url=url, queue="out", idColumn="id").mode(
+            "append"
+        ).save()
+
+    try:
+        client.declare(QueueSpec("out", partitions=2))
+        killing = threading.Thread(target=restart)
+        killing.start()
+        patiently(write)
+        killing.join()
+        assert 0 < there[-1] < rows, "it was killed in the middle"
+        assert client.stats("out")["depth"]["ready"] == rows
+        # A task, or a batch that was not committed, is played again with the same ids.
+        patiently(write)
+        assert client.stats("out")["depth"]["ready"] == rows
+    finally:
+        client.close()
         for server in servers:
             server.__exit__()
 

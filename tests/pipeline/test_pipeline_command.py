@@ -1,0 +1,103 @@
+"""`ebbmq serve` runs the pipeline, and people run the rest of it: with real Spark, to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ebbmq import Client, Message, QueueSpec
+from ebbmq.feed import runs
+from tests.serving import Running, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+DEADLINE_S = 600
+TOML = """
+node = "a"
+[feed]
+lake = "lake"
+every_ms = 50
+plans_every_ms = 100
+[pipeline]
+every_ms = 100
+master = "local[2]"
+memory = "512m"
+[devices.log]
+tier = "ssd"
+cost_per_gib_month = 0.1
+"""
+
+
+def ebbmq(lake: Path, command: str, *options: str) -> tuple[str, str]:
+    """What a command prints, and what somebody who watches it sees."""
+    terminal, end = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "ebbmq.cli", "pipeline", command, "--lake", str(lake), *options],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        env={**os.environ, **QUICK_JAVA, "TERM": "xterm"},
+        text=True,
+    ) as child:
+        os.close(end)
+        seen = b""
+        # A terminal that nobody holds any more is an error to who reads it.
+        with contextlib.suppress(OSError):
+            while some := os.read(terminal, 65_536):
+                seen += some
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(terminal)
+    assert child.returncode == 0, seen.decode()
+    return out, seen.decode()
+
+
+def wait_for_run(is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_there():
+        assert time.monotonic() < deadline, "a run that read all of it"
+        time.sleep(0.1)
+
+
+def test_a_server_runs_the_pipeline_and_commands_show_and_plan_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "ebbmq.toml").write_text(TOML)
+    lake = tmp_path / "data" / "lake"
+    options = (tmp_path / "data", "--config", str(tmp_path / "ebbmq.toml"))
+    with Running(*options, environment=QUICK_JAVA) as server, Client(server.url) as client:
+        client.declare(QueueSpec("orders", tiers=("ssd", "s3")))
+        client.publish("orders", [Message(b"x", replicas=2)] * 7)
+        client.ack("orders", [each.token for each in client.lease("orders", 3)])
+
+        def records() -> list[Any]:
+            found = sorted((lake / runs.RUNS).glob("*.json"))
+            return [runs.decode(each.read_bytes(), each.name) for each in found]
+
+        def is_counted() -> bool:
+            return sum(each.events for each in records() if each.kind == "run") >= 13
+
+        wait_for_run(is_counted)
+        first = records()[0].run
+        # What was planned is taken up by the server itself.
+        wait_until(lambda: first in {each.run for each in client.plans().runs}, "it is taken up")
+        with server.caller() as caller:
+            assert caller.call("GET", "/health/ready").json["pipeline"] == []
+        assert server.stop() == 0
+    out, watched = ebbmq(lake, "plan", "--full", "--unbounded", "--memory", "512m")
+    assert "plan " in out
+    assert "cost a month: " in out
+    assert "planning" in watched
+    shown, _ = ebbmq(lake, "history", "--json")
+    told = json.loads(shown)
+    assert (told[0]["run"], told[-1]["kind"], told[-1]["full"]) == (first, "plan", True)
+    page = tmp_path / "page.html"
+    shown, _ = ebbmq(lake, "report", "--out", str(page), "--memory", "512m", "--json")
+    assert json.loads(shown) == {"report": str(page)}
+    assert told[-1]["run"] in page.read_text()
+    assert "orders" in page.read_text()

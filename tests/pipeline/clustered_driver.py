@@ -1,6 +1,6 @@
-"""A driver that runs the pipeline and reads a queue wherever its master is; it prints what it saw.
+"""A driver that does all the jobs wherever its master is; it prints what it saw.
 
-python -m tests.pipeline.clustered_driver MASTER ZIP LAKE URL
+python -m tests.pipeline.clustered_driver MASTER < JSON, see `main`
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
+from ebbmq_spark.jobs.stream import Arguments as Streaming
+from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.session import Settings, spark_session
+from ebbmq_spark.simulation.study import study
+from ebbmq_spark.simulation.sweep import read_sweep
+from ebbmq_spark.simulation.traces import read_lake
+from ebbmq_spark.upkeep.job import Asked, upkeep
+from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.patience import patiently
 
 if TYPE_CHECKING:
@@ -33,6 +40,15 @@ CLUSTER = {
 }
 
 
+SWEEP = b"""
+[traffic]
+useful_ms = 60000
+consumers = 2
+[sweep]
+decay_rate = [1.0]
+"""
+
+
 def _places(_: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Where a task runs, and where its code came from."""
     import os  # noqa: PLC0415  # this runs elsewhere
@@ -51,17 +67,50 @@ def read_queue(spark: SparkSession, url: str) -> list[tuple[str, str]]:
     return sorted((row["id"], bytes(row["body"]).decode()) for row in rows)
 
 
-def main(master: str, archive: str, lake: str, url: str) -> None:
+def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
+    """What policies come to on the traffic of a lake."""
+    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
+    return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
+
+
+def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
+    """Every message of the queue leased, published to another one, and acked."""
+    queue = spark.readStream.format("ebbmq").options(
+        url=asked["url"], queue="q", rowsPerPartition="10", columns="id,body"
+    )
+
+    def copy() -> None:
+        query = (
+            queue.load()
+            .writeStream.format("ebbmq")
+            .options(url=asked["url"], queue="copies", idColumn="id")
+            .option("checkpointLocation", asked["checkpoint"])
+            .trigger(availableNow=True)
+        )
+        query.start().awaitTermination()
+
+    patiently(copy)
+
+
+def main(master: str) -> None:
+    asked = json.load(sys.stdin)
     settings = Settings(master=master, memory="512m", shuffle_partitions=2, more=CLUSTER)
     with spark_session(settings, "ebbmq cluster") as spark:
         context = spark.sparkContext
-        context.addPyFile(archive)
+        context.addPyFile(asked["code"])
         register(spark)
+        lake, followed = Path(asked["lake"]), Path(asked["followed"])
         seen: dict[str, Any] = {
             "places": context.parallelize(range(8), 8).mapPartitions(_places).distinct().collect(),
-            "queue": read_queue(spark, url),
-            "run": run(spark, Arguments(Path(lake), full=True, bounded=False)).run,
+            "queue": read_queue(spark, asked["url"]),
+            "run": run(spark, Arguments(lake, full=True, bounded=False)).run,
+            "simulated": patiently(lambda: simulated(spark, lake)),
         }
+        place = Streaming(followed, once=True, partitions=2)
+        seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]
+        told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
+        seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]
+        copied(spark, asked)
     sys.stdout.write(json.dumps(seen))
 
 

@@ -16,26 +16,15 @@ from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import open_lake
 from ebbmq_spark.session import Settings, spark_session
-from ebbmq_spark.simulation.study import study
-from ebbmq_spark.simulation.sweep import read_sweep
-from ebbmq_spark.simulation.traces import read_lake
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_queue
+from tests.pipeline.clustered_driver import read_queue, simulated
 from tests.pipeline.patience import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-
-SWEEP = b"""
-[traffic]
-useful_ms = 60000
-consumers = 2
-[sweep]
-decay_rate = [1.0]
-"""
 
 
 def _places(batches: Iterator[Any]) -> Iterator[Any]:
@@ -46,12 +35,6 @@ def _places(batches: Iterator[Any]) -> Iterator[Any]:
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"place": [str(ebbmq_spark.__file__)]})
-
-
-def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
-    """What policies come to on the traffic of a lake."""
-    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
-    return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
 
 
 def drained(spark: SparkSession, asked: dict[str, Any]) -> list[str]:

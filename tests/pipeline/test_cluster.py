@@ -23,8 +23,14 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
-from tests.pipeline.clustered_driver import read_queue
+from ebbmq_spark.jobs.stream import Arguments as Streaming
+from ebbmq_spark.jobs.stream import stream
+from ebbmq_spark.upkeep.job import Asked, upkeep
+from ebbmq_spark.upkeep.packs import Place
+from tests.pipeline.clustered_driver import read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node, rows
+from tests.pipeline.test_stream import counts
+from tests.pipeline.test_upkeep import thinned
 from tests.servers import free_port
 from tests.serving import Running
 
@@ -123,22 +129,34 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     with Node(tmp_path, "a") as node:
         node.work(took_ms=4_000, messages=40)
         node.clock.advance(20 * DAY_MS)
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(tmp_path / "lake", elsewhere)
+    lake, elsewhere, followed = (tmp_path / name for name in ("lake", "elsewhere", "followed"))
+    for other in (elsewhere, followed, tmp_path / "streamed"):
+        shutil.copytree(lake, other)
+    for archive in ("archive", "archive here"):
+        thinned(tmp_path / archive)
     register(spark)
-    run(spark, Arguments(tmp_path / "lake", full=True, bounded=False))
+    run(spark, Arguments(lake, full=True, bounded=False))
+    stream(spark, Streaming(tmp_path / "streamed", once=True, partitions=2))
+    kept = upkeep(spark, Place((tmp_path / "archive here").as_uri()), Asked(verify=True))
     with Running(tmp_path / "broker") as server, Client(server.url) as client:
-        client.declare(QueueSpec("q"))
+        for name in ("q", "copies"):
+            client.declare(QueueSpec(name))
         client.publish("q", [Message(b"%d" % number) for number in range(50)])
         local = read_queue(spark, server.url)
+        asked = {
+            "code": str(shipped(tmp_path)), "lake": str(elsewhere), "followed": str(followed),
+            "url": server.url, "archive": (tmp_path / "archive").as_uri(),
+            "checkpoint": str(tmp_path / "checkpoint"),
+        }  # fmt: skip
         with cluster(tmp_path / "cluster") as master:
-            code = shipped(tmp_path)
             done = subprocess.run(
-                [sys.executable, "-m", "tests.pipeline.clustered_driver", master, str(code),
-                 str(elsewhere), server.url],
-                cwd=ROOT, capture_output=True, text=True, check=False,
+                [sys.executable, "-m", "tests.pipeline.clustered_driver", master],
+                cwd=ROOT, input=json.dumps(asked), capture_output=True, text=True, check=False,
             )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert not any(client.stats("q")["depth"].values())
+        copies = sorted(each.body.decode() for each in client.peek("copies", 100))
+        assert copies == sorted(body for _, body in local)
     seen = json.loads(done.stdout)
     assert seen["queue"] == [list(each) for each in local]
     assert len(local) == 50
@@ -146,6 +164,11 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     directories, files = zip(*seen["places"], strict=True)
     assert len(set(directories)) == 2
     assert all("shipped.zip" in file for file in files)
-    found = told(tmp_path / "lake")
+    found = told(lake)
     assert found["plans"]
     assert told(elsewhere) == found
+    assert seen["simulated"] == [list(each) for each in simulated(spark, lake)]
+    assert seen["streamed"] == [60, 0]
+    assert counts(followed) == counts(tmp_path / "streamed")
+    assert seen["upkeep"] == [kept.packs, kept.messages, kept.dead, kept.made_messages]
+    assert kept.made_messages == 40

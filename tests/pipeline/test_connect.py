@@ -16,8 +16,7 @@ from ebbmq import Client, Message, QueueSpec
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.session import SHIPPED
-from tests.pipeline.clustered_driver import read_queue
-from tests.pipeline.connected_driver import simulated
+from tests.pipeline.clustered_driver import read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import HOME, ROOT, START_TIMEOUT_S, listens, told

@@ -23,10 +23,12 @@ from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
 from ebbmq.holding.objects import ObjectDevice
+from ebbmq.policy.rules.parse import parse_condition
 from ebbmq_spark.connector import read_lake, register
 from ebbmq_spark.connector.lake import spread
 from ebbmq_spark.pieces import Piece, batches
 from ebbmq_spark.places import Directory
+from ebbmq_spark.rules import column_of
 from tests.pipeline.patience import patiently
 from tests.serving import Running
 
@@ -263,6 +265,20 @@ def test_the_archive_is_read_without_what_was_deleted(
     assert (first["queue"], first["producer_id"], first["importance"]) == ("orders", "p-1", 7)
     assert first["store"] == STORE.hex()
     assert bytes(rows[41]["body"]) == b"pay 41"
+    # One rule text, asked about what is archived.
+    known = {name: F.col(name) for name in ("queue", "type", "headers", "importance")}
+    known["size"] = F.length("body") / 1024
+    for text, chosen in (
+        ('TYPE == TEXT AND HEADER("region") == "eu"', [1]),
+        (
+            'QUEUE == "pay/ments" AND SIZE < 1 AND NOT HEADER("region").isPresent',
+            list(range(40, 59)),
+        ),
+        ("SIZE > 10 OR IMPORTANCE < 7", []),
+    ):
+        asked = frame.where(column_of(parse_condition(text), known, {})).select("id")
+        got = [int(row["id"].partition("-")[2], 16) for row in patiently(asked.collect)]
+        assert sorted(got) == chosen, text
     counted = table(spark, str(tmp_path), "archive", columns="queue").groupBy("queue").count()
     by_queue = patiently(counted.collect)
     assert {row["queue"]: row["count"] for row in by_queue} == {"orders": 37, "pay/ments": 19}

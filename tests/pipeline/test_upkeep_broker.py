@@ -17,6 +17,7 @@ from ebbmq.testing import ManualClock
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
 from tests.served import Served
+from tests.serving import Running
 
 PATIENCE_S = 300.0
 CONFIG = {
@@ -235,3 +236,30 @@ def test_the_command_tells_what_it_did_and_has_it_applied(tmp_path):
     )
     assert refused.returncode == 1
     assert "did you mean 'cold'?" in refused.stderr
+
+
+def test_an_archive_below_the_data_of_a_server_is_named_by_place_and_device(tmp_path):
+    data = tmp_path / "data"
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, 10)
+    config = tmp_path / "ebbmq.toml"
+    config.write_text(
+        '[devices.cold]\nkind = "object"\ndirectory = "cold"\ncapacity_bytes = 1_000_000_000\n'
+        'upkeep = "pipeline"\n'
+    )
+    place = ["--archive", (data / "cold").as_uri()]
+
+    def command(*words):
+        whole = [*COMMAND, *words, "--url", server.url, "--master", "local[1]"]
+        return subprocess.run(whole, capture_output=True, check=False, text=True)
+
+    with Running(data, "--config", str(config)) as server:
+        without_place = command("--config", str(config), "--device", "cold")
+        assert without_place.returncode == 2
+        assert "too, with --archive file:///DIR/cold" in without_place.stderr
+        without_name = command(*place)
+        assert without_name.returncode == 2
+        assert "as its broker knows it: --device" in without_name.stderr
+        done = command(*place, "--device", "cold")
+    assert done.returncode == 0, done.stderr
+    assert "applied: 10 messages in 1 new pack" in done.stdout

@@ -25,7 +25,9 @@ _SHOWN: Final = 20
 
 @click.command(short_help="Write thin packs of an archive anew, verify checksums.")
 @click.option("--device", help="The object device, as the configuration (--config) names it.")
-@click.option("--archive", help="Its address instead: s3://bucket/prefix, file:///directory.")
+@click.option(
+    "--archive", help="Where it is, instead of --config: s3://bucket/prefix, file:///directory."
+)
 @click.option(
     "--option", "options", multiple=True, type=pair, help="For --archive, as obstore names it."
 )
@@ -86,8 +88,10 @@ def upkeep(session: Session, /, **options: Any) -> None:
 
 def _place(session: Session, options: dict[str, Any]) -> Place:
     """Where the archive is: by its address, or by the configuration of its broker."""
-    if (options["archive"] is None) == (options["device"] is None):
-        raise click.UsageError("name the archive once: --device NAME with --config, or --archive")
+    if options["archive"] is None and options["device"] is None:
+        raise click.UsageError("name the archive: --device NAME with --config, or --archive")
+    if options["device"] is None and _is_to_apply(session, options):
+        raise click.UsageError("to apply it name the device, as its broker knows it: --device")
     require_spark("upkeep")
     from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415
 
@@ -112,20 +116,22 @@ def _url(session: Session, device: DeviceConfig) -> str:
     path = Path(device.directory)
     if not path.is_absolute() and session.server.url is not None:
         raise click.UsageError(
-            f"{device.directory} is in the server's data directory: "
-            f"name it with --archive file:///DIR/{device.directory}"
+            f"{device.directory} is in the server's data directory: say where that is, "
+            f"too, with --archive file:///DIR/{device.directory}"
         )
     return (path if path.is_absolute() else session.data / path).resolve().as_uri()
 
 
+def _is_to_apply(session: Session, options: dict[str, Any]) -> bool:
+    """Whether a broker was named that is to take what was made."""
+    named = session.server.url is not None or session.chosen_data is not None
+    return named and not options["no_apply"] and not options["look_only"]
+
+
 def _apply(session: Session, options: dict[str, Any], told: Told) -> Upkept | None:
     """Have the broker take what there is for it, if one was named."""
-    named = session.server.url is not None or session.chosen_data is not None
-    is_there = told.offered or told.waiting
-    if options["no_apply"] or options["look_only"] or not named or not is_there:
+    if not _is_to_apply(session, options) or not (told.offered or told.waiting):
         return None
-    if options["device"] is None:
-        raise click.UsageError("to apply it name the device, as its broker knows it: --device")
     if session.server.url is not None:
         with session.server.connect(session.note) as client:
             return client.tend_device(options["device"])

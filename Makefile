@@ -7,6 +7,7 @@ PORT := 8080
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SYSTEM := strace e2fsprogs chromium
 LOCK := $(BIN)/pip-compile --quiet --upgrade --no-header --generate-hashes --strip-extras \
 	--allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
 
@@ -42,13 +43,14 @@ $(VENV)/spark.stamp: requirements/spark.lock $(VENV)/dev.stamp
 	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
-# Fault injection (strace) and power-cut tests (mkfs.ext4) skip with a reason where these are missing.
+# Fault injection (strace), power cuts (mkfs.ext4) and pages in a browser (chromium): tests of what is
+# missing skip with a reason.
 $(VENV)/system.stamp: | $(VENV)/bin/python
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& ! { command -v strace && command -v mkfs.ext4; } >/dev/null; then \
-		apt-get install -y -qq strace e2fsprogs >/dev/null 2>&1 \
-			|| { apt-get update -qq && apt-get install -y -qq strace e2fsprogs; } >/dev/null 2>&1 \
-			|| echo "strace or e2fsprogs could not be installed: some crash tests will be skipped"; \
+		&& ! { command -v strace && command -v mkfs.ext4 && command -v chromium; } >/dev/null; then \
+		apt-get install -y -qq --no-install-recommends $(SYSTEM) >/dev/null 2>&1 \
+			|| { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SYSTEM); } >/dev/null 2>&1 \
+			|| echo "could not install all of $(SYSTEM): some tests will be skipped"; \
 	fi
 	@# An emulator of Azure Blob Storage: only npm has one that installs by name.
 	@if command -v npm >/dev/null; then \

@@ -23,6 +23,8 @@ LEASE_COUNT_MAX: Final = 100_000
 #: Instants and durations are 48 bits in a row; ten thousand days are more than enough.
 DURATION_MS_MAX: Final = 10_000 * DAY_MS
 PARTITIONS_MAX: Final = 256
+#: Deleted queues whose names are remembered, for who asks what became of their messages.
+DELETED_QUEUES_MAX: Final = 128
 REPLICAS_MAX: Final = 16
 FAILURES_MAX: Final = 65_535
 HISTORY_ENTRIES_MAX: Final = 8

@@ -259,6 +259,15 @@ class TestQueues:
         assert orders("queues", "delete", "orders", "--yes").code == 0
         assert [stats["queue"] for stats in orders("queues", "--json").json] == ["other"]
 
+    def test_messages_of_a_deleted_queue_are_on_the_record(self, orders: Run) -> None:
+        orders("publish", "orders", "a", "b")
+        orders("queues", "delete", "orders", "--yes")
+        shown = orders("removals", "orders", "--reason", "deleted", "--json").json
+        assert [removal["reason"] for removal in shown] == ["deleted", "deleted"]
+        why = orders("why", shown[0]["id"], "--json").json
+        assert (why["queue"], why["reason"]) == ("orders", "deleted")
+        assert orders("removals", "ordres").code == 1
+
     def test_a_paused_queue_takes_but_does_not_deliver(self, orders: Run) -> None:
         orders("queues", "pause", "orders")
         orders("publish", "orders", "a")

@@ -586,6 +586,23 @@ class TestManaging:
         with pytest.raises(InvalidMessage):
             broker.removals(queue, reason="boredom")
 
+    def test_what_a_deleted_queue_held_stays_on_the_record(self, broker: Any, queue: str) -> None:
+        acked, leased, ready = broker.publish(queue, [Message(b"a"), Message(b"b"), Message(b"c")])
+        broker.ack(queue, [lease_one(broker, queue).token])
+        broker.lease(queue)
+        broker.delete(queue)
+        removals = broker.removals(queue)
+        assert {(removal.id, removal.reason) for removal in removals} == {
+            (leased.id, "deleted"),
+            (ready.id, "deleted"),
+        }
+        assert (broker.why(acked.id)["queue"], broker.why(acked.id)["state"]) == (queue, "gone")
+        assert (broker.why(ready.id)["queue"], broker.why(ready.id)["state"]) == (queue, "removed")
+        never = f"{ready.id.split('-')[0]}-ff"
+        assert broker.why(never)["state"] == "unknown"
+        broker.declare(QueueSpec(queue))
+        assert broker.removals(queue) == removals
+
     def test_dead_messages_go_back_to_where_they_came_from(
         self, broker: Any, fresh: Callable[..., str]
     ) -> None:

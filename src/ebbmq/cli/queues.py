@@ -267,8 +267,9 @@ def delete(session: Session, name: str, yes: bool) -> None:
     """Delete the queue NAME; each message it held is recorded with the reason `deleted`.
 
     \b
-    Example:
+    Examples:
       ebbmq queues delete orders --yes
+      ebbmq removals orders --reason deleted
     """
     with session.open() as broker:
         session.require_queue(broker, name)

@@ -10,7 +10,7 @@ import msgspec
 
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration, show_instant
-from ebbmq.errors import InvalidMessage
+from ebbmq.errors import InvalidMessage, UnknownQueue
 from ebbmq.model import REASON_TEXT
 
 if TYPE_CHECKING:
@@ -33,18 +33,21 @@ def removals(
 ) -> None:
     """Show the messages that left QUEUE other than by ack, newest last.
 
+    A queue that was deleted can be asked about, too.
+
     \b
     Examples:
       ebbmq removals orders --since 1h
       ebbmq removals orders --reason stale --json
     """
     with session.open() as broker:
-        session.require_queue(broker, queue)
-        found = list(
-            broker.removals(
-                queue, reason=reason, since_ms=None if since_ms is None else wall_ms() - since_ms
-            )
-        )
+        since = None if since_ms is None else wall_ms() - since_ms
+        try:
+            found = list(broker.removals(queue, reason=reason, since_ms=since))
+        except UnknownQueue:
+            # It says how to make one; a queue that was deleted has removals all the same.
+            session.require_queue(broker, queue)
+            raise
     if session.as_json:
         session.show_json(found[-count:])
     elif found:

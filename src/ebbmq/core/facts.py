@@ -9,7 +9,7 @@
     GROUP     [u32 facts][u32 0][u32 kind, u32 pid, u32 count, u32 bytes, u64 first]*facts, payloads
     RELOCATE  [u64 as_of][u32 crc of rows][u32 crc of seqs][u64 seq]*count [row 64]*count
               [headers + body]*count
-    META      msgpack of what was declared, deleted, subscribed, paused, set
+    META      msgpack of what is declared, subscribed, paused, set, and of queues deleted last
     CLOCK     [u64 queue time ms][u64 wall time ms]
     HELD      where copies of bodies are and should be; GONE: who has yet to forget one (`held`)
     RULES     msgpack of the storage rules that were added, or of what changed in them

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
@@ -118,6 +119,19 @@ class DeclaredTopic(msgspec.Struct, frozen=True):
     queues: list[str]
 
 
+class DeletedQueue(msgspec.Struct, frozen=True, array_like=True):
+    """What is remembered of a queue that was deleted, for who asks what became of its messages."""
+
+    name: str
+    first_pid: int
+    next_seqs: list[int]
+
+    @property
+    def pids(self) -> range:
+        """Its partitions; their numbers are not used again."""
+        return range(self.first_pid, self.first_pid + len(self.next_seqs))
+
+
 class Declared(msgspec.Struct, frozen=True):
     """Everything declared at one instant; the last META fact holds."""
 
@@ -128,6 +142,8 @@ class Declared(msgspec.Struct, frozen=True):
     factors: dict[str, tuple[float, int, str]] = {}
     #: Journal segments that existed when this was written: one of them missing is damage.
     segments: list[int] = []
+    #: The queues deleted last, oldest first.
+    deleted: list[DeletedQueue] = []
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -167,6 +183,7 @@ class Catalog:
         self.next_pid = 1
         self.epoch = 0
         self.factors: dict[str, tuple[float, int, str]] = {}
+        self.deleted: deque[DeletedQueue] = deque(maxlen=limits.DELETED_QUEUES_MAX)
 
     def queue(self, name: object) -> Queue:
         """The queue of that name.
@@ -178,6 +195,29 @@ class Catalog:
         if found is None:
             raise unknown("queue", name, self.queues)
         return found
+
+    def remove(self, name: str) -> None:
+        """Take a queue out, and remember that it was there."""
+        queue = self.queues.pop(name)
+        for pid in queue.by_pid:
+            del self.shards[pid]
+        next_seqs = [shard.partition.index.next_seq for shard in queue.shards]
+        self.deleted.append(DeletedQueue(name, min(queue.by_pid), next_seqs))
+
+    def pids_of(self, name: object) -> list[int]:
+        """The partitions of a queue, and of those of its name that were deleted.
+
+        Raises:
+            UnknownQueue: there neither is nor was one of that name.
+        """
+        pids = [pid for gone in self.deleted if gone.name == name for pid in gone.pids]
+        if not pids or name in self.queues:
+            pids += self.queue(name).by_pid
+        return pids
+
+    def deleted_with(self, pid: int) -> DeletedQueue | None:
+        """The deleted queue that a partition belonged to."""
+        return next((gone for gone in self.deleted if pid in gone.pids), None)
 
     def version_of(self, name: str) -> int:
         """Which change of its parameters a queue has; 0 if there is none of that name."""
@@ -214,6 +254,7 @@ class Catalog:
             list(self.topics.values()),
             self.factors,
             segments,
+            list(self.deleted),
         )
 
     def fact(self, segments: list[int]) -> fact.Fact:

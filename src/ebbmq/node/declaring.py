@@ -187,9 +187,8 @@ def delete(engine: Engine, name: str) -> int:
         queue = engine.catalog.queue(name)
         for shard in queue.shards:
             _remove_all(engine, shard, Reason.DELETED, leased=True)
-            del engine.catalog.shards[shard.partition.pid]
             engine.residency.close(shard.partition.pid)
-        del engine.catalog.queues[name]
+        engine.catalog.remove(name)
         engine.catalog.factors.pop(name, None)
         for topic in list(engine.catalog.topics.values()):
             if name in topic.queues:

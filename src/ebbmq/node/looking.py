@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import DeviceStatus, QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import DeletedQueue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.removals import Reading
 
@@ -147,7 +147,7 @@ def removals(
     after: str | None = None,
     count: int | None = None,
 ) -> list[Removal]:
-    """The record of messages that left a queue other than by ack."""
+    """The record of messages that left a queue other than by ack, also if it was deleted since."""
     codes = {text: code for code, text in REASON_TEXT.items()}
     if reason is not None and reason not in codes:
         raise InvalidMessage(f"reason is {reason!r}", f"use one of {', '.join(codes)}")
@@ -155,7 +155,7 @@ def removals(
         raise InvalidMessage(f"since_ms is {since_ms!r:.80}", "give an instant in milliseconds")
     with engine.lock:
         engine.check_open()
-        pids = list(engine.catalog.queue(name).by_pid)
+        pids = engine.catalog.pids_of(name)
         reading = _reading(engine)
     code = int(codes[reason]) if reason else None
     found = reading.find(pids, reason=code, since_ms=since_ms)
@@ -207,8 +207,8 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
         engine.check_open()
         shard = engine.catalog.shards.get(pid)
         row = shard.partition.index.read(seq) if shard else None
-        issued = shard.partition.index.next_seq if shard else 0
-    queue = shard.queue.spec.name if shard else None
+        deleted = None if shard else engine.catalog.deleted_with(pid)
+    queue, issued = _origin(pid, shard, deleted)
     if shard is not None and row is not None:
         seen = peeking.look(engine, shard, seq)
         return {
@@ -229,7 +229,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
         removal = _removal(found[-1], queue or "a deleted queue")
         fields = _fields(removal) | _story(engine, pid, seq)
         return {"id": identity, "queue": queue, "state": "removed", **fields}
-    if shard is not None and 0 < seq < issued:
+    if 0 < seq < issued:
         return {
             "id": identity,
             "queue": queue,
@@ -238,6 +238,15 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             **_story(engine, pid, seq),
         }
     return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
+
+
+def _origin(pid: int, shard: Shard | None, deleted: DeletedQueue | None) -> tuple[str | None, int]:
+    """The queue a partition is or was of, and the first number that it has not given out."""
+    if shard is not None:
+        return shard.queue.spec.name, shard.partition.index.next_seq
+    if deleted is not None:
+        return deleted.name, deleted.next_seqs[pid - deleted.first_pid]
+    return None, 0
 
 
 def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:

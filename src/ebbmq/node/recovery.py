@@ -202,6 +202,8 @@ class Recovery:
         catalog.next_pid = max(catalog.next_pid, told.next_pid)
         catalog.epoch = max(catalog.epoch, told.epoch)
         catalog.factors = dict(told.factors)
+        catalog.deleted.clear()
+        catalog.deleted.extend(told.deleted)
         self._losses.segments = told.segments
         names = {entry.spec.name: entry for entry in told.queues}
         for name in list(catalog.queues):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ebbmq import Broker, InvalidMessage, Message, QueueSpec
+from ebbmq import Broker, InvalidMessage, Message, QueueSpec, UnknownQueue, limits
 from ebbmq.core.facts import REMOVAL_DTYPE
 from ebbmq.model import Reason
 from ebbmq.node import looking
@@ -126,3 +126,26 @@ def test_counts_since_the_broker_was_opened_start_at_zero(tmp_path: Path) -> Non
             assert broker.stats("q")["since_open"]["published"] == 2
             total = broker.stats("q")["totals"]["published"]
     assert total == 4
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_deleted_queues_are_remembered_across_a_restart_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
+) -> None:
+    monkeypatch.setattr(limits, "DELETED_QUEUES_MAX", 2)
+    names = ["first", "second", "third"]
+    ids = []
+    with Broker.open(tmp_path, clock=ManualClock()) as broker:
+        for name in names:
+            broker.declare(QueueSpec(name, partitions=2))
+            ids += [receipt.id for receipt in broker.publish(name, [Message(b"m")])]
+            broker.delete(name)
+    if not checkpoint:
+        for path in (tmp_path / "checkpoints").iterdir():
+            path.unlink()
+    with Broker.open(tmp_path, clock=ManualClock()) as broker:
+        with pytest.raises(UnknownQueue):
+            broker.removals("first")
+        assert [broker.why(identity)["queue"] for identity in ids] == [None, "second", "third"]
+        assert {broker.why(identity)["reason"] for identity in ids} == {"deleted"}
+        assert [removal.id for removal in broker.removals("third")] == ids[2:]

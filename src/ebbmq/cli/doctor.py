@@ -36,8 +36,9 @@ _DAMAGE: Final = "the damage is accepted; what can be read is served"
 def doctor(ctx: click.Context, session: Session, accept_clock: bool, accept_damage: bool) -> None:
     """Read every record and body in the data directory's log and compare it with its checksum.
 
-    Changes nothing (but see --accept-clock and --accept-damage). The directory must not be open
-    elsewhere. Exit code: 0 clean, 1 damage found, 2 unusable.
+    Checkpoints and the removals log are read, too. Changes nothing (but see --accept-clock and
+    --accept-damage). The directory must not be open elsewhere. Exit code: 0 clean, 1 damage found,
+    2 unusable.
 
     \b
     Example:

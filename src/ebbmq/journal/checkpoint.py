@@ -210,19 +210,35 @@ class Checkpoints:
             if name.startswith(_PREFIX) and name not in names:
                 self._disk.delete(name)
 
+    def damaged_manifests(self) -> list[str]:
+        """Those that do not verify, by name; a crash leaves none, since they are renamed last."""
+        with self._named_errors():
+            return [
+                _manifest_name(generation)
+                for generation in self._generations()
+                if self._manifest(generation) is None
+            ]
+
     def _good_manifests(self) -> Iterator[Manifest]:
         """Those that verify, newest first."""
         with self._named_errors():
-            generations = sorted(
-                int(name[len(_PREFIX) : -len(_MANIFEST)])
-                for name in self._disk.names()
-                if name.startswith(_PREFIX) and name.endswith(_MANIFEST)
-            )
-        for generation in reversed(generations):
+            generations = self._generations()
+        for generation in generations:
             with self._named_errors():
                 manifest = self._manifest(generation)
             if manifest is not None:
                 yield manifest
+
+    def _generations(self) -> list[int]:
+        """Those that have a manifest, newest first."""
+        return sorted(
+            (
+                int(name[len(_PREFIX) : -len(_MANIFEST)])
+                for name in self._disk.names()
+                if name.startswith(_PREFIX) and name.endswith(_MANIFEST)
+            ),
+            reverse=True,
+        )
 
     def _manifest(self, generation: int) -> Manifest | None:
         file = self._disk.open(_manifest_name(generation))

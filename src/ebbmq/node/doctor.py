@@ -1,4 +1,4 @@
-"""Checking a data directory that nobody has open: every record, every page, every body in the log.
+"""Checking a data directory that nobody has open: records, pages, bodies in the log, removals.
 
 Bodies that are on devices only are counted: devices check what they give out themselves.
 """
@@ -22,6 +22,7 @@ from ebbmq.node.engine import Engine
 from ebbmq.node.keeping import restarting
 from ebbmq.node.outflow import is_intact, message_id
 from ebbmq.node.recovery import Recovery
+from ebbmq.node.removal_blocks import unreadable_bytes
 from ebbmq.node.removals import NoRemovals
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _examine(directory: Directory, report: Report, progress: Progress) -> None:
     recovery.read()
     restarting.mark_rows(engine)
     report.clock_doubt = doubt_of(recovery.since_ms(engine.clock.wall_ms()))
+    _removals(directory.path / "removals", report, was_closed=recovery.was_closed)
     for problem in engine.damage:
         if problem not in report.problems:
             report.problems.append(problem)
@@ -110,7 +112,10 @@ def _records(disk: FileDisk, uuid: bytes, report: Report, progress: Progress, to
 
 
 def _checkpoints(disk: FileDisk, report: Report) -> None:
-    loaded = checkpoint.Checkpoints(disk).load()
+    checkpoints = checkpoint.Checkpoints(disk)
+    for name in checkpoints.damaged_manifests():
+        report.problems.append(f"checkpoint: {name} does not match its checksum")
+    loaded = checkpoints.load()
     if loaded is None:
         return
     for blob in loaded.blobs:
@@ -119,6 +124,17 @@ def _checkpoints(disk: FileDisk, report: Report) -> None:
         except DamagedRecord as error:
             report.problems.append(f"checkpoint: {error.detail}")
     loaded.close()
+
+
+def _removals(directory: Path, report: Report, *, was_closed: bool) -> None:
+    """Every block of the removals log is whole, but for an end that the journal has, too."""
+    for name in ("removals.1.log", "removals.log"):
+        path = directory / name
+        damaged, tail = unreadable_bytes(path.read_bytes() if path.exists() else b"")
+        if was_closed or name != "removals.log":
+            damaged += tail
+        if damaged:
+            report.problems.append(f"removals log: {damaged} bytes of {name} cannot be read")
 
 
 def _bodies(shard: Shard, reader: Reader, report: Report, progress: Progress, live: int) -> None:

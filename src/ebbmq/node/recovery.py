@@ -80,7 +80,7 @@ class Recovery:
         #: The highest position that a record proves to have been on the device.
         self._proven = 0
         #: The last checkpoint was written by a close, and nothing after it.
-        self._was_closed = False
+        self.was_closed = False
         self.wall_ms = 0
 
     def run(self, *, threaded: bool = True) -> Log:
@@ -144,7 +144,7 @@ class Recovery:
         self._old_start = status.old_position
         self.queue_ms = self.clock_ms = status.queue_ms
         self.wall_ms = status.wall_ms
-        self._was_closed = status.closed
+        self.was_closed = status.closed
         self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
         if status.rules:
@@ -259,7 +259,7 @@ class Recovery:
             enough=_enough if self._start else None,
         ):
             end = self._item_end = item.end
-            self._was_closed = False
+            self.was_closed = False
             self._take(item)
         for restorer in self._restorers.values():
             restorer.settle()
@@ -489,7 +489,7 @@ class Recovery:
             self._engine,
             self._losses,
             now_ms,
-            was_closed=self._was_closed,
+            was_closed=self.was_closed,
             accept_damage=accept_damage,
         )
         for pid, shard in self._engine.catalog.shards.items():

@@ -1,26 +1,24 @@
 """The removals log: one record per message that left its queue other than by ack, bounded on disk.
 
 Records are the ones the journal holds (`core.facts.REMOVAL`), appended here in blocks once the
-journal has them, each block with the journal position it came from; recovery appends what is
-missing. Two files take turns, so the newest half of the bound is always there.
-
-    block: [u32 magic][u32 records][u64 journal position][u32 crc of records][u32 0][record 56]*
+journal has them, each block (`node.removal_blocks`) with the journal position it came from;
+recovery appends what is missing. Two files take turns, so the newest half of the bound is always
+there.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ebbmq import limits
-from ebbmq.checksum import crc32c
 from ebbmq.core.facts import REMOVAL_DTYPE
 from ebbmq.errors import Overloaded
 from ebbmq.node.log import log
+from ebbmq.node.removal_blocks import find_blocks, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _FLUSH_BYTES: Final = 256 * 1024
-_MAGIC: Final = 0x52424245
-_BLOCK: Final = Struct("<IIQII")
 _FILE_BYTES_MAX: Final = limits.REMOVALS_BYTES_MAX // 2
 
 
@@ -46,21 +42,38 @@ class Removals:
         directory.mkdir(parents=True, exist_ok=True)
         self.position = 0
         self._pending: list[tuple[int, bytes]] = []
-        good = 0
-        for start, position, records in self._blocks(self._current):
-            self.position = max(self.position, position)
-            good = start + _BLOCK.size + records.nbytes
-        if not good:
-            for _, position, _records in self._blocks(self._former):
-                self.position = max(self.position, position)
+        #: Positions whose records are there behind damage.
+        self._behind: set[int] = set()
+        good = self._resume(self._current)
+        if not self.position:
+            self._resume(self._former)
         self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         # A block cut short by a crash is in the journal still: recovery appends it again.
         os.ftruncate(self._descriptor, good)
         self._end = good
 
+    def _resume(self, path: Path) -> int:
+        """Find how far a file goes, and up to where nothing is missing in it."""
+        end = 0
+        is_whole = True
+        for block in find_blocks(path.read_bytes() if path.exists() else b""):
+            is_whole = is_whole and block.start == end
+            if is_whole:
+                self.position = max(self.position, block.position)
+            else:
+                self._behind.add(block.position)
+            end = block.end
+        if not is_whole:
+            log.warning(
+                "removals_damaged",
+                file=path.name,
+                action="what the journal still has is appended again; see ebbmq doctor",
+            )
+        return end
+
     def note(self, records: bytes, position: int) -> None:
         """Keep the records of a REMOVE fact at a journal position; `flush` writes them."""
-        if position > self.position:
+        if position > self.position and position not in self._behind:
             self.position = position
             self._pending.append((position, records))
 
@@ -80,8 +93,7 @@ class Removals:
             return False
         parts: list[bytes] = []
         for position, records in ready:
-            count = len(records) // REMOVAL_DTYPE.itemsize
-            parts += [_BLOCK.pack(_MAGIC, count, position, crc32c(records), 0), records]
+            parts += pack(records, position)
         try:
             self._append(b"".join(parts))
         except OSError as error:
@@ -139,12 +151,6 @@ class Removals:
         files = [_mapped(self._former), _mapped(self._current)[: self._end]]
         return Reading(files, [records for _, records in self._pending])
 
-    @staticmethod
-    def _blocks(path: Path) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
-        """(offset, journal position, records) of each readable block of a file."""
-        if path.exists():
-            yield from _blocks(path.read_bytes())
-
 
 class Reading:
     """The records there were at an instant; the files may grow or take turns meanwhile."""
@@ -177,7 +183,7 @@ class Reading:
 
     def _all(self) -> Iterator[npt.NDArray[np.void]]:
         for data in self._files:
-            yield from (records for _, _, records in _blocks(data))
+            yield from (block.records for block in find_blocks(data))
         for packed in self._pending:
             yield np.frombuffer(packed, dtype=REMOVAL_DTYPE)
 
@@ -188,19 +194,6 @@ def _mapped(path: Path) -> memoryview:
         return memoryview(b"")
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-
-
-def _blocks(data: bytes | memoryview) -> Iterator[tuple[int, int, npt.NDArray[np.void]]]:
-    at = 0
-    while at + _BLOCK.size <= len(data):
-        magic, count, position, crc, _ = _BLOCK.unpack_from(data, at)
-        end = at + _BLOCK.size + count * REMOVAL_DTYPE.itemsize
-        if magic != _MAGIC or end > len(data):
-            return
-        body = data[at + _BLOCK.size : end]
-        if crc32c(body) == crc:
-            yield at, position, np.frombuffer(body, dtype=REMOVAL_DTYPE)
-        at = end
 
 
 def flush_in_parts(engine: Engine) -> None:

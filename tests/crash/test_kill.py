@@ -47,6 +47,11 @@ POINTS = {
     "in the middle of a relocation": Fault("write", "middle", "old-", 1),
     "after a relocation, before its sync": Fault("write", "after", "old-", 1),
     "after the sync of a relocation": Fault("sync", "after", "old-", 1),
+    "in the middle of a page of a checkpoint": Fault("write", "middle", "checkpoint-", 2),
+    "after the sync of pages or a manifest": Fault("sync", "after", "checkpoint-", 1),
+    "before a checkpoint counts": Fault("rename", "before", "checkpoint-", 1),
+    "after a checkpoint counts, before others go": Fault("rename", "after", "checkpoint-", 1),
+    "before a checkpoint is deleted": Fault("delete", "before", "checkpoint-", 1),
 }
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.errors import InvalidMessage
+from ebbmq.journal.disk import MemoryDisk
 from ebbmq.model import AdaptSpec
+from ebbmq.node import publishing
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -93,6 +95,17 @@ def test_the_message_with_the_highest_current_importance_is_selected(
     assert [p.body for p in broker.peek("q", 2)] == [b"fades", b"lasts"]
     clock.advance(HOUR_MS)
     assert bodies(broker) == [b"lasts", b"fades"]
+
+
+def test_it_is_selected_among_those_whose_acknowledgements_are_complete(tmp_path: Path) -> None:
+    with Broker.open(tmp_path, clock=ManualClock(), disk=MemoryDisk(), threaded=False) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"complete", importance=1)])
+        waiting = [Message(b"waiting", importance=10)]
+        _, _, position = publishing.publish(broker.engine, "q", waiting, "synced")
+        assert bodies(broker) == [b"complete"]
+        broker.engine.journal.wait("synced", position)
+        assert bodies(broker) == [b"waiting"]
 
 
 def test_the_band_that_is_shown_is_the_band_that_decides(

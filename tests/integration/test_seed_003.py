@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from ebbmq.core import row
 from ebbmq.errors import Overloaded
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
+from tests.serving import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +85,78 @@ def test_the_index_entry_of_a_message_has_64_bytes() -> None:
 def test_the_cache_is_128_mb_per_queue_and_2_gb_in_all_by_default() -> None:
     assert QueueSpec("q").cache_bytes == 128 * KIB * KIB
     assert limits.NODE_CACHE_BYTES == 2 * KIB * KIB * KIB
+
+
+def test_caching_and_paging_to_disk_are_on_by_default() -> None:
+    spec = QueueSpec("q")
+    assert (spec.cache_enabled, spec.page_to_disk) == (True, True)
+
+
+def flushes(broker: Broker) -> int:
+    return broker.journal()["flushes"]
+
+
+def test_disk_writes_are_batched_and_flushed_after_1000_messages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.declare(QueueSpec("q"))
+    monkeypatch.setattr("ebbmq.journal.commit._FLUSH_SECONDS", 1_000.0)
+    broker.publish("q", [Message(b"m")], confirm="synced")
+    before = flushes(broker)
+    for _ in range(limits.UNSYNCED_FLUSH_MESSAGES - 1):
+        broker.publish("q", [Message(b"m")], confirm="written")
+    assert flushes(broker) == before
+    broker.publish("q", [Message(b"m")], confirm="written")
+    wait_until(lambda: flushes(broker) == before + 1, "a flush")
+    assert limits.UNSYNCED_FLUSH_MESSAGES == 1_000
+
+
+def test_what_was_written_is_flushed_after_100_ms(broker: Broker) -> None:
+    broker.declare(QueueSpec("q"))
+    before = flushes(broker)
+    broker.publish("q", [Message(b"m")], confirm="written")
+    wait_until(lambda: flushes(broker) > before, "a flush")
+    assert limits.UNSYNCED_FLUSH_MS == 100
+
+
+def test_a_flush_is_waited_for_on_publisher_confirms_only(tmp_path: Path) -> None:
+    # Without threads nothing is flushed but what somebody waits for.
+    with Broker.open(tmp_path, disk=MemoryDisk(), threaded=False) as broker:
+        broker.declare(QueueSpec("q"))
+        before = flushes(broker)
+        for level in ("memory", "written"):
+            broker.publish("q", [Message(b"m")], confirm=level)
+        assert flushes(broker) == before
+        broker.publish("q", [Message(b"m")], confirm="synced")
+        assert flushes(broker) == before + 1
+
+
+def test_consumers_are_notified_of_a_publish(tmp_path: Path) -> None:
+    got: list[bytes] = []
+    with Broker.open(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        consumer = threading.Thread(
+            target=lambda: got.extend(lease.body for lease in broker.lease("q", wait_ms=60_000))
+        )
+        consumer.start()
+        broker.publish("q", [Message(b"m")])
+        consumer.join(30)
+        assert got == [b"m"]
+
+
+def test_under_memory_pressure_the_largest_queue_is_paged_first(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with Broker.open(tmp_path, config={"cache_bytes": CACHE_BYTES}, clock=clock) as broker:
+        for name in ("large", "small"):
+            broker.declare(QueueSpec(name, cache_bytes=CACHE_BYTES))
+        fill(broker, 150, "large")
+        before = cache_bytes(broker, "large")
+        fill(broker, 60, "small")
+        assert cache_bytes(broker, "large") < before
+        broker.lease("small", count=60)
+        cache = broker.stats("small")["cache"]
+        assert (cache["hits"], cache["misses"]) == (60, 0)
 
 
 def test_the_limit_of_the_node_wins_over_that_of_the_queue(

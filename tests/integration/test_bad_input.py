@@ -126,6 +126,17 @@ def test_a_batch_of_something_else_is_refused_whole(broker: Broker, batch: Any) 
     assert broker.stats("q")["depth"]["ready"] == 1
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"body", bytearray(b"body"), memoryview(b"body"), "", "text"]
+)
+def test_a_body_in_place_of_a_message_is_refused_by_its_type(broker: Broker, body: Any) -> None:
+    for publish in (broker.publish, broker.publish_topic):
+        broker.declare_topic(TopicSpec("q"))
+        with pytest.raises(InvalidMessage) as caught:
+            publish("q", body)
+        check_error(caught.value, f"not {type(body).__name__}", "Message(b'..')")
+
+
 def test_an_unknown_confirm_level_is_refused(broker: Broker) -> None:
     with pytest.raises(InvalidMessage) as caught:
         broker.publish("q", [Message(b"m")], confirm="fsynced")  # type: ignore[arg-type]  # the point

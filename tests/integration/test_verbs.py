@@ -224,7 +224,9 @@ class TestPublishing:
         assert "2" in caught.value.detail
         assert broker.stats(queue)["depth"]["ready"] == 0
 
-    @pytest.mark.parametrize("messages", [b"m", "m", None, 7, [b"m"], [None], {"body": b"m"}])
+    @pytest.mark.parametrize(
+        "messages", [b"m", b"", "m", "", None, 7, [b"m"], [None], {"body": b""}]
+    )
     def test_what_is_no_message_is_refused(self, broker: Any, queue: str, messages: Any) -> None:
         with pytest.raises(InvalidMessage):
             broker.publish(queue, messages)

@@ -21,11 +21,13 @@ def as_messages(messages: object) -> Sequence[Message]:
     """
     if isinstance(messages, Message):
         messages = [messages]
+    # A body alone is no message, though it has a length.
+    is_body = isinstance(messages, bytes | bytearray | memoryview | str)
+    if is_body or not isinstance(messages, Iterable):
+        raise InvalidMessage(
+            f"publish takes messages, not {type(messages).__name__}", "use [Message(b'..')]"
+        )
     if not isinstance(messages, Sequence):
-        if isinstance(messages, bytes | str) or not isinstance(messages, Iterable):
-            raise InvalidMessage(
-                f"publish takes messages, not {type(messages).__name__}", "use [Message(b'..')]"
-            )
         messages = list(messages)
     if len(messages) > limits.BATCH_MESSAGES_MAX:
         raise InvalidMessage(

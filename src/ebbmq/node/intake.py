@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
@@ -26,12 +26,8 @@ def as_messages(messages: object) -> Sequence[Message]:
     """
     if isinstance(messages, Message):
         messages = [messages]
-    if not isinstance(messages, Sequence):
-        if isinstance(messages, bytes | str) or not isinstance(messages, Iterable):
-            raise InvalidMessage(
-                f"publish takes messages, not {type(messages).__name__}", "use [Message(b'..')]"
-            )
-        messages = list(messages)
+    if type(messages) is not list:
+        messages = _as_sequence(messages)
     if len(messages) > limits.BATCH_MESSAGES_MAX:
         raise InvalidMessage(
             f"a batch of {len(messages)} messages is over {limits.BATCH_MESSAGES_MAX}",
@@ -39,10 +35,25 @@ def as_messages(messages: object) -> Sequence[Message]:
         )
     for message in messages:
         if not isinstance(message, Message):
-            raise InvalidMessage(
-                f"publish takes messages, not {type(message).__name__}", "use [Message(b'..')]"
-            )
+            raise _no_message(message)
     return messages
+
+
+def _as_sequence(messages: object) -> Sequence[Any]:
+    """What was given in place of a list; a body alone is none, though it has a length."""
+    if isinstance(messages, bytes | bytearray | memoryview | str):
+        raise _no_message(messages)
+    if isinstance(messages, Sequence):
+        return messages
+    if isinstance(messages, Iterable):
+        return list(messages)
+    raise _no_message(messages)
+
+
+def _no_message(given: object) -> InvalidMessage:
+    return InvalidMessage(
+        f"publish takes messages, not {type(given).__name__}", "use [Message(b'..')]"
+    )
 
 
 def level_of(confirm: str | None, messages: Sequence[Message]) -> Level:

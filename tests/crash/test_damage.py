@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, TopicSpec
 from ebbmq.node import doctor
 from ebbmq.testing import ManualClock
 from tests.crash.worker import CONFIG
@@ -332,3 +332,59 @@ def test_ids_published_since_the_last_checkpoint_are_remembered(tmp_path: Path) 
         again = broker.publish("q", [Message(b"x", id=f"order {n}") for n in range(10)])
     assert [receipt.id for receipt in again] == [receipt.id for receipt in first]
     assert all(receipt.duplicate for receipt in again)
+
+
+@pytest.fixture
+def told_to_all(tmp_path: Path) -> Path:
+    """A directory without checkpoints in which one record holds what three queues were told."""
+    with Broker.open(tmp_path) as broker:
+        broker.declare_topic(TopicSpec("news"))
+        for name in QUEUES:
+            broker.declare(QueueSpec(name))
+            broker.subscribe("news", name)
+        broker.publish_topic("news", [Message(b"news %d " % n * 50) for n in range(20)])
+        broker.publish("a", [Message(b"after it")])
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    return tmp_path
+
+
+def flip_in_journal(directory: Path, body: bytes) -> None:
+    path = directory / "journal" / "young-0000000001.seg"
+    data = bytearray(path.read_bytes())
+    data[data.index(body)] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_body_of_a_topic_costs_that_message_and_no_other(told_to_all: Path) -> None:
+    flip_in_journal(told_to_all, b"news 7 " * 50)
+    with Broker.open(told_to_all) as broker:
+        assert len(broker.health()["damage"]) == len(QUEUES)
+        for name in QUEUES:
+            got = [lease.body for lease in broker.lease(name, 100)]
+            assert got[:19] == [b"news %d " % n * 50 for n in range(20) if n != 7]
+        pids = {broker.stats(name)["partitions"][0]["id"] for name in QUEUES}
+        named = {f"message {pid}-8 cannot be read" for pid in pids}
+        assert set(broker.health()["damage"]) == named
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_is_damaged_in_a_publish_to_a_topic_nothing_is_invented(
+    told_to_all: Path, seed: int
+) -> None:
+    path = told_to_all / "journal" / "young-0000000001.seg"
+    data = bytearray(path.read_bytes())
+    bodies = [b"news %d " % n * 50 for n in range(20)]
+    # Before the bodies: sizes, counts and numbers of the parts, and rows.
+    rows_at = data.index(bodies[0]) - 20 * 64 - 8
+    table_at = rows_at - 3 * 24 - 8
+    end = table_at + 80 if seed % 2 else rows_at + 8 + 20 * 64
+    data[random.Random(seed).randrange(table_at, end)] ^= 1 << seed % 8
+    path.write_bytes(data)
+    with Broker.open(told_to_all) as broker:
+        assert broker.health()["damage"]
+        for name in QUEUES:
+            ids = {lease.id: lease.body for lease in broker.lease(name, 100)}
+            for identity, body in ids.items():
+                number = int(identity.split("-")[1], 16) - 1
+                assert body == ([*bodies, b"after it"])[number]

@@ -268,6 +268,30 @@ def grouped(payload: memoryview) -> Iterator[tuple[int, int, int, int, int, memo
         at += size
 
 
+def shared_publish(payload: memoryview) -> list[tuple[int, int, int, memoryview]]:
+    """(pid, count, first, payload) of each queue that a damaged GROUP publishes the same bodies to.
+
+    Nothing where that is not what it says, or where its sizes do not add up.
+    """
+    if len(payload) < GROUP_HEAD.size:
+        return []
+    number, _ = GROUP_HEAD.unpack_from(payload)
+    if not 0 < group_head_bytes(number) <= len(payload):
+        return []
+    parts = list(grouped(payload))
+    counts = {count for _, _, count, _, _, _ in parts}
+    if {kind for kind, *_ in parts} != {PUBLISH} or len(counts) != 1:
+        return []
+    if len({pid for _, pid, *_ in parts}) != number:
+        return []
+    rows_bytes = publish_bytes(counts.pop(), 0)
+    is_whole = len(parts[0][5]) >= rows_bytes
+    is_whole = is_whole and all(len(part[5]) == rows_bytes for part in parts[1:])
+    if not is_whole or parts[-1][4] + len(parts[-1][5]) != len(payload):
+        return []
+    return [(pid, count, first, part) for _, pid, count, first, _, part in parts]
+
+
 def relocate(
     pid: int, as_of: int, seqs: Sequence[int], row_block: bytes, bodies: Iterable[bytes]
 ) -> Fact:

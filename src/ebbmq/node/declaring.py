@@ -188,6 +188,7 @@ def delete(engine: Engine, name: str) -> int:
         for shard in queue.shards:
             _remove_all(engine, shard, Reason.DELETED, leased=True)
             engine.residency.close(shard.partition.pid)
+        engine.departures.tell_of(queue)
         engine.catalog.remove(name)
         engine.catalog.factors.pop(name, None)
         for topic in list(engine.catalog.topics.values()):

@@ -31,6 +31,7 @@ from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
 from ebbmq.node.advising.adviser import Adviser
 from ebbmq.node.catalog import Catalog, Queue, Shard
+from ebbmq.node.departures import Departures
 from ebbmq.node.gathering import Gathering
 from ebbmq.node.keeping.keeper import Keeper
 from ebbmq.node.levels import MEMORY
@@ -59,6 +60,9 @@ _TICK_MS: Final = 25
 #: Facts that may be left out when the disk is full.
 _SPARED: Final = (fact.STATE, fact.CLOCK)
 _NONCES: Final = Struct("<1024I")
+_REOPEN: Final = "open the data directory again with Broker.open"
+_FORKED: Final = "this broker was opened by the parent of this process; a fork cannot share it"
+_FORK: Final = "open it after forking, in one process; others reach it through `ebbmq serve`"
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -70,10 +74,10 @@ class Engine:
     __slots__ = (
         "__weakref__", "_ahead", "_stop", "_threads", "_wake", "adviser", "calendar_base_ms",
         "catalog", "catalog_position", "checkpoint", "checkpoint_position", "clock",
-        "clock_doubt", "clock_noted_ms", "closed", "compacting", "config", "damage", "devices",
-        "directory", "disk_full", "facts_since_checkpoint", "feed", "gathering", "holding",
-        "holdings", "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins", "ranges",
-        "removals", "residency", "rules", "shared_bytes", "sharing", "simple", "synced",
+        "clock_doubt", "clock_noted_ms", "closed", "compacting", "config", "damage", "departures",
+        "devices", "directory", "disk_full", "facts_since_checkpoint", "feed", "gathering",
+        "holding", "holdings", "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins",
+        "ranges", "removals", "residency", "rules", "shared_bytes", "sharing", "simple", "synced",
         "time_base_ms", "torn_bytes", "upkeep", "written",
     )  # fmt: skip
 
@@ -132,7 +136,7 @@ class Engine:
         self.devices: Devices | None = None
         #: None while there is no lake to tell.
         self.feed: Feed | None = None
-        self.adviser = Adviser(self)
+        self.adviser, self.departures = Adviser(self), Departures(self)
         _engines.add(self)
 
     # Time
@@ -455,7 +459,8 @@ class Engine:
     def check_open(self) -> None:
         """Refuse calls on a broker that was closed or forked."""
         if self.closed is not None:
-            raise ClosedBroker(self.closed, "open the data directory again with Broker.open")
+            action = _FORK if self.closed == _FORKED else _REOPEN
+            raise ClosedBroker(self.closed, action)
 
     def nonce(self) -> int:
         """A number nobody can guess, for the tokens of one grant (the lock is held)."""
@@ -501,9 +506,7 @@ class Engine:
 
 def _forked() -> None:
     for engine in list(_engines):
-        engine.closed = (
-            "this broker was opened by the parent of this process; a fork cannot share it"
-        )
+        engine.closed = _FORKED
         engine.simple.clear()
         engine.lock = threading.Lock()
 

@@ -176,6 +176,7 @@ class Upkeep:
                 engine.note_clock()
             with contextlib.suppress(Overloaded):
                 engine.admit(0)
+        engine.departures.tell_if_due()
         with engine.in_turn.alone():
             self._keep_small(now_ms)
 
@@ -217,6 +218,7 @@ def close_engine(engine: Engine) -> None:
     """Make everything durable, leave a checkpoint for a quick start, let go of the directory."""
 
     def clean() -> None:
+        engine.departures.tell()
         if engine.journal.failed is None:
             engine.note_clock()
             if not any(shard.faulty for shard in engine.catalog.shards.values()):

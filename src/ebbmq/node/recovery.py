@@ -449,9 +449,9 @@ class Recovery:
             )
             return
         if header.kind == fact.PUBLISH and item.payload is not None:
-            self._salvage(header.pid, header.first, header.count, item.payload, item.position)
+            self._salvage(header.pid, header.count, header.first, item.payload, item.position)
         elif header.kind == fact.GROUP:
-            self._losses.report(f"a group of facts at {item.position:#x} cannot be read")
+            self._salvage_group(header, item)
         elif header.kind == fact.ACK:
             self._losses.report(
                 f"{header.count} acks from message {message_id(header.pid, header.first)} on "
@@ -463,9 +463,36 @@ class Recovery:
                 f"{message_id(header.pid, header.first)} on cannot be read"
             )
 
+    def _salvage_group(self, header: record.Header, item: Damaged) -> None:
+        """Of a publish to several queues keep the rows that verify; a move is done again."""
+        parts = fact.shared_publish(item.payload) if item.payload is not None else []
+        if not parts or parts[0][:3] != (header.pid, header.count, header.first):
+            self._losses.report(f"a group of facts at {item.position:#x} cannot be read")
+            return
+        bodies = parts[0][3][fact.publish_bytes(header.count, 0) :]
+        self._salvage(*parts[0], item.position, bodies)
+        # Where rows and bodies are all as they were, it is the others' numbers that are not.
+        is_known = not all(_verifies(part, count, bodies) for _, count, _, part in parts)
+        for pid, count, first, part in parts[1:]:
+            shard = self._engine.catalog.shards.get(pid)
+            if is_known and shard is not None and first <= shard.partition.index.next_seq:
+                self._salvage(pid, count, first, part, item.position, bodies)
+            elif shard is not None or not is_known:
+                self._losses.report(
+                    f"{count} messages of a topic at {item.position:#x} cannot be read, "
+                    f"the first of them may be {message_id(pid, first)}"
+                )
+
     def _salvage(
-        self, pid: int, first: int, count: int, payload: memoryview, position: int
+        self,
+        pid: int,
+        count: int,
+        first: int,
+        payload: memoryview,
+        position: int,
+        bodies: memoryview | None = None,
     ) -> None:
+        """Put back rows that verify, and find which of their bodies do not."""
         block = payload[8 : 8 + 64 * count]
         crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
         if len(block) < 64 * count or crc32c(bytes(block)) != crc:
@@ -474,10 +501,12 @@ class Recovery:
             return
         if pid not in self._engine.catalog.shards:
             return
-        at = 8 + 64 * count
+        bodies = payload[8 + 64 * count :] if bodies is None else bodies
+        self._engine.note_range(position >> 32, pid, first, count)
+        at = 0
         for number in range(count):
             row = ROW.unpack_from(block, number * 64)
-            body = bytes(payload[at : at + row[11]])
+            body = bytes(bodies[at : at + row[11]])
             at += row[11]
             if len(body) != row[11] or crc32c(body) != row[12]:
                 self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
@@ -499,6 +528,20 @@ class Recovery:
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""
         return self._losses.faulty()
+
+
+def _verifies(payload: memoryview, count: int, bodies: memoryview) -> bool:
+    """Whether rows of a PUBLISH fact and the bodies they are of match their checksums."""
+    block = bytes(payload[8 : 8 + 64 * count])
+    if crc32c(block) != fact.ROWS_HEAD.unpack_from(payload)[0]:
+        return False
+    at = 0
+    for number in range(count):
+        row = ROW.unpack_from(block, number * 64)
+        if crc32c(bytes(bodies[at : at + row[11]])) != row[12]:
+            return False
+        at += row[11]
+    return at == len(bodies)
 
 
 def _enough(header: record.Header) -> int:

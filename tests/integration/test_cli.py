@@ -398,6 +398,16 @@ class TestBackupRestoreDoctor:
         assert result.code == 1
         assert "error: ebbmq-data is not empty" in result.err
 
+    def test_a_damaged_backup_is_restored_as_far_as_it_can_be_and_said_so(
+        self, orders: Run, tmp_path: Path
+    ) -> None:
+        orders("publish", "orders", "the first message", "the second message")
+        orders("backup", "copy")
+        flip(tmp_path / "copy", b"the first message")
+        result = orders("restore", "copy", "--data", "again", "--json")
+        assert (result.code, result.json["clean"], result.json["bodies"]) == (1, False, 1)
+        assert orders("consume", "orders", "--data", "again").out == "the second message\n"
+
     def test_restore_refuses_what_is_no_backup(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "photos").mkdir()
         (tmp_path / "photos" / "cat.png").write_bytes(b"meow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_DAMAGED: Final = 1
 
 
 @click.command(short_help="Copy the data directory.")
@@ -60,10 +61,12 @@ def backup(session: Session, target: Path) -> None:
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @common_options
 @pass_session
-def restore(session: Session, source: Path) -> None:
+@click.pass_context
+def restore(ctx: click.Context, session: Session, source: Path) -> None:
     """Make the data directory from the backup SOURCE, and check every record of it.
 
-    The data directory must be new or empty: nothing is ever overwritten.
+    The data directory must be new or empty: nothing is ever overwritten. What can be read of a
+    damaged backup is restored, what cannot is named, and the exit code is 1.
 
     \b
     Example:
@@ -91,10 +94,12 @@ def restore(session: Session, source: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
     if session.as_json:
         session.show_json({"source": str(source), "data": str(target), **report.to_dict()})
-        return
-    session.say(f"{target} is restored from {source}: {show_count(report.messages, 'message')}")
-    for problem in report.problems:
-        session.note(problem)
+    else:
+        session.say(f"{target} is restored from {source}: {show_count(report.messages, 'message')}")
+        for problem in report.problems:
+            session.note(problem)
+    if not report.clean:
+        ctx.exit(_DAMAGED)
 
 
 def _refuse_non_empty(directory: Path) -> None:

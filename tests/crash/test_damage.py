@@ -292,6 +292,15 @@ def test_a_store_whose_only_message_is_damaged_opens_and_names_it(tmp_path: Path
     with Broker.open(tmp_path, config=CONFIG) as broker:
         assert _named(broker.health()["damage"]) == {receipt.id}
         assert broker.lease("q") == []
+        assert broker.stats("q")["depth"]["ready"] == 0
+        told = broker.why(receipt.id)
+        (removal,) = broker.removals("q")
+    assert (removal.id, removal.reason, removal.bytes) == (receipt.id, "damaged", 13)
+    assert told["state"] == "removed"
+    assert told["reason"] == "damaged"
+    with Broker.open(tmp_path, config=CONFIG) as broker:
+        assert broker.health()["damage"] == []
+        assert broker.removals("q") == [removal]
 
 
 def test_a_body_damaged_since_the_last_checkpoint_is_named_when_it_is_delivered(

@@ -12,6 +12,7 @@ from ebbmq.core.block import KIND, LOW32, STATE, WHERE
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import FREE, SHARED
 from ebbmq.core.values import distinct_values
+from ebbmq.model import Reason
 from ebbmq.node import declaring
 from ebbmq.node.keeping import restarting
 from ebbmq.node.log import log
@@ -70,21 +71,20 @@ def _serve_what_is_left(shard: Shard) -> None:
 
 
 def _drop_without_body(engine: Engine, losses: Losses) -> None:
-    """Free rows whose body in the log is damaged and that no device has a copy of."""
+    """Give up messages whose body in the log is damaged and that no device has a copy of."""
     for pid, damaged in losses.bodiless.items():
         shard = engine.catalog.shards.get(pid)
         for seq, segment in damaged.items() if shard is not None else ():
             assert shard is not None
             index = shard.partition.index
-            row, found = index.read(seq), index.locate(seq)
-            if row is None or found is None or row[0] == FREE or row[9] != segment:
+            row = index.read(seq)
+            if row is None or row[0] == FREE or row[9] != segment:
                 continue
             name = copies.name_of(pid, seq)
             if engine.holdings.of(name).copies != {copies.LOG}:
                 engine.holdings.copy_lost(name, copies.LOG)
                 continue
-            losses.report(f"message {message_id(pid, seq)} cannot be read")
-            index.free(*found)
+            losses.give_up(pid, seq, f"message {message_id(pid, seq)} cannot be read")
 
 
 def _share_bodies(engine: Engine, partitions: list[Partition]) -> None:
@@ -117,20 +117,41 @@ def _drop_without_segment(engine: Engine, losses: Losses) -> None:
             slots = page.live_slots()
             segments = page.view["segment"][slots]
             absent = set(distinct_values(segments).tolist()) - present
-            gone = slots[np.isin(segments, list(absent))]
-            for slot in gone.tolist():
-                segment = int(page.view["segment"][slot])
-                seq = page.number * limits.PAGE_ROWS + slot
-                if seq in losses.doubtful.get(shard.partition.pid, ()):
-                    losses.report(
-                        f"relocated message {message_id(shard.partition.pid, seq)} cannot be read"
-                    )
-                elif segment in losses.missing and segment in losses.segments:
-                    identity = message_id(shard.partition.pid, seq)
-                    losses.report(f"message {identity} was in segment {segment}, which is missing")
+            gone = [
+                slot
+                for slot in slots[np.isin(segments, list(absent))].tolist()
+                if not _is_missed(losses, shard, page, slot)
+            ]
             page.view["state"][gone] = FREE
             page.live -= len(gone)
             page.dirty = True
+
+
+def _is_missed(losses: Losses, shard: Shard, page: Page, slot: int) -> bool:
+    """Whether a row whose segment is gone is of a message that had not left; it is given up."""
+    pid, segment = shard.partition.pid, int(page.view["segment"][slot])
+    seq = page.number * limits.PAGE_ROWS + slot
+    identity = message_id(pid, seq)
+    if seq in losses.doubtful.get(pid, ()):
+        losses.give_up(pid, seq, f"relocated message {identity} cannot be read")
+    elif segment in losses.missing and segment in losses.segments:
+        problem = f"message {identity} was in segment {segment}, which is missing"
+        losses.give_up(pid, seq, problem)
+    else:
+        return False
+    return True
+
+
+def let_go_of_unread(engine: Engine, losses: Losses) -> None:
+    """Have messages that cannot be read leave their queues on the record; the journal is open."""
+    for pid, seqs in losses.unread.items():
+        shard = engine.catalog.shards[pid]
+        if shard.faulty is not None:
+            continue  # it is read again
+        partition = shard.partition
+        gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]
+        partition.remove(gone, Reason.DAMAGED, engine.now_ms())
+        engine.settle(shard)
 
 
 def _segments_of(page: Page) -> set[int]:

@@ -19,6 +19,8 @@ class Losses:
         self.doubtful: dict[int, set[int]] = {}
         #: By partition: messages whose body in a segment is damaged, with that segment.
         self.bodiless: dict[int, dict[int, int]] = {}
+        #: By partition: messages that cannot be read, and leave once the log is open.
+        self.unread: dict[int, list[int]] = {}
         #: A record of which not even the header can be read was passed.
         self.is_blind = False
         #: Partitions a checkpointed page, and those a record of which cannot be read.
@@ -32,6 +34,11 @@ class Losses:
         """Say what cannot be read."""
         self._engine.damage.append(problem)
         log.error("damage", detail=problem)
+
+    def give_up(self, pid: int, seq: int, problem: str) -> None:
+        """Say what cannot be read, and have the message leave on the record."""
+        self.report(problem)
+        self.unread.setdefault(pid, []).append(seq)
 
     def left(self, pid: int, seqs: range | list[int]) -> None:
         """Messages are known to have left: nobody misses them."""

@@ -72,7 +72,7 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
         engine.written = engine.synced = engine.journal.position
         engine.journal.on_commit = engine.committed
         engine.journal.before_commit = engine.gathering.take_in
-        _note_start(engine)
+        _note_start(engine, recovery)
     except BaseException:
         if devices is not None:
             devices.close()
@@ -116,11 +116,12 @@ def _open_feed(engine: Engine) -> Feed | None:
     return feed
 
 
-def _note_start(engine: Engine) -> None:
+def _note_start(engine: Engine, recovery: Recovery) -> None:
     """Put the start on record; on a full disk the store opens all the same, to be consumed."""
     try:
         declaring.note_catalog(engine)
         rule_changes.note_rules(engine)
+        recovery.let_go_of_unread()
         # The epoch tells the tokens of this run from those of runs whose end was lost.
         engine.journal.wait("synced", engine.note_clock())
         engine.removals.flush(engine.journal.synced_position)

@@ -30,7 +30,7 @@ from ebbmq.journal.mend import mended
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
-from ebbmq.node.deriving import derive
+from ebbmq.node.deriving import derive, let_go_of_unread
 from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
@@ -524,6 +524,10 @@ class Recovery:
         for pid, shard in self._engine.catalog.shards.items():
             touched = sorted(self._touched.get(pid, ()))
             self._engine.keeping.reviewer.resume_with(shard, touched, now_ms)
+
+    def let_go_of_unread(self) -> None:
+        """Have messages that cannot be read leave on the record, now that the journal is open."""
+        let_go_of_unread(self._engine, self._losses)
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

@@ -191,7 +191,7 @@ class DamagedRecord(StorageFailed):
 
 
 class DirectoryInUse(EbbError):
-    """Another process has this data directory open."""
+    """This data directory is open already, mostly in another process."""
 
     code = "directory_in_use"
 

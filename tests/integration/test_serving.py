@@ -145,7 +145,7 @@ def test_it_does_not_listen_elsewhere_without_users_and_tls(tmp_path: Path) -> N
 def test_a_directory_that_is_in_use_is_an_error_with_a_name(tmp_path: Path) -> None:
     with Broker.open(tmp_path / "data"):
         status, said = run_to_end(tmp_path / "data")
-    assert (status, "another process has" in said) == (3, True)
+    assert (status, "is open already, in another process" in said) == (3, True)
 
 
 def test_without_users_an_ipv4_caller_of_an_ipv6_socket_counts_as_this_machine(

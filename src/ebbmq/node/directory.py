@@ -66,8 +66,8 @@ class Directory:
         except OSError as error:
             os.close(self._lock)
             raise DirectoryInUse(
-                f"another process has {self.path} open",
-                "stop it, or connect to it instead of opening the directory",
+                f"{self.path} is open already, in another process or in this one",
+                "close it there, or connect to it instead of opening the directory",
             ) from error
         self.identity = self._identity()
 

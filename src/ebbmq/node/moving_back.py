@@ -97,7 +97,7 @@ def _tell_lost(dead_queue: str, lost: list[str], moved: int) -> None:
         f"or it is gone; the first is {lost[0]}"
     )
     if not moved:
-        raise UnknownQueue(detail, "give to=..")
+        raise UnknownQueue(detail, "say which queue they go to: to=.., or --to")
     log.warning("redrive_left", queue=dead_queue, detail=detail)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec, TopicSpec
+from ebbmq import AsyncBroker, Broker, Message, QueueSpec, TopicSpec
 from ebbmq.errors import (
     ClosedBroker,
     DirectoryInUse,
@@ -431,6 +432,21 @@ def test_a_jump_of_the_clock_is_remembered_until_it_is_accepted(
         assert [seen.enqueued_at_ms for seen in broker.peek("q")] >= [after.wall_ms()]
     with Broker.open(tmp_path, clock=after) as broker:
         assert broker.health()["ready"]
+
+
+def test_a_jump_of_the_clock_can_be_accepted_by_an_async_broker(tmp_path: Path) -> None:
+    before = ManualClock()
+    _filled(tmp_path, before)
+    after = ManualClock(before.wall_ms() + YEAR_MS)
+
+    async def reopened(*, accept_clock: bool) -> bool:
+        async with await AsyncBroker.open(
+            tmp_path, clock=after, accept_clock=accept_clock
+        ) as broker:
+            return bool((await broker.health())["ready"])
+
+    assert not asyncio.run(reopened(accept_clock=False))
+    assert asyncio.run(reopened(accept_clock=True))
 
 
 @pytest.mark.parametrize("jump_ms", [-YEAR_MS, YEAR_MS], ids=["-year", "year"])

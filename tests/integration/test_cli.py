@@ -84,6 +84,27 @@ def test_without_a_command_the_help_is_shown(run: Run) -> None:
     assert "ebbmq publish orders" in result.out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "code"),
+    [
+        (("peek", "ordesr"), 1, "unknown_queue"),
+        (("peek", "orders", "--count", "many"), 2, "usage"),
+        (("peek", "orders", "--no-such"), 2, "usage"),
+        (("queues", "--config", "missing.toml"), 1, "invalid_spec"),
+    ],
+    ids=["refused", "not a number", "no such option", "no such file"],
+)
+def test_a_refusal_under_json_is_json(
+    orders: Run, arguments: tuple[str, ...], exit_code: int, code: str
+) -> None:
+    told = orders(*arguments)
+    said = orders(*arguments, "--json")
+    assert (said.code, said.out) == (told.code, "") == (exit_code, "")
+    refusal = json.loads(said.err)
+    assert refusal["code"] == code
+    assert told.err == f"error: {refusal['detail']}\nhint: {refusal['action']}\n"
+
+
 class TestPublishAndConsume:
     def test_what_is_published_is_consumed_once(self, orders: Run) -> None:
         published = orders("publish", "orders", "pay invoice 17")

@@ -2,6 +2,9 @@
 
 0 done · 1 the request is refused · 2 the command line is wrong · 3 the storage is · 4 the server
 does not answer, or is stopping · 130 interrupted.
+
+Under `--json` it is the same on stderr as one line for programs: code, detail and action, as the
+server words its refusals.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 import click
+import msgspec
 
-from ebbmq.errors import ClientError, Draining, EbbError, Unreachable
+from ebbmq.errors import ClientError, Draining, EbbError, StorageFailed, Unreachable
 
 REFUSED: Final = 1
 USAGE: Final = 2
@@ -22,20 +26,26 @@ CHECK_THE_DISK: Final = (
 )
 
 
-def report(error: Exception) -> int:
-    """Tell a person what went wrong, on stderr; returns the exit code."""
+def report(error: Exception, *, as_json: bool = False) -> int:
+    """Tell what went wrong, on stderr; returns the exit code."""
     match error:
         case click.Abort():
-            code, detail, hint = INTERRUPTED, "interrupted", ""
+            code, name, detail, hint = INTERRUPTED, "interrupted", "interrupted", ""
         case click.ClickException():
-            code, detail, hint = USAGE, _sentence(error.format_message()), _usage_hint(error)
+            detail, hint = _sentence(error.format_message()), _usage_hint(error)
+            code, name = USAGE, "usage"
         case EbbError():
-            code, detail, hint = _code(error), error.detail, error.action
+            code, name, detail, hint = _code(error), error.code, error.detail, error.action
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            code, detail, hint = STORAGE, f"{where}{error.strerror or error}", CHECK_THE_DISK
+            detail, hint = f"{where}{error.strerror or error}", CHECK_THE_DISK
+            code, name = STORAGE, StorageFailed.code
         case _:
             raise error
+    if as_json:
+        said = {"code": name, "detail": detail, "action": hint}
+        click.echo(msgspec.json.encode(said, enc_hook=str), err=True)
+        return code
     click.echo(f"{click.style('error:', fg='red', bold=True)} {detail}", err=True)
     if hint:
         click.echo(f"{click.style('hint:', bold=True)} {hint}", err=True)

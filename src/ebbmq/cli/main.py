@@ -21,7 +21,7 @@ from ebbmq.cli.queues import queues
 from ebbmq.cli.removals import removals, why
 from ebbmq.cli.rules import rules
 from ebbmq.cli.serve import serve
-from ebbmq.cli.session import anywhere_options
+from ebbmq.cli.session import Session, anywhere_options
 from ebbmq.cli.simulate import simulate
 from ebbmq.cli.topics import topics
 from ebbmq.cli.users import users
@@ -78,8 +78,11 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    session = Session()
     try:
-        code = cli.main(arguments, prog_name="ebbmq", standalone_mode=False)
+        code = cli.main(given, prog_name="ebbmq", standalone_mode=False, obj=session)
     except (click.ClickException, click.Abort, EbbError, OSError) as error:
-        code = fault.report(error)
+        # A command line that is wrong may not have been read as far as that.
+        code = fault.report(error, as_json=session.as_json or "--json" in given)
     sys.exit(code)

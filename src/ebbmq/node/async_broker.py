@@ -147,9 +147,20 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         data: str | Path,
         config: Config | dict[str, Any] | str | Path | None = None,
         clock: Clock | None = None,
+        *,
+        accept_clock: bool = False,
+        accept_damage: bool = False,
     ) -> AsyncBroker:
         """Open a data directory; see Broker.open."""
-        return cls(await asyncio.to_thread(Broker.open, data, config, clock))
+        opened = partial(
+            Broker.open,
+            data,
+            config,
+            clock,
+            accept_clock=accept_clock,
+            accept_damage=accept_damage,
+        )
+        return cls(await asyncio.to_thread(opened))
 
     @property
     def engine(self) -> Engine:

@@ -78,8 +78,8 @@ class MoodyFile:
         self._moods.before(writing=True)
         return self._file.write(offset, chunks)
 
-    def put(self, offset: int, data: bytes) -> None:
-        self.write(offset, [data])
+    def put(self, data: bytes, offset: int, /) -> int:
+        return self.write(offset, [data])
 
     def sync(self) -> None:
         self._moods.before(writing=True)

@@ -83,8 +83,8 @@ class FaultyFile:
         self._trigger.strike()
         return len(data)
 
-    def put(self, offset: int, data: bytes) -> None:
-        self.write(offset, [data])
+    def put(self, data: bytes, offset: int, /) -> int:
+        return self.write(offset, [data])
 
     def sync(self) -> None:
         with Strike(self._trigger, "sync", self._name):

@@ -249,7 +249,7 @@ def test_where_bodies_are_is_known_with_and_without_a_checkpoint(
     tmp_path: Path, *, keep_checkpoints: bool
 ) -> None:
     with open_broker(tmp_path, rules=TEXT_TO_SSD, segment_bytes=256 << 10) as broker:
-        broker.declare(QueueSpec("q", lease_timeout_ms=100))
+        broker.declare(QueueSpec("q"))
         bodies = [Message(b"%d " % n + bytes(2_000), type="TEXT") for n in range(600)]
         until(is_on(broker, ids(broker.publish("q", bodies)), "ssd"))
         half = broker.lease("q", 300)

@@ -43,7 +43,9 @@ SPEC = QueueSpec(
 class Scene:
     """A broker with three tiers and a lake; its clock is moved by hand."""
 
-    def __init__(self, path: Path, **devices: Any) -> None:
+    def __init__(
+        self, path: Path, *, settings: dict[str, Any] | None = None, **devices: Any
+    ) -> None:
         self.path, self.lake = path, path / "lake"
         self.clock = ManualClock(START_MS)
         self.config = {
@@ -60,6 +62,7 @@ class Scene:
                 },
                 **devices,
             },
+            **(settings or {}),
         }
         self.broker = self.open()
         self.broker.declare(SPEC)
@@ -544,9 +547,7 @@ def _rule(device: str) -> Any:
 
 
 def test_pins_and_runs_outlive_the_segments_they_were_written_to(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    scene.config["segment_bytes"] = 64 << 10
-    scene.reopen()
+    scene = Scene(tmp_path, settings={"segment_bytes": 64 << 10})
     try:
         kept, unpinned = scene.publish(2)
         scene.apply(scene.row(kept), scene.row(unpinned, until_ms=START_MS + 1_000))

@@ -207,6 +207,8 @@ class ExactOrder:
         self._heap: list[tuple[Key, Source]] = []
         #: Sources that got rows since the last look, whose keys may be too late.
         self._changed: list[Source] = []
+        #: There are none.
+        self.popped_band = -1
 
     def extend(self, known: OrderClass, first: int, count: int, place: int, at_ms: int) -> None:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""

@@ -219,7 +219,7 @@ def _grant(partition: Partition, seq: int, deadline_ms: int, nonce: int, now_ms:
         return None
     if (
         (row[4] or row[6] & LOW48 or partition.spec.retention_ms)
-        and partition.end_wheel.may_be_due(now_ms)
+        and partition.end_wheel.begins_ms <= now_ms
         and partition.end_if_due(seq, row, now_ms)
     ):
         return None
@@ -316,7 +316,7 @@ def _all_live_on(partition: Partition, block: Block, now_ms: int) -> bool:
     if not fading and not block.some[DEAD] & LOW48 and not retention_ms:
         return True
     # What can end is in the wheel until its end is dealt with.
-    if not partition.end_wheel.may_be_due(now_ms):
+    if now_ms < partition.end_wheel.begins_ms:
         return True
     dead = block.column(DEAD, LOW48).astype(np.int64)
     if ((dead <= now_ms) & (dead > 0)).any():

@@ -63,6 +63,9 @@ _LOW48: Final = np.uint64(LOW48)
 class Order(Protocol):
     """What the partition asks of an order; banded and exact are the two there are."""
 
+    #: The band of the row that `pop_one` gave last; -1 where the row must be asked.
+    popped_band: int
+
     def extend(self, known: OrderClass, first: int, count: int, place: int, at_ms: int) -> None:
         """Append `count` consecutive rows published at `at_ms` with places from `place`."""
 
@@ -117,6 +120,7 @@ class BandedOrder:
         self._front: list[int] = []
         self._front_source: Run | Ring | None = None
         self._front_band = 0
+        self.popped_band = -1
         self._front_until_ms = 0
 
     def _band(self, number: int) -> Band:
@@ -194,6 +198,7 @@ class BandedOrder:
         if self._front and now_ms < self._front_until_ms:
             return self._front.pop()
         self._put_back()
+        self.popped_band = -1
         if not self._mask:
             return -1
         self._look_ahead(self._bands[self._mask.bit_length() - 1], now_ms)
@@ -217,8 +222,9 @@ class BandedOrder:
             if line.cross_at > now_ms:
                 self._front = line.ring.take_some(_FRONT_ROWS)
                 self._front_source, self._front_until_ms = line.ring, line.cross_at
-        self._front_band = band.number
-        self._front.reverse()
+        if self._front:
+            self._front_band = self.popped_band = band.number
+            self._front.reverse()
 
     def _put_back(self) -> None:
         """Leave what is at the front where it was taken from."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ebbmq.core.classes import NEVER
 from ebbmq.core.ring import Ring
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ class Wheel:
 
     __slots__ = (
         "_buckets", "_count", "_keys", "_now_ms", "_recent", "_recent_from_ms", "_recent_key",
-        "_recent_until_ms",
+        "_recent_until_ms", "begins_ms",
     )  # fmt: skip
 
     def __init__(self, now_ms: int = 0) -> None:
         self._buckets: dict[int, Ring] = {}
         self._keys: list[int] = []
+        #: When the first bucket begins: nothing is due before.
+        self.begins_ms = NEVER
         self._now_ms = now_ms
         self._count = 0
         #: Rows for the bucket of the stretch that is at hand; it is there already.
@@ -99,11 +102,7 @@ class Wheel:
 
     def next_deadline_ms(self) -> int | None:
         """Return an instant before which nothing is due; early for a wide bucket, never late."""
-        return self._keys[0] >> _KEY_BITS if self._keys else None
-
-    def may_be_due(self, now_ms: int) -> bool:
-        """Whether something may be due; False is sure."""
-        return bool(self._keys) and self._keys[0] >> _KEY_BITS <= now_ms
+        return self.begins_ms if self._keys else None
 
     def due(self, now_ms: int, budget: int, deadline_of: DeadlineOf) -> Rows:
         """Take rows whose deadline has come, looking at no more than `budget` rows.
@@ -129,6 +128,7 @@ class Wheel:
             if not bucket:
                 heappop(self._keys)
                 del self._buckets[key]
+                self.begins_ms = self._keys[0] >> _KEY_BITS if self._keys else NEVER
             if key & _KEY_LEVEL:
                 rows = self._spread(rows, deadline_of(rows), now_ms)
             out.append(rows)
@@ -170,4 +170,5 @@ class Wheel:
         if bucket is None:
             bucket = self._buckets[key] = Ring()
             heappush(self._keys, key)
+            self.begins_ms = self._keys[0] >> _KEY_BITS
         return bucket

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 #: Below this one copy and one plain write cost less than the kernel's work per vector entry.
 _JOIN_BYTES_MAX: Final = 16_384
 _VECTOR_MAX: Final = 1_024
-_pwrite: Final = os.pwrite
 #: It is not in memory, or the file system cannot tell.
 _WOULD_WAIT: Final = (errno.EAGAIN, errno.EOPNOTSUPP)
 
@@ -34,8 +34,8 @@ class File(Protocol):
     def write(self, offset: int, chunks: Sequence[bytes]) -> int:
         """Write all chunks back to back from `offset` and return how many bytes that were."""
 
-    def put(self, offset: int, data: bytes) -> None:
-        """Write a few bytes at `offset`."""
+    def put(self, data: bytes, offset: int, /) -> int:
+        """Write a few bytes at `offset` and return how many were written; mostly all."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read `nbytes` from `offset`; fewer come back only at the end of the file."""
@@ -91,10 +91,12 @@ class Disk(Protocol):
 class OsFile:
     """A descriptor. It is closed with the last reference, so no reader ever meets a reused one."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "put")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        #: A step less than a method: it writes what one message leads to.
+        self.put = partial(os.pwrite, fd)
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> int:
         """Write all chunks back to back from `offset`."""
@@ -110,12 +112,6 @@ class OsFile:
                 self._write_all(offset + done, memoryview(b"".join(vector))[done:])
             offset += wanted
         return total
-
-    def put(self, offset: int, data: bytes) -> None:
-        """Write a few bytes at `offset`."""
-        done = _pwrite(self._fd, data, offset)
-        if done < len(data):
-            self._write_all(offset + done, memoryview(data)[done:])
 
     def _write_all(self, offset: int, data: bytes | memoryview) -> None:
         done = os.pwrite(self._fd, data, offset)
@@ -254,9 +250,9 @@ class MemoryFile:
         self._content.data[offset:end] = data
         return len(data)
 
-    def put(self, offset: int, data: bytes) -> None:
+    def put(self, data: bytes, offset: int, /) -> int:
         """Write to what a sync would save."""
-        self.write(offset, (data,))
+        return self.write(offset, (data,))
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read what was written, synced or not."""

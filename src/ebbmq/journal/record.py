@@ -30,12 +30,15 @@ directory of the old version to tests/upgrade, redraw docs/format.md.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from ebbmq.checksum import crc32c
 from ebbmq.errors import StorageFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VERSION: Final = 1
 MAGIC: Final = 0xB0EB
@@ -53,12 +56,35 @@ _CRC: Final = Struct("<I")
 _HEADER: Final = Struct("<HBBIIIQQII")
 _CHECKED_BYTES: Final = HEADER_BYTES - _CRC.size
 _pack_placed: Final = _PLACED.pack
+_ALIKE: Final = Struct("<HBBIII")
+#: As `_PLACED`, with the head of `Alike` in one piece.
+pack_placed_alike: Final = Struct(f"<Q{_ALIKE.size}sQQI").pack
+POSITION_BYTES: Final = _POSITION.size
 _pack_crc: Final = _CRC.pack
 assert _HEADER.size == HEADER_BYTES
 assert _PLACED.size == _POSITION.size + _CHECKED_BYTES
 
 #: kind, pid, count, first, synced.
 About = tuple[int, int, int, int, int]
+
+
+class Alike(NamedTuple):
+    """What records have in common that differ in `first` and their payload, of one size."""
+
+    #: Magic, version, kind, payload_bytes, pid and count, as they begin every header.
+    head: bytes
+    #: Puts the rest of a header, its checksum and a payload together.
+    pack: Callable[[bytes, int, bytes], bytes]
+    #: kind, pid, count.
+    about: tuple[int, int, int]
+
+
+def alike(kind: int, pid: int, count: int, payload_bytes: int) -> Alike:
+    """What such records have in common; their payload needs no padding."""
+    assert payload_bytes % ALIGNMENT == 0
+    head = _ALIKE.pack(MAGIC, VERSION, kind, payload_bytes, pid, count)
+    pack = Struct(f"<{_CHECKED_BYTES}sI{payload_bytes}s").pack
+    return Alike(head, pack, (kind, pid, count))
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +119,7 @@ def pack(store: int, position: int, about: About, payload: bytes) -> bytes:
     placed = _pack_placed(
         position, MAGIC, VERSION, kind, len(payload), pid, count, first, synced, crc32c(payload)
     )
-    return placed[8:] + _pack_crc(crc32c(placed, store))
+    return placed[POSITION_BYTES:] + _pack_crc(crc32c(placed, store))
 
 
 def pack_whole(  # noqa: PLR0913, PLR0917  # the fields of a header, one by one
@@ -111,7 +137,7 @@ def pack_whole(  # noqa: PLR0913, PLR0917  # the fields of a header, one by one
     placed = _pack_placed(
         position, MAGIC, VERSION, kind, size, pid, count, first, synced, crc32c(payload)
     )
-    whole = placed[8:] + _pack_crc(crc32c(placed, store)) + payload
+    whole = placed[POSITION_BYTES:] + _pack_crc(crc32c(placed, store)) + payload
     return whole + PADDING[size & 7] if size & 7 else whole
 
 

@@ -300,7 +300,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     nonce: int,
     now_ms: int,
 ) -> Lease:
-    """What a lease call for one message returns."""
+    """What a lease call for one message returns; it was popped last."""
     _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
     attempt += 1
     spec = partition.spec
@@ -310,12 +310,16 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
         return _lease(partition, seq, row, payload, token, deadline_ms, now_ms)
     ttl_ms, current, band, share = None, float(importance), importance, 0.0
     if dead:
-        ttl_ms = (dead & LOW48) - enqueued_at_ms if dead & LOW48 else None
+        end_ms = dead & LOW48
+        if end_ms:
+            ttl_ms = end_ms - enqueued_at_ms
     if rate:
         age_ms, share = now_ms - enqueued_at_ms, rate / _RATE_UNIT
         left = _decayed(importance, share, age_ms, ttl_ms or spec.decay_unit_ms)
         current = left if left > 0 else 0.0
-        band = partition.classes.all[dead >> HIGH].band_at(age_ms)
+        band = partition.order.popped_band
+        if band < 0:
+            band = partition.classes.all[dead >> HIGH].band_at(age_ms)
     return Lease(
         partition.spelling % seq,
         payload,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.core.arrivals import HEAD_BYTES, publish_one
 from ebbmq.core.envelope import is_plain
-from ebbmq.core.facts import ACK, ACK_RUN, GRANT, PUBLISH
+from ebbmq.core.facts import ACK_RUN, PUBLISH
 from ebbmq.core.grants import Grants, lease_one
 from ebbmq.core.leases import TOKEN, ack_one
 from ebbmq.core.origin import OF_LEVEL
@@ -96,7 +96,7 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
             engine.settle(shard)
             return None
         seq, row, deadline_ms, told = granted
-        engine.journal.append_written(GRANT, partition.pid, 1, seq, told)
+        engine.journal.append_alike(shard.grants, seq, told)
         engine.facts_since_checkpoint += 1
         if engine.holding:
             engine.open_written()
@@ -151,7 +151,7 @@ def ack(engine: Engine, name: str, token: str) -> bool:
         partition = shard.partition
         if not ack_one(partition, fields, engine.time_base_ms + engine.clock.elapsed_ms()):
             return False
-        engine.journal.append_written(ACK, pid, 1, seq, _pack_ack(seq, 1, 0))
+        engine.journal.append_alike(shard.acks, seq, _pack_ack(seq, 1, 0))
         engine.facts_since_checkpoint += 1
         engine.live -= 1
         if engine.holding:

@@ -64,7 +64,7 @@ class Ends(Wheel):
         self.row_of = np.empty(len(traffic), dtype=np.uint64)
         self.row_of[arrivals.numbers] = np.arange(len(traffic), dtype=np.uint64)
         self.done = 0
-        self.next_end_ms = int(self.instants[0]) if len(self.instants) else NEVER
+        self.begins_ms = int(self.instants[0]) if len(self.instants) else NEVER
 
     @override
     def add_many(self, deadline_ms: int, seqs: Sequence[int]) -> None:
@@ -73,10 +73,6 @@ class Ends(Wheel):
     @override
     def add(self, deadline_ms: int, seq: int) -> None:
         return
-
-    @override
-    def may_be_due(self, now_ms: int) -> bool:
-        return self.next_end_ms <= now_ms
 
     def next_ms(self, outcome: npt.NDArray[np.int16]) -> float:
         """When the next message ends that still waits; the last one, if none does."""
@@ -87,12 +83,12 @@ class Ends(Wheel):
 
     def take_out(self, outcome: npt.NDArray[np.int16], now_ms: int) -> None:
         """Take out what has ended and still waits."""
-        if self.next_end_ms > now_ms:
+        if self.begins_ms > now_ms:
             return
         stop = int(np.searchsorted(self.instants, now_ms, side="right"))
         numbers = self.numbers[self.done : stop]
         self.done = stop
-        self.next_end_ms = int(self.instants[stop]) if stop < len(self.instants) else NEVER
+        self.begins_ms = int(self.instants[stop]) if stop < len(self.instants) else NEVER
         waiting = numbers[outcome[numbers] == WAITING]
         if len(waiting):
             seqs = np.sort(self.row_of[waiting]) + np.uint64(self.first)

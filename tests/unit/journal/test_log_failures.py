@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq.errors import StorageFailed
-from ebbmq.journal.disk import MemoryDisk
+from ebbmq.errors import ClosedBroker, StorageFailed
+from ebbmq.journal.disk import Disk, FileDisk, MemoryDisk
 from ebbmq.journal.log import Log
+from ebbmq.journal.record import alike
 from ebbmq.journal.scan import Found, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 UUID = bytes(range(16))
 
 
-def opened(disk: MemoryDisk, *, threaded: bool = False) -> Log:
+def opened(disk: Disk, *, threaded: bool = False) -> Log:
     return Log.open(disk, UUID, segment_bytes=4_096, threaded=threaded)
 
 
@@ -139,11 +145,49 @@ def test_a_callback_that_raises_leaves_nobody_waiting() -> None:
         log.close()
 
 
-def test_a_failed_write_in_one_step_is_final_too() -> None:
+ONE_STEP: list[Callable[[Log], object]] = [
+    lambda log: log.append_written(1, 0, 1, 0, b"x"),
+    lambda log: log.append_alike(alike(1, 0, 1, 8), 0, bytes(8)),
+]
+
+
+@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
+def test_a_failed_write_in_one_step_is_final_too(append: Callable[[Log], object]) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     disk.fail_write_after(0)
     with pytest.raises(StorageFailed, match="writing"):
-        log.append_written(1, 0, 1, 0, b"x")
+        append(log)
+    with pytest.raises(StorageFailed):
+        append(log)
     with pytest.raises(StorageFailed):
         log.append(1, 0, 1, 0, [b"x"])
+
+
+@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
+def test_a_closed_log_takes_nothing_in_one_step(append: Callable[[Log], object]) -> None:
+    log = opened(MemoryDisk())
+    log.close()
+    with pytest.raises(ClosedBroker):
+        append(log)
+
+
+@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
+def test_what_the_kernel_took_a_part_of_in_one_step_is_written_whole(
+    tmp_path: Path, append: Callable[[Log], object]
+) -> None:
+    disk = FileDisk(tmp_path)
+    log = opened(disk)
+    file = log._active.file  # noqa: SLF001
+    whole = file.put
+    taken: list[int] = []
+
+    def part(data: bytes, offset: int) -> int:
+        taken.append(whole(data[:10], offset))
+        return taken[-1]
+
+    file.put = part  # type: ignore[method-assign]
+    append(log)
+    assert taken == [10]
+    log.close()
+    assert len([item for item in scan(disk, UUID) if type(item) is Found]) == 1

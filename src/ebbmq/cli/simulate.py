@@ -209,7 +209,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
                 "on_time_share": each.on_time_share,
                 "let_go_share": each.let_go_share,
                 "stale_share": each.stale_share,
-                "spec": study.changes[each.policy],
+                "spec": study.fields[each.policy],
             }
             for each in study.outcomes
         ],

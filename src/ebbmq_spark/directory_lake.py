@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbmq.feed import runs
 from ebbmq.feed.manifests import Part, UnknownFeed
 from ebbmq_spark.lake import OUTSIDE, busy
+from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,7 +177,5 @@ class DirectoryLake:
 
 def replace(place: Path, data: bytes) -> None:
     """Write a file in place of another, so that there is always one of the two."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside.write_bytes(data)
-    beside.rename(place)
+    with in_place_of(place) as beside:
+        beside.write_bytes(data)

@@ -6,13 +6,10 @@ import contextlib
 import importlib.util
 import os
 import re
-import shutil
 import socket
 import sys
-import tempfile
 import zipfile
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -22,10 +19,12 @@ from pyspark.sql import SparkSession
 from ebbmq.errors import ClientError
 from ebbmq.limits import MIB
 from ebbmq_spark.java import require_java
+from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
+    from pathlib import Path
 
 MASTER_DEFAULT: Final = "local[*]"
 CONNECT: Final = "sc://"
@@ -126,22 +125,22 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
         require_java()
     else:
         _require_connect(settings.master)
-    scratch = Path(tempfile.mkdtemp(prefix="ebbmq-spark-"))
-    log = scratch / "spark.log"
-    try:
-        spark = _open(settings, name, scratch, log)
-        if not settings.is_local:
-            ship(spark, scratch)
-    except Exception as error:
-        raise SparkFailed(
-            f"Spark did not start on {_shown(settings.master)}: {_first_line(error)}",
-            f"see {log}; --master names where to run",
-        ) from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_directory("ebbmq-spark-") as place:
+        log = place / "spark.log"
+        try:
+            spark = _open(settings, name, place, log)
+            if not settings.is_local:
+                ship(spark, place)
+        except Exception as error:
+            keep(place)
+            raise SparkFailed(
+                f"Spark did not start on {_shown(settings.master)}: {_first_line(error)}",
+                f"see {log}; --master names where to run",
+            ) from error
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _require_connect(master: str) -> None:

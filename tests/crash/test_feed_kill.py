@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -17,36 +19,49 @@ from tests.feeds import rows_of
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
 WORK = """
-import sys
+import json, sys, time
 from ebbmq import Broker, Message, QueueSpec
-data, lake = sys.argv[1:]
-feed = {"lake": lake, "every_ms": 10, "snapshot_every_ms": 20}
-broker = Broker.open(data, {"feed": feed})
+data, config, pause_s = sys.argv[1:]
+broker = Broker.open(data, json.loads(config))
 broker.declare(QueueSpec("q"))
 print("ready", flush=True)
 while True:
+    time.sleep(float(pause_s))
     broker.publish("q", [Message(b"x" * 100)] * 50, confirm="written")
     leases = broker.lease("q", count=40)
     broker.ack("q", [lease.token for lease in leases])
 """
 
 
-def feed_of(lake: Path) -> dict[str, object]:
-    return {"feed": {"lake": str(lake), "every_ms": 10, "snapshot_every_ms": 20}}
+def feed_of(lake: Path, **more: int) -> dict[str, object]:
+    return {"feed": {"lake": str(lake), "every_ms": 10, "snapshot_every_ms": 20, **more}}
+
+
+@contextlib.contextmanager
+def working(
+    data: Path, config: dict[str, object], lake: Path, pause_s: float = 0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A broker that works without end, once something it told is visible."""
+    before = len(_manifests(lake))
+    command = [sys.executable, "-c", WORK, str(data), json.dumps(config), str(pause_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            wait_until(lambda: len(_manifests(lake)) > before, "the first file of the feed")
+            yield child
+        finally:
+            child.kill()
 
 
 def killed_while_working(tmp_path: Path, lake: Path, seed: int) -> None:
-    before = len(_manifests(lake))
-    command = [sys.executable, "-c", WORK, str(tmp_path / "data"), str(lake)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        wait_until(lambda: len(_manifests(lake)) > before, "the first file of the feed")
+    with working(tmp_path / "data", feed_of(lake), lake) as child:
         time.sleep(random.Random(seed).random() / 4)  # any instant will do
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL

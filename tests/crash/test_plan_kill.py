@@ -18,6 +18,7 @@ from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
 from tests.advice import plan_row, publish, until_usable, write
+from tests.relay import Relay
 from tests.serving import Running, wait_until
 
 if TYPE_CHECKING:
@@ -152,34 +153,78 @@ def apply(path: Path, url: str) -> subprocess.Popen[str]:
     )
 
 
+def configured(path: Path) -> tuple[Path, str, str]:
+    """What a server is started with."""
+    (path / "ebbmq.toml").write_text(TOML)
+    return path / "data", "--config", str(path / "ebbmq.toml")
+
+
+def wait_begun(caller: Caller, cut: subprocess.Popen[str]) -> None:
+    """Until some of the plan is in force."""
+
+    def has_begun() -> bool:
+        return bool(caller.call("GET", "/v1/plans").json["pinned"])
+
+    wait_until(lambda: has_begun() or cut.poll() is not None, "the plan is begun")
+
+
+def apply_again(path: Path, server: Running, caller: Caller, count: int) -> None:
+    """Hand over the same plan once more: what is in force stays so, the rest is done."""
+
+    def are_usable() -> bool:
+        return all(each["usable"] for each in caller.call("GET", "/v1/devices").json["devices"])
+
+    wait_until(are_usable, "devices that answer")
+    before = caller.call("GET", "/v1/plans").json["pinned"]
+    with apply(path, server.url) as again:
+        out, errors = again.communicate()
+    assert again.returncode == 0, errors
+    (told,) = json.loads(out)
+    assert (told["applied"], told["in_force"]) == (count - before, before)
+    assert told["refused"] == {}
+
+
+def assert_moved(path: Path, once: dict[str, Any]) -> None:
+    """Messages are where they would be had nobody been killed."""
+    with Broker.open(path / "data", config_of(path)) as broker:
+        holdings = broker.engine.holdings
+        wait_until(lambda: holdings.counts("hdd") == (len(once), 0), "all are moved")
+        assert kept(broker, len(once)) == once
+
+
 def test_a_server_that_is_killed_while_it_is_handed_a_plan_has_it_applied_once(
     tmp_path: Path,
 ) -> None:
-    bodies = planned(tmp_path)
-    once = applied_once(tmp_path)
-    (tmp_path / "ebbmq.toml").write_text(TOML)
-    options = (tmp_path / "data", "--config", str(tmp_path / "ebbmq.toml"))
-
-    def has_begun(caller: Caller) -> bool:
-        return bool(caller.call("GET", "/v1/plans").json["pinned"])
-
+    planned(tmp_path)
+    once, options = applied_once(tmp_path), configured(tmp_path)
     with Running(*options) as server, server.caller() as caller, apply(tmp_path, server.url) as cut:
-        wait_until(lambda: has_begun(caller) or cut.poll() is not None, "the plan is begun")
+        wait_begun(caller, cut)
         server.kill()
         cut.kill()
     with Running(*options) as server, server.caller() as caller:
-
-        def are_usable() -> bool:
-            return all(each["usable"] for each in caller.call("GET", "/v1/devices").json["devices"])
-
-        wait_until(are_usable, "devices that answer")
-        with apply(tmp_path, server.url) as again:
-            out, errors = again.communicate()
-        assert again.returncode == 0, errors
-        (told,) = json.loads(out)
-        assert (told["applied"] + told["in_force"], told["refused"]) == (len(bodies), {})
+        apply_again(tmp_path, server, caller, len(once))
         server.kill()
-    with Broker.open(tmp_path / "data", config_of(tmp_path)) as broker:
-        holdings = broker.engine.holdings
-        wait_until(lambda: holdings.counts("hdd") == (len(bodies), 0), "all are moved")
-        assert kept(broker, len(bodies)) == once
+    assert_moved(tmp_path, once)
+
+
+class OnePart(Relay):
+    """Passes on what is asked before a plan, and the first part of it."""
+
+    def loses(self, what: str, path: str) -> bool:
+        return what == "request" and self.requests["plans"] > 2
+
+
+def test_a_command_that_is_killed_while_it_hands_over_a_plan_has_it_applied_once(
+    tmp_path: Path,
+) -> None:
+    planned(tmp_path)
+    once = applied_once(tmp_path)
+    with Running(*configured(tmp_path)) as server, server.caller() as caller:
+        with OnePart(server.url) as relay, apply(tmp_path, relay.url) as cut:
+            wait_begun(caller, cut)
+            cut.kill()
+        assert cut.returncode == -signal.SIGKILL, "it was killed in the middle"
+        assert caller.call("GET", "/v1/plans").json["pinned"] == ROWS
+        apply_again(tmp_path, server, caller, len(once))
+        server.kill()
+    assert_moved(tmp_path, once)

@@ -262,6 +262,11 @@ class TestQueues:
         fresh = run("queues", "show", "f", "--json").json["spec"]
         assert (fresh["band_width"], fresh["retention_ms"]) == (0.0, 7 * 86_400_000)
 
+    def test_a_list_is_given_with_commas_or_as_json(self, run: Run) -> None:
+        for name, tiers in (("a", "log,archive"), ("b", '["log", "archive"]')):
+            run("queues", "declare", name, "--set", f"tiers={tiers}")
+            assert run("queues", "show", name, "--json").json["spec"]["tiers"] == ["log", "archive"]
+
     def test_show_says_what_is_not_usual(self, run: Run) -> None:
         run("queues", "declare", "q", "--set", "max_attempts=3", "--set", "dead_queue=none")
         result = run("queues", "show", "q")
@@ -503,6 +508,7 @@ MISTAKES = {
     "unknown level": (("publish", "orders", "x", "--confirm", "sometimes"), 2, "synced"),
     "unknown field": (("queues", "declare", "q", "--set", "max_atempts=3"), 2, "'max_attempts'"),
     "field not a number": (("queues", "declare", "q", "--set", "max_attempts=x"), 2, "usual"),
+    "field no JSON": (("queues", "declare", "q", "--set", "tiers=[log"), 2, "that is no JSON"),
     "field out of range": (("queues", "declare", "q", "--set", "max_attempts=-1"), 1, "65535"),
     "deadline without ttl": (("queues", "declare", "q", "--preset", "deadline"), 2, "--ttl"),
     "own dead queue": (("queues", "declare", "q", "--set", "dead_queue=q"), 1, "dead queue"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql.streaming import StreamingQuery
 
 T = TypeVar("T")
 TRIES = 20
+_LOOK_S = 0.2
 _TOO_LATE = "Python worker failed to connect back"
 
 
@@ -23,9 +24,13 @@ def patiently(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Exception as error:
-            if _TOO_LATE not in f"{error} {error.__cause__}":
+            if not _is_too_late(error):
                 raise
     return ask()
+
+
+def _is_too_late(error: BaseException) -> bool:
+    return _TOO_LATE in f"{error} {error.__cause__}"
 
 
 def to_end(start: Callable[[], StreamingQuery]) -> None:
@@ -35,3 +40,20 @@ def to_end(start: Callable[[], StreamingQuery]) -> None:
         start().awaitTermination()
 
     patiently(run)
+
+
+def all_to_end(starts: Sequence[Callable[[], StreamingQuery]]) -> None:
+    """The same for queries that run side by side; they are started from this thread.
+
+    Spark does not find data sources in Python from a thread that has not opened the session.
+    """
+    queries = dict(enumerate(start() for start in starts))
+    while queries:
+        for number, query in list(queries.items()):
+            try:
+                if query.awaitTermination(_LOOK_S):
+                    del queries[number]
+            except Exception as error:
+                if not _is_too_late(error):
+                    raise
+                queries[number] = starts[number]()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,21 @@ from ebbmq.node.server.users import SCOPES, Users
 from ebbmq_spark.connector import register
 from ebbmq_spark.connector.extending import Extending
 from ebbmq_spark.connector.ledger import Committed, Ledger, SinkInUse
+from tests.pipeline.killed_driver import (
+    HALVED,
+    KEPT,
+    LEASED,
+    MESSAGES,
+    READ,
+    copying,
+    held_up,
+    without_ids,
+)
 from tests.pipeline.patience import patiently, to_end
 from tests.serving import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -259,33 +269,139 @@ def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they
             server.__exit__()
 
 
-def test_a_driver_that_is_killed_in_the_middle_of_a_batch_loses_nothing(
-    world: World, spark: SparkSession, tmp_path: Path
+def prepared(client: Client, *queues: str) -> None:
+    """Queues with messages, and beside each one to copy it to."""
+    for queue in queues:
+        client.declare(QueueSpec(queue))
+        client.declare(QueueSpec(f"{queue}.copied"))
+        client.publish(queue, [Message(b"%d" % number) for number in range(MESSAGES)])
+
+
+def copied(client: Client, queue: str) -> list[int]:
+    return sorted(int(each.body) for each in client.peek(f"{queue}.copied", 10 * MESSAGES))
+
+
+def test_a_batch_that_a_stream_publishes_while_the_broker_is_killed_is_published_once(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    world.client.declare(QueueSpec("killed"))
-    bodies = [str(number) for number in range(50)]
-    world.client.publish("killed", [Message(each.encode()) for each in bodies])
-    checkpoint, reached = tmp_path / "checkpoint", tmp_path / "reached"
+    register(spark)
+    servers = [Running(tmp_path / "data")]
+    servers[0].wait_ready()
+    url, opened, reached = servers[0].url, tmp_path / "opened", tmp_path / "reached"
+    hold = held_up(reached, opened)
+    place = tmp_path / "checkpoint"
+
+    def copy() -> StreamingQuery:
+        def between(frame: DataFrame) -> DataFrame:
+            return frame.mapInArrow(hold, frame.schema)
+
+        return copying(spark, {"url": url}, HALVED, place, between, idColumn="id")
+
+    def restart() -> None:
+        # A task has published its half, and the other one has yet to.
+        wait_patiently(lambda: reached.exists() and len(copied(client, HALVED)) == MESSAGES // 2)
+        servers[0].kill()
+        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+        opened.touch()
+
+    with Client(url) as client:
+        try:
+            prepared(client, HALVED)
+            with ThreadPoolExecutor(1) as pool:
+                killing = pool.submit(restart)
+                to_end(copy)
+                killing.result()
+            assert copied(client, HALVED) == list(range(MESSAGES))
+            assert client.stats(HALVED)["depth"] == NOTHING
+            last = committed(client, place)
+            assert (last.batch, last.published) == (0, MESSAGES)
+        finally:
+            for server in servers:
+                server.__exit__()
+
+
+def wait_patiently(holds: Callable[[], bool]) -> None:
+    """For what Spark takes its time to come to."""
+    until_s = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < until_s, "it never came so far"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def killed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a driver was that was killed when each of its queries was in the middle of a batch."""
+    prepared(world.client, READ, HALVED, KEPT)
+    directory = tmp_path_factory.mktemp("killed")
+
+    def is_there() -> bool:
+        assert driver.poll() is None, "the driver ended by itself"
+        reached = all((directory / name).exists() for name in (READ, HALVED, KEPT))
+        return reached and len(copied(world.client, HALVED)) >= MESSAGES // 2
+
     with subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.killed_driver", world.server.url, world.token,
-         str(checkpoint), str(reached)],
+         str(directory)],
         start_new_session=True, stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[2])},
     ) as driver:  # fmt: skip
         try:
-            until_s = time.monotonic() + 300
-            while not reached.exists() and driver.poll() is None:
-                assert time.monotonic() < until_s, "the batch was not reached"
-                time.sleep(0.05)
+            wait_patiently(is_there)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
-    assert reached.read_text() == "50"
-    assert not any((checkpoint / "commits").glob("[0-9]*"))
-    assert world.depth("killed")["leased"] == 50
+    for name in (READ, HALVED, KEPT):
+        assert not any((directory / f"{name}-place" / "commits").glob("[0-9]*"))
+        assert world.depth(name)["leased"] == MESSAGES
+    return directory
+
+
+@pytest.mark.crash
+def test_a_driver_that_is_killed_in_the_middle_of_a_batch_loses_nothing(
+    world: World, spark: SparkSession, killed: Path
+) -> None:
     read: list[str] = []
-    to_end(
-        lambda: collecting(world, spark, checkpoint, read, queue="killed", leaseTimeoutMs="3600000")
-    )
-    assert sorted(read, key=int) == bodies
-    assert world.depth("killed") == NOTHING
-    shutil.rmtree(checkpoint)
+    to_end(lambda: collecting(world, spark, killed / "read-place", read, queue=READ, **LEASED))
+    assert sorted(map(int, read)) == list(range(MESSAGES))
+    assert world.depth(READ) == NOTHING
+
+
+@pytest.mark.crash
+def test_a_batch_of_which_a_killed_driver_had_published_a_part_is_kept_once(
+    world: World, spark: SparkSession, killed: Path
+) -> None:
+    assert copied(world.client, HALVED) == list(range(MESSAGES // 2))
+    place = killed / "halved-place"
+    to_end(lambda: copying(spark, world.options(), HALVED, place, idColumn="id"))
+    assert copied(world.client, HALVED) == list(range(MESSAGES))
+    assert world.depth(HALVED) == NOTHING
+    last = committed(world.client, place)
+    assert (last.batch, last.published, last.duplicates) == (0, MESSAGES, MESSAGES // 2)
+
+
+@pytest.mark.crash
+def test_a_batch_that_a_sink_had_on_record_when_its_driver_was_killed_is_not_published_again(
+    world: World, spark: SparkSession, killed: Path
+) -> None:
+    place = killed / "kept-place"
+
+    def copy() -> StreamingQuery:
+        return copying(spark, world.options(), KEPT, place, without_ids, atLeastOnce="true")
+
+    before = committed(world.client, place)
+    assert (before.batch, before.published) == (0, MESSAGES)
+    to_end(copy)
+    assert copied(world.client, KEPT) == list(range(MESSAGES))
+    assert world.depth(KEPT) == NOTHING
+    assert committed(world.client, place) == before
+    # What comes next is published.
+    world.client.publish(KEPT, Message(b"%d" % MESSAGES))
+    to_end(copy)
+    assert copied(world.client, KEPT) == list(range(MESSAGES + 1))
+
+
+def committed(client: Client, checkpoint: Path) -> Committed:
+    """What the sink of a query has on record."""
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    found = Ledger(client, query).last()
+    assert found is not None
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -10,8 +11,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ebbmq import Client, Message, QueueSpec
 from ebbmq.feed import runs
+from ebbmq.feed.profiles import PROFILES
+from tests.pipeline.lakes import rows
 from tests.serving import Running, wait_until
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 DEADLINE_S = 600
+ONCE = {"published": 7, "leased": 3, "acked": 3}
 TOML = """
 node = "a"
 [feed]
@@ -66,24 +72,44 @@ def wait_for_run(is_there: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def is_running(lake: Path) -> bool:
+    """Whether a run is at work on a lake."""
+    with (lake / runs.RUNS / ".run.lock").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+@pytest.mark.crash
 def test_a_server_runs_the_pipeline_and_commands_show_and_plan_the_rest(tmp_path: Path) -> None:
     (tmp_path / "ebbmq.toml").write_text(TOML)
     lake = tmp_path / "data" / "lake"
     options = (tmp_path / "data", "--config", str(tmp_path / "ebbmq.toml"))
+
+    def records() -> list[Any]:
+        found = sorted((lake / runs.RUNS).glob("*.json"))
+        return [runs.decode(each.read_bytes(), each.name) for each in found]
+
+    # It is killed in the middle of a run, which ends with it and counts for nothing.
     with Running(*options, environment=QUICK_JAVA) as server, Client(server.url) as client:
         client.declare(QueueSpec("orders", tiers=("ssd", "s3")))
         client.publish("orders", [Message(b"x", replicas=2)] * 7)
         client.ack("orders", [each.token for each in client.lease("orders", 3)])
-
-        def records() -> list[Any]:
-            found = sorted((lake / runs.RUNS).glob("*.json"))
-            return [runs.decode(each.read_bytes(), each.name) for each in found]
+        wait_for_run(lambda: any((lake / "profiles").glob("run=*")))
+        server.kill()
+    wait_until(lambda: not is_running(lake), "the run is gone")
+    assert not any(each.events for each in records())
+    with Running(*options, environment=QUICK_JAVA) as server, Client(server.url) as client:
 
         def is_counted() -> bool:
             return sum(each.events for each in records() if each.kind == "run") >= 13
 
         wait_for_run(is_counted)
         first = records()[0].run
+        counts = {row["event"]: row["count"] for row in rows(lake, PROFILES)}
+        assert {event: counts[event] for event in ONCE} == ONCE
         # What was planned is taken up by the server itself.
         wait_until(lambda: first in {each.run for each in client.plans().runs}, "it is taken up")
         with server.caller() as caller:

@@ -57,6 +57,9 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     assert all(of == 8 for _, of in seen)
     again = read_sweep(best_toml(studies, "two queues").encode(), "best.toml")
     assert set(again.queues) == {"q", "small"}
+    # What every policy had counts as well.
+    assert again.queues["small"]["default_importance"] == 3
+    assert "--set default_importance=3" in best_toml(studies, "two queues")
     draw([each.row() for each in studies], SWEEP.goal, tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 

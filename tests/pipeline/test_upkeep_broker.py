@@ -33,6 +33,14 @@ CONFIG = {
 }
 #: The same, but the broker looks by itself for what is offered.
 LOOKING = {**CONFIG, "devices": {"cold": {**CONFIG["devices"]["cold"], "upkeep": "pipeline"}}}
+TOML = """
+[devices.cold]
+kind = "object"
+directory = "cold"
+capacity_bytes = 1_000_000_000
+stall_ms = 60_000
+upkeep = "pipeline"
+"""
 COUNT = 60
 COMMAND = [sys.executable, "-m", "ebbmq.cli", "pipeline", "upkeep"]
 #: Opens the broker and applies what is offered; what it is killed by is outside.
@@ -195,6 +203,33 @@ def test_a_broker_killed_while_it_applies_loses_nothing(spark, tmp_path, moment)
         assert delivered(broker, 10) == rest(10)
 
 
+def test_a_server_killed_while_spark_writes_packs_takes_them_when_it_is_back(spark, tmp_path):
+    data, config = tmp_path / "data", tmp_path / "ebbmq.toml"
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, 10)
+    config.write_text(TOML)
+    before = packs(data)
+    stages = []
+
+    def tell(stage, _):
+        stages.append(stage)
+        if stage == "writing packs":
+            with server.caller() as caller:
+                acked = caller.queue("q", "leases", {"count": 1}).json["leases"]
+                caller.queue("q", "acks", {"tokens": [each["token"] for each in acked]})
+            server.kill()
+
+    with Running(data, "--config", str(config)) as server:
+        told = upkeep(spark, Place((data / "cold").as_uri()), Asked(), tell)
+    assert stages[-1] == "done"
+    assert (told.made_messages, packs(data)) == (10, before)
+    with Running(data, "--config", str(config)):
+        until(lambda: not list(data.rglob("mapping.json")), "applied")
+    assert set(packs(data)).isdisjoint(before)
+    with Broker.open(data, CONFIG) as broker:
+        assert delivered(broker, 9) == rest(9)
+
+
 def test_a_driver_that_is_killed_leaves_an_archive_as_it_was(spark, tmp_path):
     with archived(Broker.open(tmp_path, CONFIG)) as broker:
         thinned(broker, 10)
@@ -217,10 +252,7 @@ def test_the_command_tells_what_it_did_and_has_it_applied(tmp_path):
     with archived(Broker.open(data, CONFIG)) as broker:
         thinned(broker, 10)
     config = Path(tmp_path / "ebbmq.toml")
-    config.write_text(
-        '[devices.cold]\nkind = "object"\ndirectory = "cold"\ncapacity_bytes = 1_000_000_000\n'
-        'upkeep = "pipeline"\n'
-    )
+    config.write_text(TOML)
     words = [*COMMAND, "--config", str(config)]
     words += ["--device", "cold", "--data", str(data), "--verify", "--master", "local[1]"]
     done = subprocess.run(words, capture_output=True, check=False, text=True)
@@ -243,10 +275,7 @@ def test_an_archive_below_the_data_of_a_server_is_named_by_place_and_device(tmp_
     with archived(Broker.open(data, CONFIG)) as broker:
         thinned(broker, 10)
     config = tmp_path / "ebbmq.toml"
-    config.write_text(
-        '[devices.cold]\nkind = "object"\ndirectory = "cold"\ncapacity_bytes = 1_000_000_000\n'
-        'upkeep = "pipeline"\n'
-    )
+    config.write_text(TOML)
     place = ["--archive", (data / "cold").as_uri()]
 
     def command(*words):

@@ -51,7 +51,7 @@ def apply(
     \b
     Examples:
       ebbmq pipeline apply --lake /var/lib/ebbmq-lake --url http://127.0.0.1:8080
-      ebbmq pipeline apply --lake lake --data ebbmq-data --config ebbmq.toml --run 20261116T0300Z
+      ebbmq pipeline apply --lake lake --data data --config ebbmq.toml --run 20261116T030000123Z
     """
     with session.open() as broker, session.progress() as progress:
         task = progress.add_task("applying", total=None)

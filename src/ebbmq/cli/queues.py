@@ -173,10 +173,10 @@ def parse_field(field: str, text: str) -> tuple[str, Any]:
     value: object = text
     if field.endswith("_ms") and text[-1:].isalpha():
         value = duration_ms(text)
+    elif text.startswith(("{", "[")):
+        value = _json(field, text)
     elif field in {"tiers", "privileged"}:
         value = tuple(filter(None, text.split(",")))
-    elif text.startswith("{"):
-        value = _json_object(field, text)
     try:
         return field, msgspec.convert(value, types[field], strict=False)
     except msgspec.ValidationError as error:
@@ -184,11 +184,11 @@ def parse_field(field: str, text: str) -> tuple[str, Any]:
         raise click.UsageError(f"{field} cannot be {text!r}; a usual value is {usual!r}") from error
 
 
-def _json_object(field: str, text: str) -> object:
+def _json(field: str, text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise click.UsageError(f"{field}={text}: not a JSON object ({error})") from error
+        raise click.UsageError(f"{field}={text}: that is no JSON ({error})") from error
 
 
 def describe(spec: QueueSpec) -> str:

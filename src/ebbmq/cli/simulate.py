@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,14 +148,15 @@ def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
     if options["pattern"] is None:
         yield options["trace"] or open_lake(options)
         return
+    from ebbmq_spark.scratch import scratch_directory  # noqa: PLC0415
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
 
     pattern, count = options["pattern"], options["messages"]
     traffic = generate(pattern, count, seed=options["seed"], consumers=options["consumers"] or 0)
     session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
-    with tempfile.TemporaryDirectory(prefix="ebbmq-trace-") as directory:
-        path: Path = options["save_trace"] or Path(directory) / "trace.parquet"
+    with scratch_directory("ebbmq-trace-") as directory:
+        path: Path = options["save_trace"] or directory / "trace.parquet"
         save(traffic, path)
         yield str(path)
 
@@ -166,10 +166,11 @@ def _finish(
 ) -> None:
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
     from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
+    from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     best: Path = options["best"]
-    best.parent.mkdir(parents=True, exist_ok=True)
-    best.write_text(best_toml(studies, _heading(studies, options)))
+    with in_place_of(best) as beside:
+        beside.write_text(best_toml(studies, _heading(studies, options)))
     drawn: Path | None = None if options["no_picture"] else options["picture"]
     if drawn is not None:
         picture.draw([each.row() for each in studies], sweep.goal, drawn)
@@ -208,7 +209,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
                 "on_time_share": each.on_time_share,
                 "let_go_share": each.let_go_share,
                 "stale_share": each.stale_share,
-                "spec": study.changes[each.policy],
+                "spec": study.fields[each.policy],
             }
             for each in study.outcomes
         ],

@@ -3,7 +3,7 @@
     events/date=2026-11-16/hour=03/node=a/00000012-000000001.parquet
     events/_manifests/date=2026-11-16/0001700000000000-a-00000012-000000001.json
     catalog/at=1700000000000/node=a/part-00000.parquet
-    plans/run=20261116T030000Z-1/part-00000.parquet
+    plans/run=20261116T030000123Z/part-00000.parquet
     plans/_manifests/date=2026-11-16/0001700000000000-pipeline-00000000-000000001.json
 
 Files are found by manifests alone; directories are for people and for clearing old days away.

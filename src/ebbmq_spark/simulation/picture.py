@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ebbmq_spark.simulation.front import Choice, value
 from ebbmq_spark.simulation.outcome import IMPORTANCES, Outcome
 from ebbmq_spark.simulation.sweep import REFERENCES
+from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from ebbmq_spark.simulation.sweep import Goal
 
@@ -53,12 +55,29 @@ AXES: Final = {
     "stale_share": "messages gone stale",
     "wait_p99_ms": "99 % wait less than, ms",
     "peak_messages": "messages waiting at most",
-    "byte_days": "MB times days kept",
+    "byte_days": "{unit} kept",
     "cost": "cost of storage",
     "unreadable_worst": "messages unreadable after the loss of a device, at worst",
     "unreadable_share": "share unreadable after the loss of a device",
 }
-SCALES: Final = {"byte_days": 1e-6}
+#: Of bytes times days: how much one is of each unit, the largest first.
+UNITS: Final = {
+    "GB times days": 1e9,
+    "MB times days": 1e6,
+    "kB times days": 1e3,
+    "bytes times days": 1.0,
+    "bytes times seconds": 1 / 86_400,
+}
+#: A unit is used from this much of it on, so that what stands at an axis is short.
+UNIT_MIN: Final = 0.1
+#: How near a name may come to another one, and how far it then moves, in parts of the panel.
+NAME_WIDE: Final = 0.2
+NAME_TALL: Final = 0.06
+_POINTS_TALL: Final = 230
+#: The same in the panel of those that were on time.
+LINES_APART: Final = 0.075
+TICKS_MAX: Final = 7
+CLOSE_TICKS_MAX: Final = 4
 SHARES: Final = ("worth_on_time", "on_time_share", "let_go_share", "stale_share")
 
 
@@ -71,7 +90,14 @@ class Row(NamedTuple):
 
 
 def draw(rows: Sequence[Row], goal: Goal, path: Path) -> None:
-    """Save the picture, a line of it for each of the first queues; titles say what was found."""
+    """Save the picture."""
+    with in_place_of(path) as beside:
+        kind = path.suffix.removeprefix(".") or "png"
+        drawn(rows, goal).savefig(beside, format=kind, dpi=150, facecolor="white")
+
+
+def drawn(rows: Sequence[Row], goal: Goal) -> Figure:
+    """The picture, a line of it for each of the first queues; titles say what was found."""
     import matplotlib as mpl  # noqa: PLC0415  # slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
@@ -84,33 +110,48 @@ def draw(rows: Sequence[Row], goal: Goal, path: Path) -> None:
         for row, (left, right) in zip(shown, axes, strict=True):
             _draw_front(left, row, goal)
             _draw_on_time(right, row)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, facecolor="white")
+    return figure
 
 
 def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
-    places = {each.policy: _place(each, goal) for each in row.outcomes}
+    unit = _unit(row, goal)
+    places = {each.policy: _place(each, goal, unit) for each in row.outcomes}
     front = [places[each.policy] for each in row.choice.front]
     spread = [x for x, _ in places.values()]
-    room = (max(spread) - min(spread)) or max(abs(max(spread)), 1e-9)
+    room = (max(spread) - min(spread)) or abs(max(spread)) or 1.0
     axis.set_xlim(min(spread) - 0.06 * room, max(spread) + 0.08 * room)
-    axis.margins(y=0.08)
+    _set_heights(axis, [y for _, y in places.values()])
+    axis.locator_params(axis="x", nbins=TICKS_MAX)
     marks = {name: COLOURS[name] for name in REFERENCES if name in places}
     marks.setdefault(row.choice.best.policy, BEST)
     _draw_dots(axis, places, front, marks)
     for name, side in ((goal.minimise, axis.xaxis), (goal.maximise, axis.yaxis)):
         if name in SHARES:
             side.set_major_formatter("{x:.0%}")
-    axis.set(xlabel=AXES[goal.minimise], ylabel=AXES[goal.maximise])
+    axis.set(xlabel=AXES[goal.minimise].format(unit=unit), ylabel=AXES[goal.maximise])
     axis.grid(color="#ececec", lw=0.8)
     axis.set_axisbelow(True)
     axis.set_title(_title(row, goal))
     _draw_close(axis, places, front, marks)
 
 
-def _place(outcome: Outcome, goal: Goal) -> Place:
-    scale = SCALES.get(goal.minimise, 1.0)
-    return value(outcome, goal.minimise) * scale, value(outcome, goal.maximise)
+def _set_heights(axis: Axes, shares: list[float]) -> None:
+    """Some room above and below; there is nothing above all of it."""
+    room = 0.08 * ((max(shares) - min(shares)) or 0.5)
+    axis.set_ylim(min(shares) - room, min(max(shares) + room, 1.02))
+
+
+def _unit(row: Row, goal: Goal) -> str | None:
+    """In what to tell bytes times days."""
+    if goal.minimise != "byte_days":
+        return None
+    most = max(value(each, goal.minimise) for each in row.outcomes)
+    return next((name for name, size in UNITS.items() if most >= UNIT_MIN * size), list(UNITS)[-1])
+
+
+def _place(outcome: Outcome, goal: Goal, unit: str | None) -> Place:
+    size = 1.0 if unit is None else UNITS[unit]
+    return value(outcome, goal.minimise) / size, value(outcome, goal.maximise)
 
 
 def _draw_dots(
@@ -119,16 +160,25 @@ def _draw_dots(
     dots = list(places.values())
     axis.scatter([x for x, _ in dots], [y for _, y in dots], s=20, color=FAINT, lw=0, zorder=2)
     axis.plot([x for x, _ in front], [y for _, y in front], "-o", color=INK, lw=1.2, ms=4)
-    low, high = axis.get_xlim()
+    (low, high), (bottom, top) = axis.get_xlim(), axis.get_ylim()
+    named: list[Place] = []
     for name, colour in marks.items():
         x, y = places[name]
         axis.scatter([x], [y], s=70, color=colour, lw=0, zorder=4)
         # A name that would leave the panel on the right stands on the left.
         right = x > low + 0.75 * (high - low)
+        across, above = (x - low) / (high - low), (y - bottom) / (top - bottom)
+        up = (-4 if name in REFERENCES else -14) / _POINTS_TALL
+        # One that would stand on another one stands below it.
+        while any(
+            abs(across - a) < NAME_WIDE and abs(above + up - b) < NAME_TALL for a, b in named
+        ):
+            up -= NAME_TALL
+        named.append((across, above + up))
         axis.annotate(
             name if name in REFERENCES else "best",
             (x, y),
-            xytext=(-9 if right else 9, -4 if name in REFERENCES else -14),
+            xytext=(-9 if right else 9, up * _POINTS_TALL),
             textcoords="offset points",
             ha="right" if right else "left",
             color=colour,
@@ -164,6 +214,7 @@ def _draw_close(
     _draw_dots(close, places, front, near)
     if top <= SHARE_MAX:
         close.yaxis.set_major_formatter("{x:.1%}")
+    close.locator_params(axis="x", nbins=CLOSE_TICKS_MAX)
     close.tick_params(labelsize=8.5)
     close.set_title("the front from close by", fontsize=9.5, fontweight="normal", pad=4)
     close.grid(color="#ececec", lw=0.8)
@@ -191,19 +242,19 @@ def _draw_on_time(axis: Axes, row: Row) -> None:
     for each in [*drawn, best]:
         name = "best" if each.policy not in REFERENCES else each.policy
         colour = COLOURS.get(each.policy, BEST)
-        shares = [
-            on_time / there if there else float("nan")
-            for on_time, there in zip(
-                each.on_time_by_importance, each.published_by_importance, strict=True
+        shares = {
+            importance: on_time / there
+            for importance, on_time, there in zip(
+                importances, each.on_time_by_importance, each.published_by_importance, strict=True
             )
-        ]
-        axis.plot(importances, shares, "-o", color=colour, lw=2.2, ms=5, clip_on=False)
-        ends.append((shares[0] if shares[0] == shares[0] else 0.0, name, colour))
-    # Names beside the left ends, where the lines are apart, and never on top of each other.
-    below = -1.0
-    for share, name, colour in sorted(ends):
-        below = max(share, below + 0.075)
-        axis.text(0.7, below, name, ha="right", va="center", color=colour, fontweight="bold")
+            if there
+        }
+        axis.plot(
+            list(shares), list(shares.values()), "-o", color=colour, lw=2.2, ms=5, clip_on=False
+        )
+        ends.append((next(iter(shares.values()), 0.0), name, colour))
+    for height, (_, name, colour) in zip(_apart(sorted(ends)), sorted(ends), strict=True):
+        axis.text(0.7, height, name, ha="right", va="center", color=colour, fontweight="bold")
     axis.set_title("On time, by importance")
     axis.set(xlim=(-2.3, 10.4), ylim=(-0.03, 1.05), xticks=importances, xlabel="importance")
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
@@ -211,3 +262,14 @@ def _draw_on_time(axis: Axes, row: Row) -> None:
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", color="#e6e6e6", lw=0.8)
     axis.set_axisbelow(True)
+
+
+def _apart(ends: list[tuple[float, str, str]]) -> list[float]:
+    """Where names stand beside the left ends of lines: never on top of each other."""
+    heights: list[float] = []
+    for share, *_ in ends:
+        heights.append(max(share, heights[-1] + LINES_APART) if heights else share)
+    above = 1.0 + LINES_APART
+    for number in reversed(range(len(heights))):
+        above = heights[number] = min(heights[number], above - LINES_APART)
+    return heights

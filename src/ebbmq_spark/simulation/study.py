@@ -31,7 +31,8 @@ class QueueStudy(NamedTuple):
     queue: str
     outcomes: list[Outcome]
     specs: dict[str, QueueSpec]
-    changes: dict[str, dict[str, Any]]
+    #: Fields that were given, for every queue, for this one, and by the policy.
+    fields: dict[str, dict[str, Any]]
     choice: front.Choice
 
     def outcome(self, policy: str) -> Outcome:
@@ -78,7 +79,10 @@ def _of_queue(
         queue.queue,
         mine,
         {trial.policy: trial.spec for trial in trials if trial.queue == queue.queue},
-        {policy.name: policy.changes for policy in sweep.candidates(queue.useful_ms)},
+        {
+            policy.name: sweep.fields(queue.queue, policy)
+            for policy in sweep.candidates(queue.useful_ms)
+        },
         front.choose(mine, sweep.goal),
     )
 
@@ -127,7 +131,7 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
             f"# {declaration(each)}",
             f"[queues.{json.dumps(each.queue)}]",
-            *(f"{name} = {_toml(value)}" for name, value in each.changes[best.policy].items()),
+            *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),
         ]
     return "\n".join(lines) + "\n"
 
@@ -135,7 +139,7 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
 def declaration(study: QueueStudy) -> str:
     """The command that gives a queue its best policy."""
     words = ["ebbmq", "queues", "declare", study.queue]
-    for name, value in study.changes[study.choice.best.policy].items():
+    for name, value in study.fields[study.choice.best.policy].items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)
 

@@ -136,15 +136,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         return [*(Policy(name, changes) for name, changes in named.items()), *combined]
 
+    def fields(self, queue: str, policy: Policy) -> dict[str, Any]:
+        """What a queue has of its own under a policy: all that is not a default."""
+        return {**self.base, **self.queues.get(queue, {}), **policy.changes}
+
     def spec(self, queue: str, policy: Policy) -> QueueSpec:
         """The queue under a policy.
 
         Raises:
             InvalidSpec: a value is not one its field takes; the detail names the policy.
         """
-        fields = {**self.base, **self.queues.get(queue, {}), **policy.changes}
         try:
-            return msgspec.convert({"name": queue, **fields}, QueueSpec)
+            return msgspec.convert({"name": queue, **self.fields(queue, policy)}, QueueSpec)
         except msgspec.ValidationError as error:
             raise InvalidSpec(f"policy {policy.name!r}: {error}", "see docs/simulate.md") from error
 

@@ -17,6 +17,7 @@ from ebbmq import limits
 from ebbmq.errors import ClientError
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.traces import TRACE
+from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,8 +115,8 @@ def to_table(traffic: Traffic) -> pa.Table:
 
 def save(traffic: Traffic, path: Path) -> None:
     """Write the traffic as a Parquet file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(to_table(traffic), path, compression="zstd")
+    with in_place_of(path) as beside:
+        pq.write_table(to_table(traffic), beside, compression="zstd")
 
 
 def pack(traffic: Traffic) -> bytes:

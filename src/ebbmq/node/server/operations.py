@@ -640,7 +640,7 @@ OPERATIONS: Final = (
         body=plans.ApplyPlansForm,
         may_be_empty=True,
         answer=plans.AppliedPlansForm,
-        example='{"run": "20261116T030000Z-1"}',
+        example='{"run": "20261116T030000123Z"}',
     ),
     Operation(
         method="post",

@@ -1,0 +1,109 @@
+"""kill -9 of a broker while Spark reads what it told: each event that is visible counts once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.profiles import PROFILES
+from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.jobs.stream import Arguments as Streaming
+from ebbmq_spark.jobs.stream import stream
+from tests.crash.test_feed_kill import feed_of, working
+from tests.feeds import manifests_of, rows_of
+from tests.pipeline.lakes import rows
+from tests.pipeline.patience import patiently
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.crash
+
+#: When what was told is read, before snapshots are, and before they are once more.
+OF_RUN = ("checking", "planning", "reporting")
+OF_PLAN = ("planning",)
+BATCH = ("a batch",)
+
+
+class Killed:
+    """A broker at work, killed and started again now and then."""
+
+    def __init__(self, path: Path) -> None:
+        self.lake = path / "lake"
+        self.times = 0
+        self._data = path / "data"
+        # A snapshot for each start: of those that come faster the ones at hand would be gone.
+        self._config = feed_of(self.lake, every_ms=300, snapshot_every_ms=3_600_000)
+        self._config["node"] = "a"
+        self._life = contextlib.ExitStack()
+        self._child: subprocess.Popen[bytes]
+
+    def __enter__(self) -> Killed:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._life.close()
+
+    def _start(self) -> None:
+        alive = working(self._data, self._config, self.lake, pause_s=0.3)
+        self._child = self._life.enter_context(alive)
+
+    def at(self, *stages: str) -> Callable[[str], None]:
+        """Kill it and let the next one begin, at each stage once.
+
+        A run whose snapshot is gone thrice gives up, and each start makes a new one.
+        """
+        left = set(stages)
+
+        def killed_once(stage: str) -> None:
+            if stage in left:
+                left.remove(stage)
+                self._again()
+
+        return killed_once
+
+    def _again(self) -> None:
+        self._child.kill()
+        self._child.wait()
+        self.times += 1
+        self._start()
+
+
+def counted(lake: Path) -> Counter[str]:
+    """How often what happened, by the newest profiles."""
+    found: Counter[str] = Counter()
+    for row in rows(lake, PROFILES):
+        found[row["event"]] += row["count"]
+    return found
+
+
+def test_what_a_broker_tells_that_is_killed_while_it_is_read_counts_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Killed(tmp_path) as broker:
+        lake = broker.lake
+        first = run(spark, Arguments(lake, bounded=False), broker.at(*OF_RUN))
+        planned = run_plan(spark, Arguments(lake, bounded=False), broker.at(*OF_PLAN))
+        following = Streaming(lake, once=True, partitions=2)
+        at_batch = broker.at(*BATCH)
+        patiently(lambda: stream(spark, following, lambda *_: at_batch(*BATCH)))
+        assert broker.times == len((*OF_RUN, *OF_PLAN, *BATCH))
+        manifests_of(lake, PLANS)  # what is visible is all there
+    told = Counter(row["event"] for row in rows_of(lake))
+    assert 0 < first.events < told.total()
+    assert (first.refused, planned.refused) == ({}, {})
+    second = run(spark, Arguments(lake, bounded=False))
+    assert first.events + second.events == told.total()
+    assert (second.rejected, second.duplicates, second.missing) == (0, 0, 0)
+    assert counted(lake) == told
+    patiently(lambda: stream(spark, following))
+    assert counted(lake) == told

@@ -1,0 +1,75 @@
+"""Scratch directories: gone in the end, and after kill -9 when the next one is made."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq_spark.scratch import keep, scratch_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Holder = subprocess.Popen[str]
+
+#: Holds one, says where it is, and waits for whoever ends it.
+HOLD = """
+import sys
+from ebbmq_spark.scratch import scratch_directory
+with scratch_directory("one-") as place:
+    (place / "shuffled").write_bytes(b"x" * 1000)
+    print(place.name, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def holding() -> Holder:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def place_of(child: Holder) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def names(directory: Path) -> set[str]:
+    return {place.name for place in directory.iterdir()}
+
+
+@pytest.mark.crash
+def test_what_a_killed_process_left_goes_with_the_next_and_what_is_held_or_kept_stays(
+    tmp_path: Path,
+) -> None:
+    with holding() as killed, holding() as held:
+        left, there = place_of(killed), place_of(held)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        (tmp_path / "one-of-another").mkdir()
+        assert names(tmp_path) == {left, there, "one-of-another"}
+        with scratch_directory("one-") as place:
+            assert names(tmp_path) == {there, "one-of-another", place.name}
+            assert names(tmp_path / there) == {"held", "shuffled"}
+        held.communicate()
+    assert names(tmp_path) == {"one-of-another"}
+
+
+def test_what_somebody_is_to_look_into_stays(tmp_path: Path) -> None:
+    with scratch_directory("one-") as place:
+        (place / "log").write_text("why")
+        keep(place)
+    with scratch_directory("one-"):
+        assert (place / "log").read_text() == "why"
+    assert names(tmp_path) == {place.name}

@@ -93,7 +93,7 @@ format: dev
 	$(BIN)/ruff format .
 
 test: lint $(VENV)/system.stamp
-	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest
+	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile
 
 bench: dev
 	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,9 @@ FIXED = range(1, 26)
 
 
 def _fresh(count: int) -> list[int]:
-    return [secrets.randbits(48) for _ in range(count)]
+    # Processes that share the tests of a run must find the same ones.
+    chance = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID"))
+    return [chance.getrandbits(48) for _ in range(count)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -66,20 +66,27 @@ def open_place(place: Place) -> Files:
         InvalidSpec: the address is of no known kind, or an option cannot be used.
         UnknownFeed: there is no such directory.
     """
-    parts = urlsplit(place.address)
-    if parts.scheme in ("", "file"):
-        root = Path(unquote(parts.path) if parts.scheme else place.address)
+    root = directory_of(place)
+    if root is not None:
         if not root.is_dir():
             raise UnknownFeed(
                 f"there is no directory {root}", "name the one that nodes write to (option path)"
             )
         return Directory(root)
-    if parts.scheme not in _SCHEMES:
+    if urlsplit(place.address).scheme not in _SCHEMES:
         raise InvalidSpec(
             f"option path is {place.address!r:.200}",
             f"use a directory, or a URL of {', '.join(_SCHEMES)}",
         )
     return Store(place)
+
+
+def directory_of(place: Place) -> Path | None:
+    """The directory that a place is, whether or not it is there; None for an object store."""
+    parts = urlsplit(place.address)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path) if parts.scheme else place.address)
 
 
 class Directory:

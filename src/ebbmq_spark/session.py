@@ -10,7 +10,7 @@ import socket
 import sys
 import zipfile
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -195,6 +195,25 @@ def _pack(archive: zipfile.ZipFile, found: Traversable, above: str) -> None:
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session is one of Spark Connect: then the driver is elsewhere."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextlib.contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Have Spark take a session for the active one, which it looks at whichever one it is told."""
+    if is_connect(spark):
+        yield
+        return
+    jvm: Any = spark._jvm  # noqa: SLF001  # it has no public name
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # as above
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSession:

@@ -5,6 +5,8 @@ python -m tests.pipeline.clustered_driver MASTER < JSON, see `main`
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -67,6 +69,20 @@ def read_queue(spark: SparkSession, url: str) -> list[tuple[str, str]]:
     return sorted((row["id"], bytes(row["body"]).decode()) for row in rows)
 
 
+def read_events(spark: SparkSession, lake: str) -> dict[str, Any]:
+    """Which events a lake has, how many of them are late ones, and whether Python reads them."""
+    asked = spark.read.format("ebbmq").option("table", "events")
+    frame = patiently(lambda: asked.load(lake))
+    late = patiently(frame.where("event = 'acked' and latency_ms > 1000").count)
+    rows = patiently(frame.select("event", "seq", "decay_score").collect)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        patiently(frame.explain)
+    in_python = "BatchScan ebbmq" in shown.getvalue()
+    assert in_python != ("FileScan parquet" in shown.getvalue())
+    return {"late": late, "rows": sorted(map(str, rows)), "in_python": in_python}
+
+
 def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
     """What policies come to on the traffic of a lake."""
     (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
@@ -103,6 +119,7 @@ def main(master: str) -> None:
         seen: dict[str, Any] = {
             "places": context.parallelize(range(8), 8).mapPartitions(_places).distinct().collect(),
             "queue": read_queue(spark, asked["url"]),
+            "events": read_events(spark, asked["lake"]),
             "run": run(spark, Arguments(lake, full=True, bounded=False)).run,
             "simulated": patiently(lambda: simulated(spark, lake)),
         }

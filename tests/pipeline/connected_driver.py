@@ -18,7 +18,7 @@ from ebbmq_spark.lake import open_lake
 from ebbmq_spark.session import Settings, spark_session
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_queue, simulated
+from tests.pipeline.clustered_driver import read_events, read_queue, simulated
 from tests.pipeline.patience import patiently
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def main(master: str) -> None:
                 lambda where=where: run(spark, Arguments(where, full=True, bounded=False))
             ).run
         seen["queue"] = read_queue(spark, asked["url"])
+        seen["events"] = read_events(spark, asked["lake"])
         seen["simulated"] = patiently(lambda: simulated(spark, store))
         told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
         seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]

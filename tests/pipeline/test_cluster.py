@@ -27,7 +27,7 @@ from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_queue, simulated
+from tests.pipeline.clustered_driver import read_events, read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node, rows
 from tests.pipeline.test_stream import counts
 from tests.pipeline.test_upkeep import thinned
@@ -167,6 +167,10 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     found = told(lake)
     assert found["plans"]
     assert told(elsewhere) == found
+    events = read_events(spark, str(lake))
+    assert events["late"] > 0
+    assert not events["in_python"]
+    assert seen["events"] == events
     assert seen["simulated"] == [list(each) for each in simulated(spark, lake)]
     assert seen["streamed"] == [60, 0]
     assert counts(followed) == counts(tmp_path / "streamed")

@@ -1,7 +1,8 @@
-"""A data source in Python that has its rows at hand: what any such source costs Spark at least.
+"""Sources that only benches and tests read: what it costs Spark that rows go through Python.
 
-Only a bench reads it. A task decodes one batch and hands it to Spark again and again, until it has
-as many rows as its file.
+`InPython` decodes files there, as is done where Spark cannot read them itself. `AtHand` is what any
+source in Python costs at least: a task decodes one batch and hands it to Spark again and again,
+until it has as many rows as its file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing_extensions import override
 
 from ebbmq.feed.events import EVENTS
 from ebbmq_spark.connector import columns
+from ebbmq_spark.connector.source import EbbMQ
 from ebbmq_spark.lake import visible
 from ebbmq_spark.pieces import Piece, batches
 from ebbmq_spark.places import Place, open_place
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "at_hand"
+IN_PYTHON = "ebbmq_in_python"
+
+
+class InPython(EbbMQ):
+    """The same source under a name of which nothing is handed over to Spark's own reader."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        """What goes into `format(..)`."""
+        return IN_PYTHON
 
 
 class _File(NamedTuple):

@@ -89,6 +89,11 @@ def checked(asked: T.StructType, whole: T.StructType) -> T.StructType:
     return asked
 
 
+def are_ambiguous(schema: T.StructType) -> bool:
+    """Whether two columns have one name."""
+    return len({name.lower() for name in schema.names}) < len(schema.names)
+
+
 def arrow_of(schema: T.StructType) -> pa.Schema:
     """The Arrow schema that Spark expects of a reader."""
     return to_arrow_schema(schema, timezone="UTC")

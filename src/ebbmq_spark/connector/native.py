@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.manifests import TABLES
-from ebbmq_spark.lake import open_lake, read_table, visible
+from ebbmq_spark.lake import open_lake, opened, read_table, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.feed.table import Table
 
 
 def read_lake(
@@ -55,3 +57,16 @@ def read_lake(
     if found.refused:
         raise found.refused[0]
     return read_table(spark, known, found.files, lake, columns)
+
+
+def files_of(root: Path, table: Table) -> list[tuple[str, int]]:
+    """Path and size of the files of a table that are complete as of now.
+
+    Raises:
+        UnknownFeed: there is no lake, or a manifest or a file is not one this version can read.
+    """
+    lake = opened(root)
+    found = visible(lake, table)
+    if found.refused:
+        raise found.refused[0]
+    return [(lake.file(part.path), part.bytes) for each in found.manifests for part in each.parts]

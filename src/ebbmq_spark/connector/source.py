@@ -18,6 +18,9 @@ from ebbmq_spark.connector import columns, options
 from ebbmq_spark.schemas import schema_of
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -81,6 +84,25 @@ class EbbMQ(DataSource):
         kind = PushedLakeReader if self._takes_filters else LakeReader
         return kind(place, self._table, schema)
 
+    def files(self, schema: StructType, beside: Path) -> list[tuple[str, int]] | None:
+        """The files that Spark can read in place of `reader`; None where it cannot.
+
+        Args:
+            schema: the columns that are asked for.
+            beside: where a path begins that is not absolute.
+        """
+        options.check_names(self.options)
+        if self._table in (_QUEUE, _ARCHIVE):
+            return None
+        from ebbmq_spark.connector.native import files_of
+        from ebbmq_spark.places import directory_of
+
+        root = directory_of(options.place_of(self.options))
+        if root is None or columns.are_ambiguous(schema):
+            return None
+        columns.checked(schema, self._whole)
+        return files_of(beside / root, TABLES[self._table])
+
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A queue, leased from.
@@ -121,7 +143,26 @@ class _Pushed(EbbMQ):
     _takes_filters = True
 
 
+def _files(
+    given: MutableMapping[str, str], schema: StructType, beside: Path
+) -> list[tuple[str, int]] | None:
+    return EbbMQ(given).files(schema, beside)
+
+
 def register(spark: SparkSession) -> None:
-    """Make `format("ebbmq")` known to a session, with filters pushed down to files of a lake."""
-    spark.conf.set(_PUSHDOWN, "true")
-    spark.dataSource.register(_Pushed)
+    """Make `format("ebbmq")` known to a session.
+
+    Lakes in directories are then read by Spark's own reader, and filters are pushed down to files
+    of lakes elsewhere. Over Spark Connect, or where Spark does not take our rule for it, neither is
+    done, and the log says so.
+    """
+    from ebbmq_spark.connector import handover
+    from ebbmq_spark.session import active
+
+    kind = EbbMQ
+    # A reader that takes filters would keep those of one query for the next without the rule.
+    if handover.install(spark, NAME, _files):
+        spark.conf.set(_PUSHDOWN, "true")
+        kind = _Pushed
+    with active(spark):
+        spark.dataSource.register(kind)

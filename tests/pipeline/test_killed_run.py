@@ -223,7 +223,7 @@ def test_after_a_kill_what_commands_write_is_whole_or_as_it_was_and_they_can_be_
         (tmp_path / name).symlink_to(killed / name)
     for words in commands(tmp_path).values():
         cli.main(words, standalone_mode=False)
-    assert records(killed / POINTS[-1])[0].run in (tmp_path / PAGE).read_text()
+    assert records(killed / POINTS[-1])[-1].run in (tmp_path / PAGE).read_text()
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
     for name in (BEST, TRACE):
         assert (tmp_path / name).read_bytes() == (killed / name).read_bytes()

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -291,6 +292,39 @@ def test_a_broker_killed_after_any_change_it_makes_to_take_packs_takes_the_rest_
     age(rest[0])
     run(spark, rest[0])
     assert not [place for place in left(rest[0]) if LEFT in place.parts]
+
+
+#: Writes a pack as a task does.
+PUT = """
+import sys
+from ebbmq_spark.upkeep.packs import Place
+Place(sys.argv[1]).open().put(sys.argv[2], b"x" * 1000)
+"""
+
+
+def test_what_was_half_written_to_a_directory_when_a_task_was_killed_goes_a_day_later(
+    spark: SparkSession, thinned: Path, tmp_path: Path
+) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    shutil.copytree(thinned / "cold", tmp_path / "cold")
+    (store,) = (tmp_path / "cold" / "archive").glob("store=*")
+    place = Place((tmp_path / "cold").as_uri())
+    new = f"archive/{store.name}/_upkeep/{LEFT}/queue=a/new-0.parquet"
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat",
+         "-e", "inject=linkat:signal=KILL", sys.executable, "-c", PUT, place.url, new],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "ptrace" in done.stderr and "not permitted" in done.stderr.lower():
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert not (tmp_path / "cold" / new).exists()
+    (half,) = left(tmp_path)
+    upkeep(spark, place, Asked(compact=False))
+    assert half.exists(), "somebody may be at it"
+    os.utime(half, (0, time.time() - 25 * 3_600))
+    upkeep(spark, place, Asked(compact=False))
+    assert left(tmp_path) == []
 
 
 def test_a_broker_killed_while_a_store_moves_a_pack_has_each_message_once(

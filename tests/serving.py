@@ -114,6 +114,9 @@ class Caller:
 class Running:
     """A server process. Standard output and the log are kept for whoever wants to look."""
 
+    #: What is run.
+    module = "ebbmq.cli"
+
     def __init__(
         self, data: Path, *options: str, port: int = 0, environment: Mapping[str, str] | None = None
     ) -> None:
@@ -121,7 +124,7 @@ class Running:
         self.log_path = data.parent / f"{data.name}.log"
         self.lines: list[str] = []
         self._is_ready = threading.Event()
-        command = [sys.executable, "-m", "ebbmq.cli", "serve", "--data", str(data)]
+        command = [sys.executable, "-m", self.module, "serve", "--data", str(data)]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--http-port", str(port), *options],

@@ -19,7 +19,7 @@ from tests.feeds import rows_of
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.crash
@@ -45,23 +45,23 @@ def feed_of(lake: Path, **more: int) -> dict[str, object]:
 
 @contextlib.contextmanager
 def working(
-    data: Path, config: dict[str, object], lake: Path, pause_s: float = 0
+    data: Path, config: dict[str, object], shown: Callable[[], int], pause_s: float = 0
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A broker that works without end, once something it told is visible."""
-    before = len(_manifests(lake))
+    """A broker that works without end, once something it told is visible: more is shown."""
+    before = shown()
     command = [sys.executable, "-c", WORK, str(data), json.dumps(config), str(pause_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"ready\n"
-            wait_until(lambda: len(_manifests(lake)) > before, "the first file of the feed")
+            wait_until(lambda: shown() > before, "the first file of the feed")
             yield child
         finally:
             child.kill()
 
 
 def killed_while_working(tmp_path: Path, lake: Path, seed: int) -> None:
-    with working(tmp_path / "data", feed_of(lake), lake) as child:
+    with working(tmp_path / "data", feed_of(lake), lambda: shown_in(lake)) as child:
         time.sleep(random.Random(seed).random() / 4)  # any instant will do
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
@@ -71,11 +71,7 @@ def test_what_is_visible_after_a_kill_is_whole_and_the_next_start_goes_on(tmp_pa
     lake = tmp_path / "lake"
     for seed in range(4):
         killed_while_working(tmp_path, lake, seed)
-        rows = rows_of(lake)
-        of_boot = {boot: [r["seq"] for r in rows if r["boot"] == boot] for boot in _boots(rows)}
-        assert len(of_boot) == seed + 1
-        for numbers in of_boot.values():
-            assert numbers == list(range(1, len(numbers) + 1))
+        assert_nothing_is_missing(lake, boots=seed + 1)
         assert all(row["copies"] == 1 for row in rows_of(lake, CATALOG))
     with Broker.open(tmp_path / "data", feed_of(lake)) as broker:
         assert broker.health()["feed"] == []
@@ -84,12 +80,19 @@ def test_what_is_visible_after_a_kill_is_whole_and_the_next_start_goes_on(tmp_pa
     assert all(path.endswith(".parquet") for path in parts)
 
 
-def _boots(rows: list[dict[str, object]]) -> list[object]:
-    return sorted({row["boot"] for row in rows}, key=str)
+def assert_nothing_is_missing(lake: Path, boots: int) -> None:
+    """What is visible of each boot begins with its first event and has no gaps."""
+    of_boot: dict[object, list[int]] = {}
+    for row in rows_of(lake):
+        of_boot.setdefault(row["boot"], []).append(row["seq"])
+    assert len(of_boot) == boots
+    for numbers in of_boot.values():
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
-def _manifests(lake: Path) -> list[Path]:
-    return list((lake / "events" / "_manifests").rglob("*.json"))
+def shown_in(lake: Path) -> int:
+    """How many files of events are visible."""
+    return len(list((lake / "events" / "_manifests").rglob("*.json")))
 
 
 def _files(lake: Path) -> list[Path]:

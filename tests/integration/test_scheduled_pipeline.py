@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,25 @@ def test_a_child_that_hangs_is_ended_in_time_and_told(tmp_path, config) -> None:
     with Running(tmp_path / "data", "--config", str(config), environment=hangs) as server:
         wait_until(lambda: bool(health(server)["pipeline"]), "it is told")
         assert "took longer than 5000 ms" in str(health(server)["pipeline"])
+
+
+@pytest.mark.crash
+def test_a_child_that_is_killed_is_told_and_the_next_one_is_started(tmp_path, config) -> None:
+    seen = tmp_path / "parent"
+    # It lives as long as who started it, as Java does under Spark.
+    follows = java(
+        tmp_path,
+        f"echo $PPID > {seen}.part; mv {seen}.part {seen}\n"
+        "while kill -0 $PPID 2> /dev/null; do sleep 0.05; done",
+    )
+    with Running(tmp_path / "data", "--config", str(config), environment=follows) as server:
+        wait_until(seen.exists, "the child is at work")
+        killed = int(seen.read_text())
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: bool(health(server)["pipeline"]), "it is told")
+        assert "it ended with -9" in str(health(server)["pipeline"])
+        assert health(server)["ready"] is True
+        wait_until(lambda: int(seen.read_text()) != killed, "the next one is at work")
 
 
 def test_the_child_reads_a_lake_in_an_object_store_and_its_secrets_are_not_on_its_command_line(

@@ -230,6 +230,41 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
             server.__exit__()
 
 
+def test_a_broker_that_is_killed_while_a_queue_is_read_is_waited_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+    servers = [Running(tmp_path / "data")]
+    servers[0].wait_ready()
+    url, opened, reached = servers[0].url, tmp_path / "opened", tmp_path / "reached"
+    hold = held_up(reached, opened)
+
+    def read() -> list[int]:
+        # A task has the last messages, and has yet to ask whether there are more.
+        options = {"url": url, "queue": READ, "columns": "id,body", "rowsPerPartition": "25"}
+        frame = spark.read.format("ebbmq").options(**options).load()
+        found = frame.mapInArrow(hold, frame.schema).collect()
+        return sorted(int(row["body"]) for row in found)
+
+    def restart() -> None:
+        wait_patiently(reached.exists)
+        servers[0].kill()
+        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+        opened.touch()
+
+    with Client(url) as client:
+        try:
+            prepared(client, READ)
+            with ThreadPoolExecutor(1) as pool:
+                killing = pool.submit(restart)
+                assert patiently(read) == list(range(MESSAGES))
+                killing.result()
+            assert client.stats(READ)["depth"]["ready"] == MESSAGES
+        finally:
+            for server in servers:
+                server.__exit__()
+
+
 def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they_come_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,7 +13,8 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
-from tests.crash.test_feed_kill import feed_of, working
+from ebbmq_spark.simulation.traces import read_lake
+from tests.crash.test_feed_kill import feed_of, shown_in, working
 from tests.feeds import manifests_of, rows_of
 from tests.pipeline.lakes import rows
 from tests.pipeline.patience import patiently
@@ -54,7 +55,7 @@ class Killed:
         self._life.close()
 
     def _start(self) -> None:
-        alive = working(self._data, self._config, self.lake, pause_s=0.3)
+        alive = working(self._data, self._config, lambda: shown_in(self.lake), 0.3)
         self._child = self._life.enter_context(alive)
 
     def at(self, *stages: str) -> Callable[[str], None]:
@@ -67,11 +68,12 @@ class Killed:
         def killed_once(stage: str) -> None:
             if stage in left:
                 left.remove(stage)
-                self._again()
+                self.again()
 
         return killed_once
 
-    def _again(self) -> None:
+    def again(self) -> None:
+        """Kill it, and let the next one begin."""
         self._child.kill()
         self._child.wait()
         self.times += 1
@@ -96,7 +98,12 @@ def test_what_a_broker_tells_that_is_killed_while_it_is_read_counts_once(
         following = Streaming(lake, once=True, partitions=2)
         at_batch = broker.at(*BATCH)
         patiently(lambda: stream(spark, following, lambda *_: at_batch(*BATCH)))
-        assert broker.times == len((*OF_RUN, *OF_PLAN, *BATCH))
+        # What a simulation is about to replay is there when it comes to it.
+        published = Counter(row["event"] for row in rows_of(lake))["published"]
+        recorded = read_lake(spark, lake)
+        broker.again()
+        assert (recorded.trace.count() >= published, recorded.refused) == (True, [])
+        assert broker.times == len((*OF_RUN, *OF_PLAN, *BATCH)) + 1
         manifests_of(lake, PLANS)  # what is visible is all there
     told = Counter(row["event"] for row in rows_of(lake))
     assert 0 < first.events < told.total()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
@@ -14,10 +15,12 @@ from pyspark.errors import PySparkException
 from ebbmq import Broker
 from ebbmq.cli.main import cli
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import history, reporting
 from ebbmq_spark.jobs.running import Arguments, failed, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
@@ -26,6 +29,8 @@ from ebbmq_spark.lake import PipelineBusy, visible
 from ebbmq_spark.object_lake import ObjectLake
 from ebbmq_spark.simulation.traces import read_lake
 from tests.advice import until_usable
+from tests.crash.test_feed_kill import assert_nothing_is_missing, working
+from tests.feeds import manifests_of
 from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, rows
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import told
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ebbmq.feed.manifests import Part
+    from ebbmq.feed.table import Table
     from tests.servers import Weed
 
 ARCHIVE = {"kind": "object", "directory": "archive", "capacity_bytes": 1 << 28, "tier": "s3"}
@@ -50,6 +57,12 @@ class Bucket:
             "endpoint": weed.endpoint, "region": "us-east-1",
             "access_key_id": weed.access_key, "secret_access_key": weed.secret_key,
         }  # fmt: skip
+
+    def below(self, name: str) -> Bucket:
+        """A lake of its own beside others."""
+        found = copy.copy(self)
+        found.url = f"{self.url}/{name}"
+        return found
 
     @property
     def feed(self) -> dict[str, Any]:
@@ -192,6 +205,33 @@ def test_a_stream_on_a_store_keeps_its_place_in_a_directory(
     assert patiently(lambda: stream(spark, asked)).events == 0
     counted = {row["event"]: row["count"] for row in rows(bucket.copied(tmp_path / "h"), PROFILES)}
     assert counted["published"] == 20
+
+
+@pytest.mark.crash
+def test_what_a_broker_that_was_killed_told_a_store_is_whole_and_the_next_start_goes_on(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    lake, prefix = bucket.lake(), f"{EVENTS.name}/{layout.MANIFESTS}"
+    config = {"feed": {**bucket.feed, "every_ms": 10, "snapshot_every_ms": 20}}
+
+    def shown() -> int:
+        return len(lake.list(prefix))
+
+    for times in range(1, 4):
+        with working(tmp_path / "data", config, shown):
+            pass
+        assert_nothing_is_missing(bucket.copied(tmp_path / f"{times}"), boots=times)
+    # What was not told of when it was killed goes with the next start.
+    with Broker.open(tmp_path / "data", config) as broker:
+        assert broker.health()["feed"] == []
+    here = bucket.copied(tmp_path / "here")
+    named = {part.path for table in (EVENTS, CATALOG) for part in parts_of(here, table)}
+    files = {str(place.relative_to(here)) for place in here.rglob("*.parquet")}
+    assert files == named
+
+
+def parts_of(here: Path, table: Table) -> list[Part]:
+    return [part for each in manifests_of(here, table) for part in each.parts]
 
 
 def test_a_store_to_which_no_node_wrote_is_no_lake(bucket: Bucket) -> None:

@@ -77,7 +77,7 @@ def test_policies_that_come_to_the_same_are_all_named_and_nothing_is_above_all_o
     figure = picture(same, Goal())
     assert overlapping(figure) == []
     left, right = figure.axes
-    assert {text.get_text() for text in left.texts} == {"best", "fifo", "importance"}
+    assert {text.get_text() for text in left.texts} == {"best", "best: a", "fifo", "importance"}
     assert left.get_xlabel() == "bytes times seconds kept"
     assert left.get_ylim()[1] < 1.05
     # Nobody published with importance 1: names stand where the lines begin.

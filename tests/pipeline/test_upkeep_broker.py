@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.limits import DAY_MS
@@ -43,13 +40,6 @@ upkeep = "pipeline"
 """
 COUNT = 60
 COMMAND = [sys.executable, "-m", "ebbmq.cli", "pipeline", "upkeep"]
-#: Opens the broker and applies what is offered; what it is killed by is outside.
-APPLY = """
-import json, sys
-from ebbmq import Broker
-with Broker.open(sys.argv[1], json.loads(sys.argv[2])) as broker:
-    print(broker.tend_device("cold"), flush=True)
-"""
 
 
 def until(is_so, told="in time"):
@@ -182,27 +172,6 @@ def test_a_damaged_copy_that_upkeep_found_is_made_anew_from_another(spark, tmp_p
         assert delivered(broker, 20) == [body(number) for number in range(20)]
 
 
-@pytest.mark.parametrize("moment", ["marked", "taken", "deleted"])
-def test_a_broker_killed_while_it_applies_loses_nothing(spark, tmp_path, moment):
-    offered(spark, tmp_path, 10)
-    marks, before = len(list(tmp_path.rglob("dead-*"))), packs(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", APPLY, str(tmp_path), json.dumps(CONFIG)], stdout=subprocess.PIPE
-    ) as child:
-        is_there = {
-            "marked": lambda: len(list(tmp_path.rglob("dead-*"))) != marks,
-            "taken": lambda: bool(set(packs(tmp_path)) - set(before)),
-            "deleted": lambda: not set(packs(tmp_path)) & set(before),
-        }
-        until(lambda: is_there[moment]() or child.poll() is not None)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-    with Broker.open(tmp_path, CONFIG) as broker:
-        broker.tend_device("cold")
-        assert not list(tmp_path.rglob("mapping.json"))
-        assert delivered(broker, 10) == rest(10)
-
-
 def test_a_server_killed_while_spark_writes_packs_takes_them_when_it_is_back(spark, tmp_path):
     data, config = tmp_path / "data", tmp_path / "ebbmq.toml"
     with archived(Broker.open(data, CONFIG)) as broker:
@@ -228,23 +197,6 @@ def test_a_server_killed_while_spark_writes_packs_takes_them_when_it_is_back(spa
     assert set(packs(data)).isdisjoint(before)
     with Broker.open(data, CONFIG) as broker:
         assert delivered(broker, 9) == rest(9)
-
-
-def test_a_driver_that_is_killed_leaves_an_archive_as_it_was(spark, tmp_path):
-    with archived(Broker.open(tmp_path, CONFIG)) as broker:
-        thinned(broker, 10)
-        before = packs(tmp_path)
-        url = (tmp_path / "cold").as_uri()
-        with subprocess.Popen([*COMMAND, "--archive", url, "--master", "local[1]"]) as child:
-            until(lambda: list(tmp_path.rglob("new-*.parquet")) or child.poll() is not None)
-            child.send_signal(signal.SIGKILL)
-        for offer in tmp_path.rglob("mapping.json"):  # it was too late to be killed
-            offer.unlink()
-        assert broker.tend_device("cold").run is None
-        assert packs(tmp_path) == before
-        assert run(spark, tmp_path).made_messages == 10
-        assert broker.tend_device("cold").messages == 10
-        assert delivered(broker, 10) == rest(10)
 
 
 def test_the_command_tells_what_it_did_and_has_it_applied(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import obstore
-import pytest
 from obstore.store import S3Store
 
 from ebbmq import Broker
@@ -13,8 +12,7 @@ from tests.pipeline.patience import patiently
 from tests.pipeline.test_upkeep_broker import CONFIG, archived, body, delivered, rest, thinned
 
 
-@pytest.fixture
-def cold(weed, tmp_path):
+def device_in(weed, name):
     """The settings of a device in the S3 service."""
     options = {
         "endpoint": weed.endpoint, "region": "us-east-1",
@@ -22,7 +20,7 @@ def cold(weed, tmp_path):
     }  # fmt: skip
     device = {**CONFIG["devices"]["cold"], "options": options}
     del device["directory"]
-    return {**device, "url": f"s3://{weed.bucket}/cold-{tmp_path.name}"}
+    return {**device, "url": f"s3://{weed.bucket}/cold-{name}"}
 
 
 def objects(cold, name):
@@ -33,7 +31,8 @@ def objects(cold, name):
     return store, sorted(path for path in found if path.rsplit("/", 1)[-1].startswith(name))
 
 
-def test_packs_in_a_store_are_written_anew_taken_and_delivered_from(spark, tmp_path, cold):
+def test_packs_in_a_store_are_written_anew_taken_and_delivered_from(spark, tmp_path, weed):
+    cold = device_in(weed, tmp_path.name)
     place = Place(cold["url"], cold["options"])
     with archived(Broker.open(tmp_path / "data", {**CONFIG, "devices": {"cold": cold}})) as broker:
         thinned(broker, 10)

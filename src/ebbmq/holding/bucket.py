@@ -6,6 +6,7 @@ message may be the only good one. A local directory is synced as well, which obs
 
 from __future__ import annotations
 
+import contextlib
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -203,15 +204,18 @@ class Bucket:
         except (BaseError, OSError) as error:
             raise self._failed(f"moving {path} to {to}", error) from error
 
-    def sweep(self, prefix: str, *, spare: str = "") -> None:
+    def sweep(self, prefix: str, *, spare: str = "", before_ms: int | None = None) -> None:
         """Delete what an interrupted put left in a local directory, which listings do not show.
 
-        Others may be writing in directories of the name `spare`.
+        Others may be writing in directories of the name `spare`, or what is not older than that.
         """
-        if self.root is not None:
-            for left in (self.root / prefix).rglob("*#*"):
-                if spare not in left.parts:
-                    left.unlink(missing_ok=True)
+        if self.root is None:
+            return
+        for left in (self.root / prefix).rglob("*#*"):
+            with contextlib.suppress(FileNotFoundError):
+                is_old = before_ms is None or left.stat().st_mtime_ns // 1_000_000 < before_ms
+                if is_old and spare not in left.parts:
+                    left.unlink()
 
     def _sync(self, path: str) -> None:
         if self.root is None:

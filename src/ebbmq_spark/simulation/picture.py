@@ -33,13 +33,18 @@ SHARE_MAX: Final = 1.1
 #: A front of less than this part of the panel is drawn once more, in the emptiest of these places.
 CLOSE_BELOW: Final = 0.3
 CLOSE_BOXES: Final = ((0.3, 0.22, 0.48, 0.46), (0.12, 0.12, 0.48, 0.46), (0.48, 0.4, 0.48, 0.46))
+TITLE_PAD: Final = 9
+TITLE_CHARS: Final = 54
+#: Of the policy below it: letters of a line, and points that one is tall.
+POLICY_CHARS: Final = 70
+POLICY_POINTS: Final = 13
 STYLE: Final[dict[Any, object]] = {
     "font.family": "sans-serif",
     "font.size": 10.5,
     "axes.titlesize": 11.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.titlepad": 9,
+    "axes.titlepad": TITLE_PAD,
     "axes.edgecolor": QUIET,
     "axes.labelcolor": QUIET,
     "axes.spines.top": False,
@@ -131,7 +136,7 @@ def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
     axis.set(xlabel=AXES[goal.minimise].format(unit=unit), ylabel=AXES[goal.maximise])
     axis.grid(color="#ececec", lw=0.8)
     axis.set_axisbelow(True)
-    axis.set_title(_title(row, goal))
+    _set_title(axis, row, goal)
     _draw_close(axis, places, front, marks)
 
 
@@ -218,15 +223,29 @@ def _draw_close(
     close.tick_params(labelsize=8.5)
     close.set_title("the front from close by", fontsize=9.5, fontweight="normal", pad=4)
     close.grid(color="#ececec", lw=0.8)
+    close.spines[:].set(visible=True, color=FAINT)
 
 
-def _title(row: Row, goal: Goal) -> str:
+def _set_title(axis: Axes, row: Row, goal: Goal) -> None:
+    """What was found, and below it, smaller, with which policy."""
     best = row.choice.best
     fifo = next((each for each in row.outcomes if each.policy == "fifo"), None)
-    found = f"{row.queue}: {_shown(best, goal.maximise)} with {best.policy}"
+    found = f"{row.queue}: {_shown(best, goal.maximise)} at best"
     if fifo is not None and fifo is not best:
-        found += f"; {_shown(fifo, goal.maximise)} in the order of arrival"
-    return textwrap.fill(found, 54)
+        found += f", {_shown(fifo, goal.maximise)} in the order of arrival"
+    policy = textwrap.wrap(f"best: {best.policy}", POLICY_CHARS)
+    tall = POLICY_POINTS * len(policy)
+    axis.set_title(textwrap.fill(found, TITLE_CHARS), pad=TITLE_PAD + tall)
+    axis.annotate(
+        "\n".join(policy),
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, TITLE_PAD - 2),
+        textcoords="offset points",
+        va="bottom",
+        color=QUIET,
+        fontsize=9.5,
+    )
 
 
 def _shown(outcome: Outcome, name: str) -> str:
@@ -257,7 +276,7 @@ def _draw_on_time(axis: Axes, row: Row) -> None:
         axis.text(0.7, height, name, ha="right", va="center", color=colour, fontweight="bold")
     axis.set_title("On time, by importance")
     axis.set(xlim=(-2.3, 10.4), ylim=(-0.03, 1.05), xticks=importances, xlabel="importance")
-    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
     axis.spines["left"].set_visible(False)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", color="#e6e6e6", lw=0.8)

@@ -62,6 +62,7 @@ def clear_leftovers(bucket: Bucket, stores: Iterable[str], now_ms: int) -> None:
         stored = bucket.get(mapping.mapping_path(store))
         offered = None if stored is None else mapping.decode(stored, store).run
         root = f"{ROOT}/store={store}/{UPKEEP}/"
+        bucket.sweep(root, before_ms=now_ms - _LEFT_AFTER_MS)
         runs = {
             path.removeprefix(f"{root}run=").split("/")[0]
             for path, _ in bucket.list(root)

@@ -29,7 +29,20 @@ $(VENV)/bin/python:
 		|| { echo "EbbMQ needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run.stamp: requirements/run.lock pyproject.toml | $(VENV)/bin/python
+# A compiler and Python.h, for what is in C: without them all is Python.
+$(VENV)/compiler.stamp: | $(VENV)/bin/python
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! { command -v cc >/dev/null \
+		&& $(BIN)/python -c 'import os, sysconfig, sys; \
+			sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; }; then \
+		{ apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev \
+			|| { apt-get update -qq \
+			&& apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev; }; } \
+			>/dev/null 2>&1 || echo "no compiler could be installed: all of EbbMQ will be Python"; \
+	fi
+	@touch $@
+
+$(VENV)/run.stamp: requirements/run.lock pyproject.toml hatch_build.py src/ebbmq/_speedups.c \
+		$(VENV)/compiler.stamp | $(VENV)/bin/python
 	$(PIP) install --require-hashes -r requirements/run.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@# Where Python is told not to keep what it compiled, every start would compile it again.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ebbmq.core import row as rows
+from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
     import mmap
@@ -66,6 +67,12 @@ def _reduced(reduce: Callable[..., Words], words: Words) -> Words:
     return reduce(np.concatenate((first, words[cut:])), 0)
 
 
+@twin
+def fold_rows(words: Words) -> tuple[list[int], list[int]]:
+    """The bits that some row has and those that every row has, word by word."""
+    return _reduced(_or, words).tolist(), _reduced(_and, words).tolist()
+
+
 class Block:
     """Rows as words, and the bits that some and that all of them have."""
 
@@ -73,8 +80,7 @@ class Block:
 
     def __init__(self, words: Words) -> None:
         self.words = words
-        self.some: list[int] = _reduced(_or, words).tolist()
-        self.every: list[int] = _reduced(_and, words).tolist()
+        self.some, self.every = fold_rows(words)
 
     def __len__(self) -> int:
         return len(self.words)

@@ -27,6 +27,7 @@ import numpy as np
 
 from ebbmq.checksum import crc32c
 from ebbmq.core import row as rows
+from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,8 +55,7 @@ WITH_MESSAGES: Final = frozenset({PUBLISH, GROUP})
 ROWS_HEAD: Final = Struct("<II")
 GRANT_HEAD: Final = Struct("<QIIQHHI")
 GRANT_RUN: Final = Struct("<QII")
-#: The payload of a GRANT of one message without a name.
-GRANT_ONE: Final = Struct("<QIIQHHIQII")
+_GRANT_ONE: Final = Struct("<QIIQHHIQII")
 GRANT_RUN_DTYPE: Final = np.dtype([("first", "<u8"), ("rows", "<u4"), ("generation", "<u4")])
 ACK_RUN: Final = Struct("<QII")
 GROUP_HEAD: Final = Struct("<II")
@@ -112,6 +112,20 @@ def publish(pid: int, first: int, count: int, row_block: bytes, bodies: Sequence
     """Messages `first` .. `first + count - 1` came in."""
     head = ROWS_HEAD.pack(crc32c(row_block), 0)
     return Fact(PUBLISH, pid, count, first, [head, row_block, *bodies])
+
+
+@twin
+def grant_of_one(  # the fields, one by one
+    deadline_ms: int, nonce: int, epoch: int, now_ms: int, seq: int, generation: int
+) -> bytes:
+    """The payload of a GRANT of one message without a name."""
+    return _GRANT_ONE.pack(deadline_ms, nonce, epoch, now_ms, 0, 0, 1, seq, 1, generation)
+
+
+@twin
+def ack_of_one(seq: int) -> bytes:
+    """The payload of an ACK of one message."""
+    return ACK_RUN.pack(seq, 1, 0)
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:

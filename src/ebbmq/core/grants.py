@@ -5,7 +5,6 @@ Batches are handled page by page as blocks of rows, with the outcome of one by o
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,7 +32,7 @@ from ebbmq.core.block import (
 from ebbmq.core.happened import LEASED as TOLD_LEASED
 from ebbmq.core.happened import Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK
-from ebbmq.core.row import AT_DUE, AT_GENERATION, FREE, HIGH, LEASED, LOW48, READY, ROW
+from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, READY, ROW
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     from ebbmq.core.index import Page, Where
     from ebbmq.core.partition import Partition, Row
 
-_pack_due_place: Final = Struct("<QQ").pack_into
-_pack_generation_nonce: Final = Struct("<II").pack_into
-_unpack_row: Final = ROW.unpack_from
-_pack_grant: Final = fact.GRANT_ONE.pack
+_read_row: Final = rows.read_row
+_mark_leased: Final = rows.mark_leased
+_grant_fact: Final = fact.grant_of_one
 #: Below this many rows of a page, one by one is faster.
 MANY: Final = 16
 _NO_ROW: Final = bytes(ROW.size)
@@ -178,8 +176,7 @@ def lease_one(
         partition.granted_at[seq] = now_ms
     if partition.tell is not None:
         partition.tell(Happened(TOLD_LEASED, partition.pid, now_ms, 1, (seq,), (row,), seq))
-    epoch, generation = partition.epoch, row[13] + 1
-    told = _pack_grant(deadline_ms, nonce, epoch, now_ms, 0, 0, 1, seq, 1, generation)
+    told = _grant_fact(deadline_ms, nonce, partition.epoch, now_ms, seq, row[13] + 1)
     return seq, row, deadline_ms, told
 
 
@@ -214,7 +211,7 @@ def _grant(partition: Partition, seq: int, deadline_ms: int, nonce: int, now_ms:
         if at < 0:
             return None
     buffer = page.buffer
-    row = _unpack_row(buffer, at)
+    row = _read_row(buffer, at)
     if row[0] != READY:
         return None
     if (
@@ -223,14 +220,7 @@ def _grant(partition: Partition, seq: int, deadline_ms: int, nonce: int, now_ms:
         and partition.end_if_due(seq, row, now_ms)
     ):
         return None
-    buffer[at] = LEASED
-    _pack_due_place(
-        buffer,
-        at + AT_DUE,
-        deadline_ms | row[7] >> HIGH << HIGH,
-        row[8] & LOW48 | (partition.epoch & 0xFFFF) << HIGH,
-    )
-    _pack_generation_nonce(buffer, at + AT_GENERATION, row[13] + 1, nonce)
+    _mark_leased(buffer, at, deadline_ms, partition.epoch, nonce)
     page.dirty = True
     return row
 

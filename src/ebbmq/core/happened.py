@@ -7,7 +7,7 @@ happened, once, and is lost if nobody listens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Numbers = Sequence[int] | npt.NDArray[np.uint64]
     #: Rows as they stand one after the other, or each on its own.
-    Rows = bytes | Words | Sequence[tuple[int, ...]]
+    Rows: TypeAlias = bytes | Words | Sequence[tuple[int, ...]]
     Tell = Callable[["Happened"], None]
 
 PUBLISHED: Final = 0

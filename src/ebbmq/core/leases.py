@@ -6,7 +6,6 @@ running settles it. Batches are acked page by page, as blocks of rows, as if one
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from ebbmq.core.grants import MANY
 from ebbmq.core.happened import ACKED, RELEASED, Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK, THIN_BELOW
 from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH, LEASED, LOW48, ROW, SHARED
+from ebbmq.core.tokens import TOKEN
 from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
@@ -42,19 +42,12 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Words
     from ebbmq.core.index import Page, Where
     from ebbmq.core.partition import Partition, Row
+    from ebbmq.core.tokens import Token
 
     _Group = tuple[Where, Page | None, Where]
 
-TOKEN: Final = Struct(">IQIII")
-TOKEN_DTYPE: Final = np.dtype(
-    [("pid", ">u4"), ("seq", ">u8"), ("generation", ">u4"), ("epoch", ">u4"), ("nonce", ">u4")]
-)
-Token = tuple[int, int, int, int, int]
-#: What an ack looks at: state, flags, importance; due, place; segment; length; generation, nonce.
-_HELD: Final = Struct("<BBB21xQQI4xI4xII")
-assert _HELD.size == ROW.size
-_unpack_held: Final = _HELD.unpack_from
 _ROW_BYTES: Final = ROW.size
+_read_held: Final = rows.read_held
 #: A token as words of 32 bits: the partition is the first.
 _SEQ_HIGH: Final = 1
 _SEQ_LOW: Final = 2
@@ -115,17 +108,10 @@ def ack_one(partition: Partition, token: Token, now_ms: int) -> bool:
         at = page.thin.get(at, -1)
         if at < 0:
             return False
-    state, flags, importance, due, place, segment, length, granted, drawn = _unpack_held(
-        page.buffer, at
-    )
-    if (
-        drawn != nonce
-        or granted != generation
-        or state != LEASED
-        or place >> HIGH != epoch
-        or due & LOW48 <= now_ms
-    ):
+    held = _read_held(page.buffer, at, generation, epoch, nonce, now_ms)
+    if held is None:
         return False
+    flags, importance, segment, length = held
     if partition.tell is not None or partition.granted_at or partition.adapt is not None:
         row = ROW.unpack_from(page.buffer, at)
         duration_ms = partition.observe(seq, row, now_ms)

@@ -29,9 +29,16 @@ directory of the old version to tests/upgrade, redraw docs/format.md.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from ebbmq.speedups import twin
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    Buffer = mmap | bytearray
 
 FREE: Final = 0
 SCHEDULED: Final = 1
@@ -92,6 +99,52 @@ AT_SEGMENT: Final = 40
 AT_GENERATION: Final = 56
 
 RATE_UNIT: Final = 1_000_000_000
+
+_DUE_PLACE: Final = Struct("<QQ")
+_GENERATION_NONCE: Final = Struct("<II")
+#: What an ack looks at: state, flags, importance; due, place; segment; length; generation, nonce.
+_HELD: Final = Struct("<BBB21xQQI4xI4xII")
+assert _HELD.size == ROW.size
+
+
+@twin
+def read_row(buffer: Buffer, at: int) -> tuple[int, ...]:
+    """The row at an offset of a page."""
+    return ROW.unpack_from(buffer, at)
+
+
+@twin
+def mark_leased(buffer: Buffer, at: int, deadline_ms: int, epoch: int, nonce: int) -> None:
+    """Note in the row at an offset of a page that it is leased, once more."""
+    due, place = _DUE_PLACE.unpack_from(buffer, at + AT_DUE)
+    generation, _ = _GENERATION_NONCE.unpack_from(buffer, at + AT_GENERATION)
+    buffer[at] = LEASED
+    _DUE_PLACE.pack_into(
+        buffer,
+        at + AT_DUE,
+        deadline_ms | due >> HIGH << HIGH,
+        place & LOW48 | (epoch & 0xFFFF) << HIGH,
+    )
+    _GENERATION_NONCE.pack_into(buffer, at + AT_GENERATION, generation + 1, nonce)
+
+
+@twin
+def read_held(  # a row and what a token says of its lease
+    buffer: Buffer, at: int, generation: int, epoch: int, nonce: int, now_ms: int
+) -> tuple[int, int, int, int] | None:
+    """Flags, importance, segment and length of a row whose lease is this one; else None."""
+    state, flags, importance, due, place, segment, length, granted, drawn = _HELD.unpack_from(
+        buffer, at
+    )
+    if (
+        drawn != nonce
+        or granted != generation
+        or state != LEASED
+        or place >> HIGH != epoch
+        or due & LOW48 <= now_ms
+    ):
+        return None
+    return flags, importance, segment, length
 
 
 def log_bytes(flags: int, length: int) -> int:

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.errors import StorageFailed
-    from ebbmq.journal.record import Alike
     from ebbmq.model import Level
 
     Confirmed = Callable[[StorageFailed | None], None]
@@ -32,9 +31,6 @@ class Journal(Protocol):
 
     def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:
         """Append one small record, bring everything to level written, return the position."""
-
-    def append_alike(self, alike: Alike, first: int, payload: bytes) -> None:
-        """`append_written` for one of many records that are alike."""
 
     def when(self, level: Level, position: int, callback: Confirmed) -> None:
         """Call back once everything before `position` holds at `level`, or never will."""

@@ -22,7 +22,6 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
-from ebbmq.checksum import crc32c
 from ebbmq.errors import ClosedBroker, Overloaded, StorageFailed
 from ebbmq.journal import faults, record
 from ebbmq.journal.confirm import Confirmations
@@ -34,8 +33,6 @@ from ebbmq.journal.record import (
     HEADER_BYTES,
     LINK,
     PADDING,
-    POSITION_BYTES,
-    pack_placed_alike,
     pack_whole,
     record_bytes,
 )
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
 
     from ebbmq.journal.contract import Confirmed
     from ebbmq.journal.disk import Disk
-    from ebbmq.journal.record import Alike
     from ebbmq.model import Level
 
 _ADMIT_OVERHEAD: Final = HEADER_BYTES + record.ALIGNMENT
@@ -257,42 +253,6 @@ class Log:
         elif not self._thread.armed:
             self._thread.arm()
         return position + end - used
-
-    def append_alike(self, alike: Alike, first: int, payload: bytes) -> None:
-        """`append_written` for one of many records that are alike, of a kind that is not counted.
-
-        One call and a third of the fields less: a lease or an ack of one message is mostly this.
-
-        Raises:
-            StorageFailed: the log has failed.
-            Overloaded: code `disk_full`; only without `admit` before.
-            ClosedBroker: the log was closed.
-        """
-        writer, segment = self._writer, self._active
-        used = segment.used
-        end = used + HEADER_BYTES + len(payload)
-        if (
-            used != segment.written
-            or end > segment.capacity
-            or self._closed
-            or writer.failed is not None
-        ):
-            self._append_and_write(*alike.about, first, payload)
-            return
-        head, pack, _ = alike
-        placed = pack_placed_alike(
-            segment.base | used, head, first, writer.synced_position, crc32c(payload)
-        )
-        data = pack(placed[POSITION_BYTES:], crc32c(placed, self._store), payload)
-        try:
-            if segment.file.put(data, used) != len(data):
-                segment.file.write(used, (data,))
-        except OSError as error:
-            raise self._failed_to_write(segment, error) from error
-        # Nothing else is pending, so nobody else raises them.
-        segment.used = segment.written = end
-        if not self._thread.armed:
-            self._thread.arm()
 
     def _failed_to_write(self, segment: Segment, error: OSError) -> StorageFailed:
         failed = self._writer.fail("writing", name_of(segment.number), error)

@@ -30,15 +30,13 @@ directory of the old version to tests/upgrade, redraw docs/format.md.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from ebbmq.checksum import crc32c
 from ebbmq.errors import StorageFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ebbmq.speedups import twin
 
 VERSION: Final = 1
 MAGIC: Final = 0xB0EB
@@ -56,9 +54,6 @@ _CRC: Final = Struct("<I")
 _HEADER: Final = Struct("<HBBIIIQQII")
 _CHECKED_BYTES: Final = HEADER_BYTES - _CRC.size
 _pack_placed: Final = _PLACED.pack
-_ALIKE: Final = Struct("<HBBIII")
-#: As `_PLACED`, with the head of `Alike` in one piece.
-pack_placed_alike: Final = Struct(f"<Q{_ALIKE.size}sQQI").pack
 POSITION_BYTES: Final = _POSITION.size
 _pack_crc: Final = _CRC.pack
 assert _HEADER.size == HEADER_BYTES
@@ -66,25 +61,6 @@ assert _PLACED.size == _POSITION.size + _CHECKED_BYTES
 
 #: kind, pid, count, first, synced.
 About = tuple[int, int, int, int, int]
-
-
-class Alike(NamedTuple):
-    """What records have in common that differ in `first` and their payload, of one size."""
-
-    #: Magic, version, kind, payload_bytes, pid and count, as they begin every header.
-    head: bytes
-    #: Puts the rest of a header, its checksum and a payload together.
-    pack: Callable[[bytes, int, bytes], bytes]
-    #: kind, pid, count.
-    about: tuple[int, int, int]
-
-
-def alike(kind: int, pid: int, count: int, payload_bytes: int) -> Alike:
-    """What such records have in common; their payload needs no padding."""
-    assert payload_bytes % ALIGNMENT == 0
-    head = _ALIKE.pack(MAGIC, VERSION, kind, payload_bytes, pid, count)
-    pack = Struct(f"<{_CHECKED_BYTES}sI{payload_bytes}s").pack
-    return Alike(head, pack, (kind, pid, count))
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -122,6 +98,7 @@ def pack(store: int, position: int, about: About, payload: bytes) -> bytes:
     return placed[POSITION_BYTES:] + _pack_crc(crc32c(placed, store))
 
 
+@twin
 def pack_whole(  # noqa: PLR0913, PLR0917  # the fields of a header, one by one
     store: int,
     position: int,

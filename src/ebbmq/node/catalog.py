@@ -11,7 +11,6 @@ import msgspec
 from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidSpec, UnknownQueue
-from ebbmq.journal.record import alike
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 from ebbmq.node import outdated
 from ebbmq.spelling import get_close_matches
@@ -29,9 +28,7 @@ class Shard:
     """A partition with what the node keeps beside it."""
 
     __slots__ = (
-        "acks",
         "faulty",
-        "grants",
         "partition",
         "queue",
         "reading_ahead",
@@ -51,9 +48,6 @@ class Shard:
         self.faulty: str | None = None
         #: The partition's totals when the broker was opened.
         self.totals_before: dict[str, int] = {}
-        #: Facts of one message leased, and of one acked.
-        self.grants = alike(fact.GRANT, partition.pid, 1, fact.GRANT_ONE.size)
-        self.acks = alike(fact.ACK, partition.pid, 1, fact.ACK_RUN.size)
 
 
 class Queue:

@@ -25,10 +25,11 @@ from ebbmq.core.block import (
     LOW32,
     RATE_BIT,
 )
-from ebbmq.core.leases import TOKEN, TOKEN_DTYPE
 from ebbmq.core.row import HIGH, LOW48
+from ebbmq.core.tokens import TOKEN_CHARS, TOKEN_DTYPE, spell_token
 from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
+from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,19 +45,17 @@ if TYPE_CHECKING:
 
 #: No more digits than the fields have bits.
 _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
-TOKEN_CHARS: Final = 2 * TOKEN.size
-_TOKEN_SIZES: Final = {TOKEN_CHARS}
 _ONE: Final = np.uint64(1)
 #: What is told of leases that are `alike`; the others have their defaults.
 _TOLD: Final = tuple(name for name in Lease.__struct_fields__ if name not in {"type", "kept"})
 #: A number as its eight bytes in hex.
 _PADDED: Final = "%016x"
-_pack_token: Final = TOKEN.pack
 _RATE_UNIT: Final = rows.RATE_UNIT
 _decayed: Final = policy.decayed
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
 
 
+@twin
 def message_id(pid: int, seq: int) -> str:
     """The public id of a message."""
     return f"{pid:x}-{seq:x}"
@@ -77,7 +76,7 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
     """One opaque token per lease."""
     pid, epoch, nonce = partition.pid, epoch_of(partition, grants), grants.nonce
     if len(grants.seqs) == 1:
-        return [TOKEN.pack(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce).hex()]
+        return [spell_token(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce)]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
     generations = grants.column("generation")
     tokens[:] = (pid, 0, generations[0] + 1, epoch, nonce)
@@ -86,17 +85,6 @@ def tokens_of(partition: Partition, grants: Grants) -> list[str]:
         tokens["generation"] = [before + 1 for before in generations]
     packed = tokens.tobytes().hex()
     return [packed[at : at + TOKEN_CHARS] for at in range(0, len(packed), TOKEN_CHARS)]
-
-
-def pack_tokens(tokens: Sequence[str]) -> bytes | None:
-    """Tokens as bytes, one after the other; None if any of them is not of the form of a token."""
-    if set(map(len, tokens)) != _TOKEN_SIZES:
-        return None
-    try:
-        packed = bytes.fromhex("".join(tokens))
-    except ValueError:
-        return None
-    return packed if len(packed) == len(tokens) * TOKEN.size else None
 
 
 def is_intact(payload: bytes, row: Row) -> bool:
@@ -157,12 +145,13 @@ def leases(
         ]
     own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
     for name, spelling in found.spelled.items():
-        own[name] = _spell(spelling, seqs)
+        own[name] = spell_each(spelling, seqs)
     columns = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
     return list(map(Lease, *columns))
 
 
-def _spell(spelling: str, seqs: Sequence[int]) -> list[str]:
+@twin
+def spell_each(spelling: str, seqs: list[int]) -> list[str]:
     """The spelling with each of many numbers: all are written as one text, for half the price."""
     before, is_padded, after = spelling.partition(_PADDED)
     if is_padded:
@@ -303,8 +292,8 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     """What a lease call for one message returns; it was popped last."""
     _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
     attempt += 1
-    spec = partition.spec
-    token = _pack_token(partition.pid, seq, attempt, partition.epoch & 0xFFFF, nonce).hex()
+    spec, pid = partition.spec, partition.pid
+    token = spell_token(pid, seq, attempt, partition.epoch & 0xFFFF, nonce)
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if due or enqueued_at_ms > LOW48 or spec.band_width != 1.0:
         return _lease(partition, seq, row, payload, token, deadline_ms, now_ms)
@@ -321,7 +310,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
         if band < 0:
             band = partition.classes.all[dead >> HIGH].band_at(age_ms)
     return Lease(
-        partition.spelling % seq,
+        message_id(pid, seq),
         payload,
         NO_HEADERS,
         token,

@@ -13,10 +13,9 @@ import numpy as np
 
 from ebbmq.core.block import DUE, KIND, LEASE, LOW32, PLACE, SIZE, STATE, Block
 from ebbmq.core.grants import Grants
-from ebbmq.core.leases import TOKEN_DTYPE
 from ebbmq.core.row import HIGH, LEASED, LOW48
+from ebbmq.core.tokens import TOKEN_DTYPE, pack_tokens
 from ebbmq.errors import InvalidMessage
-from ebbmq.node import outflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -187,11 +186,11 @@ def read_name(
 
 def read_tokens(engine: Engine, queue: str, tokens: Sequence[str], bytes_max: int | None) -> Held:
     """What is held by tokens; those that hold no lease, or are none, are left out."""
-    packed = outflow.pack_tokens(tokens) if tokens else b""
+    packed = pack_tokens(list(tokens)) if tokens else b""
     numbers: Sequence[int] | None = None
     if packed is None:
-        numbers = [n for n, token in enumerate(tokens) if outflow.pack_tokens([token]) is not None]
-        packed = outflow.pack_tokens([tokens[n] for n in numbers]) or b"" if numbers else b""
+        numbers = [n for n, token in enumerate(tokens) if pack_tokens([token]) is not None]
+        packed = pack_tokens([tokens[n] for n in numbers]) or b"" if numbers else b""
     with engine.lock:
         engine.check_open()
         found = by_tokens(engine.catalog.queue(queue), packed, engine.now_ms(), bytes_max)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.core import leases
-from ebbmq.core.leases import TOKEN
 from ebbmq.core.row import READY
+from ebbmq.core.tokens import TOKEN, pack_tokens
 from ebbmq.errors import InvalidMessage
 from ebbmq.model import LEVELS
-from ebbmq.node import outflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +88,7 @@ def settle(
     engine: Engine, name: str, tokens: list[str], confirm: str, apply: Apply
 ) -> tuple[list[str], int]:
     """Apply a verb to leases; returns the refused tokens and a position to wait for."""
-    packed = outflow.pack_tokens(tokens)
+    packed = pack_tokens(tokens)
     with engine.lock:
         if engine.closed is not None:
             engine.check_open()
@@ -131,7 +130,7 @@ def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) 
     groups: dict[int, list[int]] = {}
     refused: list[int] = []
     for number, token in enumerate(tokens):
-        packed = outflow.pack_tokens([token])
+        packed = pack_tokens([token])
         pid = int.from_bytes(packed[:4], "big") if packed else -1
         if pid in queue.by_pid:
             groups.setdefault(pid, []).append(number)
@@ -141,7 +140,7 @@ def _several(engine: Engine, queue: Queue, tokens: Sequence[str], apply: Apply) 
     for pid, numbers in groups.items():
         shard = queue.by_pid[pid]
         ready = shard.partition.depth[READY]
-        mine = outflow.pack_tokens([tokens[i] for i in numbers])
+        mine = pack_tokens([tokens[i] for i in numbers])
         assert mine is not None
         refused += [numbers[i] for i in apply(shard.partition, mine, now_ms)]
         engine.settle(shard)

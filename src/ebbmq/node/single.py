@@ -6,19 +6,19 @@ more to it.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.core.arrivals import HEAD_BYTES, publish_one
 from ebbmq.core.envelope import is_plain
-from ebbmq.core.facts import ACK_RUN, PUBLISH
+from ebbmq.core.facts import ACK, GRANT, PUBLISH, ack_of_one
 from ebbmq.core.grants import Grants, lease_one
-from ebbmq.core.leases import TOKEN, ack_one
+from ebbmq.core.leases import ack_one
 from ebbmq.core.origin import OF_LEVEL
+from ebbmq.core.tokens import read_token
 from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
-from ebbmq.node.outflow import TOKEN_CHARS, lease_of
+from ebbmq.node.outflow import lease_of, message_id
 
 if TYPE_CHECKING:
     from ebbmq.model import Lease, Level
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 _AHEAD_MASK: Final = 31
 #: Larger ones are worth the way of a batch, which does not copy them.
 _BODY_BYTES_MAX: Final = 16 * 1024
-_unpack_token: Final = TOKEN.unpack
-_pack_ack: Final = ACK_RUN.pack
-_from_hex: Final = bytes.fromhex
 
 
 def publish(engine: Engine, name: str, messages: object, level: Level) -> list[Receipt] | None:
@@ -73,7 +70,7 @@ def publish(engine: Engine, name: str, messages: object, level: Level) -> list[R
         if resident.bytes_max:
             resident.admit_one(seq, importance, body)
         engine.announce(shard.queue, 1)
-        return [Receipt(partition.spelling % seq)]
+        return [Receipt(message_id(pid, seq))]
     finally:
         lock.release()
 
@@ -96,7 +93,7 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
             engine.settle(shard)
             return None
         seq, row, deadline_ms, told = granted
-        engine.journal.append_alike(shard.grants, seq, told)
+        engine.journal.append_written(GRANT, partition.pid, 1, seq, told)
         engine.facts_since_checkpoint += 1
         if engine.holding:
             engine.open_written()
@@ -132,11 +129,8 @@ def _simple(engine: Engine, name: str) -> Shard | None:
 
 def ack(engine: Engine, name: str, token: str) -> bool:
     """Ack one message at level written; False if the token holds no lease."""
-    try:
-        fields = _unpack_token(_from_hex(token))
-    except (ValueError, struct.error):
-        return False
-    if len(token) != TOKEN_CHARS:
+    fields = read_token(token)
+    if fields is None:
         return False
     pid, seq, _, _, _ = fields
     lock = engine.lock
@@ -151,7 +145,7 @@ def ack(engine: Engine, name: str, token: str) -> bool:
         partition = shard.partition
         if not ack_one(partition, fields, engine.time_base_ms + engine.clock.elapsed_ms()):
             return False
-        engine.journal.append_alike(shard.acks, seq, _pack_ack(seq, 1, 0))
+        engine.journal.append_written(ACK, pid, 1, seq, ack_of_one(seq))
         engine.facts_since_checkpoint += 1
         engine.live -= 1
         if engine.holding:

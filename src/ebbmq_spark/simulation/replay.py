@@ -29,6 +29,7 @@ from ebbmq.core import grants, leases, lifecycle
 from ebbmq.core.arrivals import Batch, publish
 from ebbmq.core.partition import Partition
 from ebbmq.core.row import DYING, READY
+from ebbmq.core.tokens import TOKEN, TOKEN_DTYPE
 from ebbmq.model import Reason
 from ebbmq_spark.simulation.arrivals import arrivals_of
 from ebbmq_spark.simulation.ends import WAITING, DueWheel, Ends
@@ -37,6 +38,7 @@ from ebbmq_spark.simulation.hands import Hands, Work
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ebbmq.core.tokens import Token
     from ebbmq.model import QueueSpec
     from ebbmq_spark.simulation.traffic import Traffic
 
@@ -171,7 +173,7 @@ class _Replay:
         if self.partition.adapt is not None:
             finished = done.in_order()
             for token, until in zip(_tokens(finished), finished.until_ms.tolist(), strict=True):
-                leases.ack(self.partition, leases.TOKEN.pack(*token), int(until))
+                leases.ack(self.partition, TOKEN.pack(*token), int(until))
         else:
             # One that failed before would slow down all that are acked with it.
             again = done.generations > 1
@@ -306,7 +308,7 @@ class _Replay:
         partition.let_go.clear()
 
 
-def _tokens(work: Work) -> list[leases.Token]:
+def _tokens(work: Work) -> list[Token]:
     pairs = zip(work.rows.tolist(), work.generations.tolist(), strict=True)
     return [(_PID, row, generation, _EPOCH, _NONCE) for row, generation in pairs]
 
@@ -314,7 +316,7 @@ def _tokens(work: Work) -> list[leases.Token]:
 def _packed_tokens(work: Work) -> bytes:
     """Tokens as they are acked, by row: those of a page are next to each other."""
     order = np.argsort(work.rows)
-    packed = np.empty(len(order), dtype=leases.TOKEN_DTYPE)
+    packed = np.empty(len(order), dtype=TOKEN_DTYPE)
     packed["pid"], packed["epoch"], packed["nonce"] = _PID, _EPOCH, _NONCE
     packed["seq"] = work.rows[order]
     packed["generation"] = work.generations[order]

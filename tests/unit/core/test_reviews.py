@@ -8,6 +8,7 @@ from ebbmq import Message, QueueSpec
 from ebbmq.core import arrivals, grants, leases
 from ebbmq.core.partition import Partition
 from ebbmq.core.reviews import Reviews, ages_of
+from ebbmq.core.tokens import TOKEN
 from ebbmq.limits import DAY_MS
 from ebbmq.node import intake
 from ebbmq.policy.decay import Access
@@ -75,7 +76,7 @@ def test_messages_that_left_are_not_due_also_where_few_are_left_of_a_page(partit
     seqs = publish(partition, 8_192, 0)
     granted = grants.lease(partition, 8_190, 1_000, 7, 10)
     tokens = [(1, seq, 1, 0, 7) for seq in granted.seqs]
-    packed = b"".join(leases.TOKEN.pack(*token) for token in tokens)
+    packed = b"".join(TOKEN.pack(*token) for token in tokens)
     assert leases.ack(partition, packed, 20) == []
     publish(partition, 3, 60)
     assert reviews.due(100, 10_000) == seqs[-2:]
@@ -117,7 +118,7 @@ def test_a_released_lease_stays_an_access_and_an_ack_forgets_it(partition):
     leases.release(partition, [(1, seq, 1, 0, 7)], 20)
     assert partition.accesses.of(seq).rate == 1.0
     grants.lease(partition, 1, 1_000, 8, 30)
-    assert leases.ack(partition, leases.TOKEN.pack(1, seq, 2, 0, 8), 40) == []
+    assert leases.ack(partition, TOKEN.pack(1, seq, 2, 0, 8), 40) == []
     assert len(partition.accesses) == 0
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from ebbmq import limits
 from ebbmq.errors import ClosedBroker, DamagedRecord, StorageFailed
-from ebbmq.journal import record
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
@@ -324,24 +323,6 @@ def test_a_segment_that_is_gone_leaves_its_number_unused() -> None:
     disk.delete(name_of(1))
     log = opened(disk, end)
     assert log.position == 2 << 32 | HEADER_BYTES
-
-
-def test_records_that_are_alike_are_the_records_they_would_be_alone() -> None:
-    disks = MemoryDisk(), MemoryDisk()
-    alone, together = (opened(disk) for disk in disks)
-    shared = record.alike(3, 7, 1, 16)
-    for number in range(200):
-        if number % 20 == 7:
-            for log in (alone, together):
-                log.append(4, 7, 1, number, [b"waits"])
-        alone.append_written(3, 7, 1, number, bytes([number]) * 16)
-        together.append_alike(shared, number, bytes([number]) * 16)
-        assert together.written_position == together.position == alone.position
-    assert alone.position >> 32 > 1
-    for log in (alone, together):
-        log.close()
-    first, second = ([disk.open(name).read(0, 1 << 20) for name in disk.names()] for disk in disks)
-    assert first == second
 
 
 def test_a_small_record_can_be_appended_and_written_in_one_step() -> None:

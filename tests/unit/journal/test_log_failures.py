@@ -10,11 +10,9 @@ import pytest
 from ebbmq.errors import ClosedBroker, StorageFailed
 from ebbmq.journal.disk import Disk, FileDisk, MemoryDisk
 from ebbmq.journal.log import Log
-from ebbmq.journal.record import alike
 from ebbmq.journal.scan import Found, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 UUID = bytes(range(16))
@@ -145,36 +143,27 @@ def test_a_callback_that_raises_leaves_nobody_waiting() -> None:
         log.close()
 
 
-ONE_STEP: list[Callable[[Log], object]] = [
-    lambda log: log.append_written(1, 0, 1, 0, b"x"),
-    lambda log: log.append_alike(alike(1, 0, 1, 8), 0, bytes(8)),
-]
-
-
-@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
-def test_a_failed_write_in_one_step_is_final_too(append: Callable[[Log], object]) -> None:
+def test_a_failed_write_in_one_step_is_final_too() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     disk.fail_write_after(0)
     with pytest.raises(StorageFailed, match="writing"):
-        append(log)
+        log.append_written(1, 0, 1, 0, b"x")
     with pytest.raises(StorageFailed):
-        append(log)
+        log.append_written(1, 0, 1, 0, b"x")
     with pytest.raises(StorageFailed):
         log.append(1, 0, 1, 0, [b"x"])
 
 
-@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
-def test_a_closed_log_takes_nothing_in_one_step(append: Callable[[Log], object]) -> None:
+def test_a_closed_log_takes_nothing_in_one_step() -> None:
     log = opened(MemoryDisk())
     log.close()
     with pytest.raises(ClosedBroker):
-        append(log)
+        log.append_written(1, 0, 1, 0, b"x")
 
 
-@pytest.mark.parametrize("append", ONE_STEP, ids=["written", "alike"])
 def test_what_the_kernel_took_a_part_of_in_one_step_is_written_whole(
-    tmp_path: Path, append: Callable[[Log], object]
+    tmp_path: Path,
 ) -> None:
     disk = FileDisk(tmp_path)
     log = opened(disk)
@@ -187,7 +176,7 @@ def test_what_the_kernel_took_a_part_of_in_one_step_is_written_whole(
         return taken[-1]
 
     file.put = part  # type: ignore[method-assign]
-    append(log)
+    log.append_written(1, 0, 1, 0, b"x")
     assert taken == [10]
     log.close()
     assert len([item for item in scan(disk, UUID) if type(item) is Found]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ebbmq import speedups
 from ebbmq.bench.load import (
     BATCH,
     FILL_BATCH,
@@ -39,7 +40,12 @@ def measure(run: Run) -> list[Row]:
             fill(run, broker, messages, BACKLOG)
             single = lease_times(broker, messages, 1, rounds)
             batched = lease_times(broker, messages, BATCH, rounds // 40)
-        settings = {"backlog": BACKLOG, "body": KIB, "ack": "written"}
+        settings = {
+            "backlog": BACKLOG,
+            "body": KIB,
+            "ack": "written",
+            "compiled": bool(speedups.replaced),
+        }
         rows += [
             at_most(
                 f"lease + ack one, {name}",

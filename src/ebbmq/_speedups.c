@@ -1,0 +1,688 @@
+/*
+ * Compiled twins of functions in Python: see speedups.py.
+ *
+ * Each does exactly what the function of its name does in Python, on the same bytes. They call
+ * nothing that runs Python code and keep nothing between calls; whoever calls holds the GIL.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <nmmintrin.h>
+#define HAS_SSE42
+#endif
+
+/* Where the fields of a row stand: core/row.py. */
+enum {
+    ROW_BYTES = 64,
+    ROW_WORDS = 8,
+    AT_FLAGS = 1,
+    AT_IMPORTANCE = 2,
+    AT_RATE = 4,
+    AT_ENQUEUED = 8,
+    AT_DUE = 24,
+    AT_PLACE = 32,
+    AT_SEGMENT = 40,
+    AT_LENGTH = 48,
+    AT_GENERATION = 56,
+    AT_NONCE = 60,
+    ROW_FIELDS = 15,
+    LEASED = 4
+};
+#define LOW48 ((UINT64_C(1) << 48) - 1)
+
+/* Where the fields of a record stand, behind its position, which is checked and not written:
+ * journal/record.py. */
+enum {
+    POSITION_BYTES = 8,
+    HEADER_BYTES = 40,
+    AT_MAGIC = 0,
+    AT_VERSION = 2,
+    AT_KIND = 3,
+    AT_PAYLOAD_BYTES = 4,
+    AT_PID = 8,
+    AT_COUNT = 12,
+    AT_FIRST = 16,
+    AT_SYNCED = 24,
+    AT_PAYLOAD_CRC = 32,
+    AT_HEADER_CRC = 36,
+    MAGIC = 0xB0EB,
+    VERSION = 1,
+    ALIGNMENT = 8
+};
+
+/* Fields of a token, big end first: core/tokens.py. */
+enum { TOKEN_BYTES = 24, TOKEN_CHARS = 2 * TOKEN_BYTES, TOKEN_FIELDS = 5 };
+
+/* --- checksums --- */
+
+static uint32_t crc_of_byte[256];
+
+static void
+prepare_crc(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 1 ? crc >> 1 ^ UINT32_C(0x82F63B78) : crc >> 1;
+        }
+        crc_of_byte[byte] = crc;
+    }
+}
+
+static uint32_t
+crc_by_table(uint32_t crc, const uint8_t *data, size_t size)
+{
+    while (size--) {
+        crc = crc >> 8 ^ crc_of_byte[(crc ^ *data++) & 0xFF];
+    }
+    return crc;
+}
+
+#ifdef HAS_SSE42
+__attribute__((target("sse4.2"))) static uint32_t
+crc_by_instruction(uint32_t crc, const uint8_t *data, size_t size)
+{
+    uint64_t wide = crc;
+    for (; size >= 8; size -= 8, data += 8) {
+        uint64_t word;
+        memcpy(&word, data, 8);
+        wide = _mm_crc32_u64(wide, word);
+    }
+    crc = (uint32_t)wide;
+    while (size--) {
+        crc = _mm_crc32_u8(crc, *data++);
+    }
+    return crc;
+}
+#endif
+
+static uint32_t (*crc_steps)(uint32_t, const uint8_t *, size_t) = crc_by_table;
+
+static uint32_t
+crc32c(uint32_t start, const uint8_t *data, size_t size)
+{
+    return ~crc_steps(~start, data, size);
+}
+
+/* --- arguments --- */
+
+static int
+has_count(const char *name, Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given == wanted) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, given);
+    return 0;
+}
+
+static int
+to_u64(PyObject *number, uint64_t *out)
+{
+    unsigned long value = PyLong_AsUnsignedLong(number);
+    if (value == (unsigned long)-1 && PyErr_Occurred()) {
+        return 0;
+    }
+    *out = value;
+    return 1;
+}
+
+static int
+to_bits(PyObject *number, int bits, uint32_t *out)
+{
+    uint64_t value;
+    if (!to_u64(number, &value)) {
+        return 0;
+    }
+    if (value >> bits) {
+        PyErr_Format(PyExc_OverflowError, "%R has more than %d bits", number, bits);
+        return 0;
+    }
+    *out = (uint32_t)value;
+    return 1;
+}
+
+static int
+to_u32(PyObject *number, uint32_t *out)
+{
+    return to_bits(number, 32, out);
+}
+
+/* The row at an offset of a page; `view` is to be released. */
+static uint8_t *
+row_in(PyObject *buffer, PyObject *offset, int flags, Py_buffer *view)
+{
+    Py_ssize_t at = PyLong_AsSsize_t(offset);
+    if (at == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (PyObject_GetBuffer(buffer, view, flags) < 0) {
+        return NULL;
+    }
+    if (at < 0 || view->len < ROW_BYTES || at > view->len - ROW_BYTES) {
+        PyErr_Format(PyExc_IndexError, "no row is at %zd of %zd bytes", at, view->len);
+        PyBuffer_Release(view);
+        return NULL;
+    }
+    return (uint8_t *)view->buf + at;
+}
+
+/* Both ends are little, or this is not compiled. */
+
+static uint32_t
+load_u32(const uint8_t *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint64_t
+load_u64(const uint8_t *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static void
+store_u32(uint8_t *at, uint32_t value)
+{
+    memcpy(at, &value, sizeof value);
+}
+
+static void
+store_u64(uint8_t *at, uint64_t value)
+{
+    memcpy(at, &value, sizeof value);
+}
+
+/* A tuple of unsigned numbers. */
+static PyObject *
+numbers(const uint64_t *values, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    if (tuple == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *number = PyLong_FromUnsignedLong(values[at]);
+        if (number == NULL) {
+            Py_DECREF(tuple);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(tuple, at, number);
+    }
+    return tuple;
+}
+
+/* --- rows --- */
+
+/* row.read_row(buffer, at) */
+static PyObject *
+read_row(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    uint64_t values[ROW_FIELDS];
+    const uint8_t *row;
+    if (!has_count("read_row", count, 2)
+        || (row = row_in(args[0], args[1], PyBUF_SIMPLE, &view)) == NULL) {
+        return NULL;
+    }
+    for (int at = 0; at < 4; at++) {
+        values[at] = row[at];
+    }
+    values[4] = load_u32(row + AT_RATE);
+    for (int at = 0; at < 4; at++) {
+        values[5 + at] = load_u64(row + AT_ENQUEUED + 8 * at);
+    }
+    for (int at = 0; at < 6; at++) {
+        values[9 + at] = load_u32(row + AT_SEGMENT + 4 * at);
+    }
+    PyBuffer_Release(&view);
+    return numbers(values, ROW_FIELDS);
+}
+
+/* row.mark_leased(buffer, at, deadline_ms, epoch, nonce) */
+static PyObject *
+mark_leased(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    uint64_t deadline_ms;
+    uint32_t epoch, nonce;
+    uint8_t *row;
+    if (!has_count("mark_leased", count, 5) || !to_u64(args[2], &deadline_ms)
+        || !to_u32(args[3], &epoch) || !to_u32(args[4], &nonce)
+        || (row = row_in(args[0], args[1], PyBUF_WRITABLE, &view)) == NULL) {
+        return NULL;
+    }
+    row[0] = LEASED;
+    store_u64(row + AT_DUE, (load_u64(row + AT_DUE) & ~LOW48) | deadline_ms);
+    store_u64(row + AT_PLACE, (load_u64(row + AT_PLACE) & LOW48) | (uint64_t)epoch << 48);
+    store_u32(row + AT_GENERATION, load_u32(row + AT_GENERATION) + 1);
+    store_u32(row + AT_NONCE, nonce);
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
+}
+
+/* row.read_held(buffer, at, generation, epoch, nonce, now_ms) */
+static PyObject *
+read_held(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    uint64_t now_ms;
+    uint32_t generation, epoch, nonce;
+    const uint8_t *row;
+    if (!has_count("read_held", count, 6) || !to_u32(args[2], &generation)
+        || !to_u32(args[3], &epoch) || !to_u32(args[4], &nonce) || !to_u64(args[5], &now_ms)
+        || (row = row_in(args[0], args[1], PyBUF_SIMPLE, &view)) == NULL) {
+        return NULL;
+    }
+    int is_held = row[0] == LEASED && load_u32(row + AT_GENERATION) == generation
+        && load_u32(row + AT_NONCE) == nonce && load_u64(row + AT_PLACE) >> 48 == epoch
+        && (load_u64(row + AT_DUE) & LOW48) > now_ms;
+    uint64_t values[] = {
+        row[AT_FLAGS], row[AT_IMPORTANCE], load_u32(row + AT_SEGMENT), load_u32(row + AT_LENGTH)
+    };
+    PyBuffer_Release(&view);
+    if (!is_held) {
+        Py_RETURN_NONE;
+    }
+    return numbers(values, 4);
+}
+
+/* A list of unsigned numbers. */
+static PyObject *
+number_list(const uint64_t *values, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    if (list == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *number = PyLong_FromUnsignedLong(values[at]);
+        if (number == NULL) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        PyList_SET_ITEM(list, at, number);
+    }
+    return list;
+}
+
+/* block.fold_rows(words) */
+static PyObject *
+fold_rows(PyObject *module, PyObject *words)
+{
+    Py_buffer view;
+    uint64_t some[ROW_WORDS] = {0}, every[ROW_WORDS];
+    memset(every, 0xFF, sizeof every);
+    if (PyObject_GetBuffer(words, &view, PyBUF_STRIDES) < 0) {
+        return NULL;
+    }
+    if (view.ndim != 2 || view.itemsize != 8 || view.shape[1] != ROW_WORDS) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_ValueError, "rows are eight words each");
+        return NULL;
+    }
+    for (Py_ssize_t row = 0; row < view.shape[0]; row++) {
+        const uint8_t *at = (const uint8_t *)view.buf + row * view.strides[0];
+        for (int word = 0; word < ROW_WORDS; word++) {
+            uint64_t value = load_u64(at + word * view.strides[1]);
+            some[word] |= value;
+            every[word] &= value;
+        }
+    }
+    PyBuffer_Release(&view);
+    PyObject *first = number_list(some, ROW_WORDS), *second = number_list(every, ROW_WORDS);
+    PyObject *both = first && second ? PyTuple_Pack(2, first, second) : NULL;
+    Py_XDECREF(first);
+    Py_XDECREF(second);
+    return both;
+}
+
+/* --- facts and records --- */
+
+/* facts.grant_of_one(deadline_ms, nonce, epoch, now_ms, seq, generation) */
+static PyObject *
+grant_of_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t deadline_ms, now_ms, seq;
+    uint32_t nonce, epoch, generation;
+    if (!has_count("grant_of_one", count, 6) || !to_u64(args[0], &deadline_ms)
+        || !to_u32(args[1], &nonce) || !to_u32(args[2], &epoch) || !to_u64(args[3], &now_ms)
+        || !to_u64(args[4], &seq) || !to_u32(args[5], &generation)) {
+        return NULL;
+    }
+    uint8_t fact[48] = {0};
+    store_u64(fact, deadline_ms);
+    store_u32(fact + 8, nonce);
+    store_u32(fact + 12, epoch);
+    store_u64(fact + 16, now_ms);
+    store_u32(fact + 28, 1);
+    store_u64(fact + 32, seq);
+    store_u32(fact + 40, 1);
+    store_u32(fact + 44, generation);
+    return PyBytes_FromStringAndSize((const char *)fact, sizeof fact);
+}
+
+/* facts.ack_of_one(seq) */
+static PyObject *
+ack_of_one(PyObject *module, PyObject *number)
+{
+    uint64_t seq;
+    if (!to_u64(number, &seq)) {
+        return NULL;
+    }
+    uint8_t fact[16] = {0};
+    store_u64(fact, seq);
+    store_u32(fact + 8, 1);
+    return PyBytes_FromStringAndSize((const char *)fact, sizeof fact);
+}
+
+/* record.pack_whole(store, position, kind, pid, count, first, synced, payload) */
+static PyObject *
+pack_whole(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t position, first, synced;
+    uint32_t store, kind, pid, rows;
+    if (!has_count("pack_whole", count, 8) || !to_u32(args[0], &store)
+        || !to_u64(args[1], &position) || !to_bits(args[2], 8, &kind) || !to_u32(args[3], &pid)
+        || !to_u32(args[4], &rows) || !to_u64(args[5], &first) || !to_u64(args[6], &synced)) {
+        return NULL;
+    }
+    char *payload;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(args[7], &payload, &size) < 0) {
+        return NULL;
+    }
+    if (size > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a payload of 4 GiB or more");
+        return NULL;
+    }
+    Py_ssize_t end = (HEADER_BYTES + size + ALIGNMENT - 1) & -ALIGNMENT;
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, end);
+    if (whole == NULL) {
+        return NULL;
+    }
+    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(whole);
+    uint8_t placed[POSITION_BYTES];
+    store_u64(placed, position);
+    record[AT_MAGIC] = MAGIC & 0xFF;
+    record[AT_MAGIC + 1] = MAGIC >> 8;
+    record[AT_VERSION] = VERSION;
+    record[AT_KIND] = (uint8_t)kind;
+    store_u32(record + AT_PAYLOAD_BYTES, (uint32_t)size);
+    store_u32(record + AT_PID, pid);
+    store_u32(record + AT_COUNT, rows);
+    store_u64(record + AT_FIRST, first);
+    store_u64(record + AT_SYNCED, synced);
+    memcpy(record + HEADER_BYTES, payload, size);
+    memset(record + HEADER_BYTES + size, 0, end - HEADER_BYTES - size);
+    store_u32(record + AT_PAYLOAD_CRC, crc32c(0, (const uint8_t *)payload, size));
+    store_u32(
+        record + AT_HEADER_CRC,
+        crc32c(crc32c(store, placed, POSITION_BYTES), record, AT_HEADER_CRC));
+    return whole;
+}
+
+/* --- ids and tokens --- */
+
+static const char hex_digits[] = "0123456789abcdef";
+/* The value of a hex digit; above 15 for what is none. */
+static uint8_t hex_values[256];
+
+static void
+prepare_hex(void)
+{
+    memset(hex_values, 0xFF, sizeof hex_values);
+    for (int value = 0; value < 16; value++) {
+        hex_values[(uint8_t)hex_digits[value]] = value;
+        hex_values[(uint8_t)Py_TOUPPER(hex_digits[value])] = value;
+    }
+}
+
+/* How many hex digits a number needs. */
+static int
+digits_of(uint64_t value)
+{
+    int digits = 1;
+    while (value >>= 4) {
+        digits++;
+    }
+    return digits;
+}
+
+static char *
+spell(char *at, uint64_t value, int digits)
+{
+    for (int shift = 4 * digits - 4; shift >= 0; shift -= 4) {
+        *at++ = hex_digits[value >> shift & 15];
+    }
+    return at;
+}
+
+/* outflow.message_id(pid, seq) */
+static PyObject *
+message_id(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t seq;
+    uint32_t pid;
+    char text[8 + 1 + 16];
+    if (!has_count("message_id", count, 2) || !to_u32(args[0], &pid) || !to_u64(args[1], &seq)) {
+        return NULL;
+    }
+    char *end = spell(text, pid, digits_of(pid));
+    *end++ = '-';
+    end = spell(end, seq, digits_of(seq));
+    PyObject *id = PyUnicode_New(end - text, 127);
+    if (id != NULL) {
+        memcpy(PyUnicode_1BYTE_DATA(id), text, end - text);
+    }
+    return id;
+}
+
+/* outflow.spell_each(spelling, seqs) */
+static PyObject *
+spell_each(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("spell_each", count, 2)) {
+        return NULL;
+    }
+    if (!PyUnicode_Check(args[0]) || !PyUnicode_IS_COMPACT_ASCII(args[0])
+        || !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "a spelling in ASCII and a list of numbers are needed");
+        return NULL;
+    }
+    const char *before = (const char *)PyUnicode_1BYTE_DATA(args[0]);
+    const char *end = before + PyUnicode_GET_LENGTH(args[0]);
+    const char *hole = memchr(before, '%', end - before);
+    int is_padded = hole != NULL && end - hole >= 5 && !memcmp(hole, "%016x", 5);
+    if (!is_padded && (hole == NULL || end - hole < 2 || memcmp(hole, "%x", 2))) {
+        PyErr_SetString(PyExc_ValueError, "a spelling has one of %x and %016x");
+        return NULL;
+    }
+    const char *after = hole + (is_padded ? 5 : 2);
+    PyObject *texts = PyList_New(PyList_GET_SIZE(args[1]));
+    for (Py_ssize_t at = 0; texts != NULL && at < PyList_GET_SIZE(texts); at++) {
+        uint64_t seq;
+        PyObject *text = NULL;
+        if (to_u64(PyList_GET_ITEM(args[1], at), &seq)) {
+            int digits = is_padded ? 16 : digits_of(seq);
+            text = PyUnicode_New(hole - before + digits + (end - after), 127);
+        }
+        if (text == NULL) {
+            Py_CLEAR(texts);
+            break;
+        }
+        char *out = (char *)PyUnicode_1BYTE_DATA(text);
+        memcpy(out, before, hole - before);
+        out = spell(out + (hole - before), seq, is_padded ? 16 : digits_of(seq));
+        memcpy(out, after, end - after);
+        PyList_SET_ITEM(texts, at, text);
+    }
+    return texts;
+}
+
+/* tokens.spell_token(pid, seq, generation, epoch, nonce) */
+static PyObject *
+spell_token(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t seq;
+    uint32_t pid, generation, epoch, nonce;
+    if (!has_count("spell_token", count, TOKEN_FIELDS) || !to_u32(args[0], &pid)
+        || !to_u64(args[1], &seq) || !to_u32(args[2], &generation) || !to_u32(args[3], &epoch)
+        || !to_u32(args[4], &nonce)) {
+        return NULL;
+    }
+    PyObject *token = PyUnicode_New(TOKEN_CHARS, 127);
+    if (token == NULL) {
+        return NULL;
+    }
+    char *at = (char *)PyUnicode_1BYTE_DATA(token);
+    at = spell(at, pid, 8);
+    at = spell(at, seq, 16);
+    at = spell(at, generation, 8);
+    at = spell(at, epoch, 8);
+    spell(at, nonce, 8);
+    return token;
+}
+
+/* The characters of what may be a token; NULL, without an error, if it is none by its length. */
+static const uint8_t *
+token_chars(PyObject *token)
+{
+    if (!PyUnicode_Check(token)) {
+        PyErr_Format(PyExc_TypeError, "a token is a str, not %s", Py_TYPE(token)->tp_name);
+        return NULL;
+    }
+    if (!PyUnicode_IS_COMPACT_ASCII(token) || PyUnicode_GET_LENGTH(token) != TOKEN_CHARS) {
+        return NULL;
+    }
+    return PyUnicode_1BYTE_DATA(token);
+}
+
+static PyObject *
+none_or_error(void)
+{
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* tokens.pack_tokens(tokens) */
+static PyObject *
+pack_tokens(PyObject *module, PyObject *tokens)
+{
+    if (!PyList_Check(tokens)) {
+        PyErr_SetString(PyExc_TypeError, "tokens come as a list");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_GET_SIZE(tokens);
+    if (!count) {
+        Py_RETURN_NONE;
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, count * TOKEN_BYTES);
+    if (packed == NULL) {
+        return NULL;
+    }
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(packed);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        const uint8_t *chars = token_chars(PyList_GET_ITEM(tokens, at));
+        uint8_t seen = chars ? 0 : 0xFF;
+        for (int byte = 0; chars && byte < TOKEN_BYTES; byte++) {
+            uint8_t high = hex_values[*chars++], low = hex_values[*chars++];
+            seen |= high | low;
+            *out++ = (uint8_t)(high << 4 | low);
+        }
+        if (seen > 15) {
+            Py_DECREF(packed);
+            return none_or_error();
+        }
+    }
+    return packed;
+}
+
+/* tokens.read_token(token) */
+static PyObject *
+read_token(PyObject *module, PyObject *token)
+{
+    const uint8_t *at = token_chars(token);
+    if (at == NULL) {
+        return none_or_error();
+    }
+    static const uint8_t digits[TOKEN_FIELDS] = {8, 16, 8, 8, 8};
+    uint64_t fields[TOKEN_FIELDS];
+    uint8_t seen = 0;
+    for (int field = 0; field < TOKEN_FIELDS; field++) {
+        uint64_t value = 0;
+        for (int digit = 0; digit < digits[field]; digit++) {
+            uint8_t next = hex_values[*at++];
+            seen |= next;
+            value = value << 4 | (next & 15);
+        }
+        fields[field] = value;
+    }
+    if (seen > 15) {
+        Py_RETURN_NONE;
+    }
+    return numbers(fields, TOKEN_FIELDS);
+}
+
+/* --- the module --- */
+
+#define TWIN(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
+
+static PyMethodDef methods[] = {
+    TWIN(read_row),
+    TWIN(mark_leased),
+    TWIN(read_held),
+    TWIN(grant_of_one),
+    TWIN(pack_whole),
+    TWIN(spell_token),
+    TWIN(message_id),
+    TWIN(spell_each),
+    {"fold_rows", fold_rows, METH_O, NULL},
+    {"pack_tokens", pack_tokens, METH_O, NULL},
+    {"read_token", read_token, METH_O, NULL},
+    {"ack_of_one", ack_of_one, METH_O, NULL},
+    {NULL, NULL, 0, NULL}
+};
+
+static int
+execute(PyObject *module)
+{
+    if (PY_BIG_ENDIAN || sizeof(unsigned long) != sizeof(uint64_t)) {
+        PyErr_SetString(PyExc_ImportError, "made for 64 bits, the little end first");
+        return -1;
+    }
+    prepare_crc();
+    prepare_hex();
+#ifdef HAS_SSE42
+    if (__builtin_cpu_supports("sse4.2")) {
+        crc_steps = crc_by_instruction;
+    }
+#endif
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "ebbmq._speedups",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,211 @@
+"""Each function in C does what the function in Python does, and refuses what it cannot take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebbmq import Broker, speedups
+from ebbmq.core import block, facts, row, tokens
+from ebbmq.journal import record
+from ebbmq.node import outflow
+
+U8 = st.integers(0, 2**8 - 1)
+U16 = st.integers(0, 2**16 - 1)
+U32 = st.integers(0, 2**32 - 1)
+U48 = st.integers(0, 2**48 - 1)
+U64 = st.integers(0, 2**64 - 1)
+ROWS = st.binary(min_size=row.ROW.size, max_size=row.ROW.size)
+#: Rows of which some are leased, under few generations and nonces, so that tokens sometimes hold.
+LEASED = st.builds(
+    lambda state, generation, nonce, epoch, due: row.ROW.pack(
+        state, 1, 5, 0, 0, 1, 0, due | 7 << 48, 9 | epoch << 48, 3, 4, 100, 6, generation, nonce
+    ),
+    st.sampled_from([row.LEASED, row.READY]), *[st.integers(0, 1)] * 3, st.integers(0, 2),
+)  # fmt: skip
+TEXTS = st.one_of(
+    st.builds(tokens.TOKEN.pack, U32, U64, U32, U32, U32).map(bytes.hex),
+    st.text("0123456789abcdefABCDEF \tgé\ud800", min_size=47, max_size=49),
+    st.text(max_size=60),
+)
+
+
+def in_page(packed: bytes, slot: int) -> bytearray:
+    page = bytearray(os.urandom(row.ROW.size * 4))
+    page[slot * row.ROW.size : (slot + 1) * row.ROW.size] = packed
+    return page
+
+
+SLOTS = st.integers(0, 3)
+OFFSETS = SLOTS.map(lambda slot: slot * row.ROW.size)
+PAGES = st.builds(in_page, ROWS, SLOTS)
+#: By name: where the function is, and what it may be called with.
+TWINS: dict[str, tuple[Any, tuple[st.SearchStrategy[Any], ...]]] = {
+    "read_row": (row, (PAGES, OFFSETS)),
+    "mark_leased": (row, (PAGES, OFFSETS, U48, U32, U32)),
+    "read_held": (
+        row,
+        (LEASED.map(bytearray), st.just(0), *[st.integers(0, 1)] * 3, st.integers(0, 2)),
+    ),
+    "grant_of_one": (facts, (U64, U32, U32, U64, U64, U32)),
+    "ack_of_one": (facts, (U64,)),
+    "pack_whole": (record, (U32, U64, U8, U32, U32, U64, U64, st.binary(max_size=200))),
+    "message_id": (outflow, (U32, U64)),
+    "spell_each": (
+        outflow,
+        (st.sampled_from(["1f-%x", "%x", "0a%016xff", "%016x"]), st.lists(U64, min_size=1)),
+    ),
+    "spell_token": (tokens, (U32, U64, U32, U32, U32)),
+    "read_token": (tokens, (TEXTS,)),
+    "pack_tokens": (tokens, (st.lists(TEXTS, max_size=4),)),
+    "fold_rows": (
+        block,
+        (st.lists(ROWS, max_size=300).map(lambda packed: block.as_words(b"".join(packed))),),
+    ),
+}
+
+
+def can_compile() -> bool:
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return shutil.which("cc") is not None and header.exists()
+
+
+needs_twins = pytest.mark.skipif(
+    not can_compile() and not speedups.replaced, reason="no C compiler, so nothing is in C"
+)
+
+
+@needs_twins
+def test_what_can_be_compiled_is_compiled() -> None:
+    assert set(speedups.replaced) == set(TWINS)
+    for name, (module, _) in TWINS.items():
+        assert getattr(module, name) is not speedups.replaced[name]
+
+
+@needs_twins
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_does_what_the_function_in_python_does(name: str) -> None:
+    module, arguments = TWINS[name]
+    compiled, plain = getattr(module, name), speedups.replaced[name]
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.tuples(*arguments))
+    def agree(given: tuple[Any, ...]) -> None:
+        ours, theirs = copied(given), copied(given)
+        assert compiled(*ours) == plain(*theirs)
+        # What they were told to change they changed alike.
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+    agree()
+
+
+def copied(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(bytearray(each) if type(each) is bytearray else each for each in given)
+
+
+PAGE = bytearray(128)
+REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
+    ("read_row", (PAGE,), TypeError),
+    ("read_row", (PAGE, 65), IndexError),
+    ("read_row", (PAGE, -1), IndexError),
+    ("read_row", (bytearray(63), 0), IndexError),
+    ("read_row", (PAGE, 2**70), OverflowError),
+    ("read_row", ("text", 0), TypeError),
+    ("mark_leased", (bytes(128), 0, 1, 1, 1), BufferError),
+    ("mark_leased", (PAGE, 128, 1, 1, 1), IndexError),
+    ("mark_leased", (PAGE, 0, 1, 2**32, 1), OverflowError),
+    ("read_held", (PAGE, 0, -1, 0, 0, 0), OverflowError),
+    ("read_held", (PAGE, 0, 1.5, 0, 0, 0), TypeError),
+    ("grant_of_one", (1, 2, 3), TypeError),
+    ("ack_of_one", (2**64,), OverflowError),
+    ("ack_of_one", (None,), TypeError),
+    ("pack_whole", (0, 0, 256, 0, 0, 0, 0, b""), OverflowError),
+    ("pack_whole", (0, 0, 1, 0, 0, 0, 0, "text"), TypeError),
+    ("message_id", (2**32, 1), OverflowError),
+    ("spell_each", ("no hole", [1]), ValueError),
+    ("spell_each", ("half %0", [1]), ValueError),
+    ("spell_each", ("%x", [1, -1]), OverflowError),
+    ("spell_each", ("%x", (1,)), TypeError),
+    ("spell_token", (1, 2, 3, 4), TypeError),
+    ("read_token", (b"00" * 24,), TypeError),
+    ("pack_tokens", (("00" * 24,),), TypeError),
+    ("pack_tokens", (["00" * 24, 7],), TypeError),
+    ("fold_rows", (np.zeros(8, dtype=np.uint64),), ValueError),
+    ("fold_rows", (np.zeros((2, 8), dtype=np.uint32),), ValueError),
+    ("fold_rows", (None,), TypeError),
+]
+
+
+@needs_twins
+@pytest.mark.parametrize(("name", "given", "error"), REFUSED)
+def test_a_twin_refuses_what_it_cannot_take(
+    name: str, given: tuple[Any, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        getattr(TWINS[name][0], name)(*given)
+
+
+def test_rows_that_do_not_stand_one_after_the_other_are_folded_too() -> None:
+    words = np.arange(160, dtype=np.uint64).reshape(-1, 8)
+    every_other = words[::2]
+    assert block.fold_rows(every_other) == block.fold_rows(every_other.copy())
+    assert block.fold_rows(words) != block.fold_rows(every_other)
+
+
+STORY = """
+import sys
+from ebbmq import Broker, Message, QueueSpec, speedups
+with Broker.open(sys.argv[1]) as broker:
+    broker.declare(QueueSpec("jobs"))
+    broker.publish("jobs", [Message(bytes([n])) for n in range(40)], confirm="synced")
+    for _ in range(5):
+        lease, = broker.lease("jobs")
+        broker.ack("jobs", [lease.token])
+    many = broker.lease("jobs", count=20)
+    broker.ack("jobs", [lease.token for lease in many], confirm="synced")
+print(len(speedups.replaced))
+"""
+
+
+def test_a_directory_written_without_twins_is_read_with_them(tmp_path: Path) -> None:
+    said = story(tmp_path, {"EBBMQ_PURE": "1"})
+    assert said == "0"
+    assert bodies_in(tmp_path) == [bytes([n]) for n in range(25, 40)]
+
+
+@needs_twins
+def test_a_directory_written_with_twins_is_read_without_them(tmp_path: Path) -> None:
+    assert story(tmp_path, {}) == str(len(TWINS))
+    read = (
+        "import sys; from ebbmq import Broker; "
+        "print([each.body for each in Broker.open(sys.argv[1]).lease('jobs', count=100)])"
+    )
+    assert run(read, tmp_path, {"EBBMQ_PURE": "1"}) == str([bytes([n]) for n in range(25, 40)])
+
+
+def story(directory: Path, environment: dict[str, str]) -> str:
+    return run(STORY, directory, environment)
+
+
+def run(program: str, directory: Path, environment: dict[str, str]) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "EBBMQ_PURE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(directory)],
+        env=clean | environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def bodies_in(directory: Path) -> list[bytes]:
+    with Broker.open(directory) as broker:
+        return [lease.body for lease in broker.lease("jobs", count=100)]

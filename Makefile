@@ -93,7 +93,8 @@ format: dev
 	$(BIN)/ruff format .
 
 test: lint $(VENV)/system.stamp
-	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile
+	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile \
+		--no-loadscope-reorder
 
 bench: dev
 	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json

@@ -24,8 +24,10 @@ SETTINGS = Settings(
     more={
         "spark.sql.adaptive.enabled": "false",
         "spark.default.parallelism": "2",
-        # Compiling a plan that runs once, on a few rows, takes longer than running it.
+        # Compiling what runs once, on a few rows, takes longer than running it. On a cluster, with
+        # Connect and by commands tests run all of it compiled, and compare the results.
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     },
 )

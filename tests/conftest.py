@@ -22,6 +22,8 @@ FILES: Final = (
     "pipeline/test_connector_stream.py",
     "pipeline/test_pipeline_command.py",
     "pipeline/test_connect.py",
+    "pipeline/test_stream.py",
+    "pipeline/test_jobs.py",
     "pipeline/test_connector_handover.py",
     "pipeline/test_upkeep_broker.py",
     "pipeline/test_object_lake.py",

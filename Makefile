@@ -63,6 +63,12 @@ $(VENV)/spark.stamp: requirements/spark.lock $(VENV)/dev.stamp
 	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
+# Java starts in half the time with what it made of Spark's classes before.
+$(VENV)/classes.stamp: src/ebbmq_spark/classes.py $(VENV)/spark.stamp
+	@$(BIN)/python -m ebbmq_spark.classes >/dev/null \
+		|| echo "the classes of Spark could not be kept: it starts without them, in twice the time"
+	@touch $@
+
 # Fault injection (strace), power cuts (mkfs.ext4) and pages in a browser (chromium): tests of what is
 # missing skip with a reason.
 $(VENV)/system.stamp: | $(VENV)/bin/python
@@ -90,7 +96,7 @@ install: $(VENV)/run.stamp
 
 dev: $(VENV)/dev.stamp $(VENV)/spark.stamp
 
-spark: $(VENV)/spark.stamp
+spark: $(VENV)/classes.stamp
 
 run: install
 	@$(BIN)/ebbmq serve --data data --config deploy/example.toml --http-port $(PORT) --example
@@ -105,8 +111,9 @@ format: dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint $(VENV)/system.stamp
-	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile
+test: lint $(VENV)/system.stamp $(VENV)/classes.stamp
+	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile \
+		--no-loadscope-reorder
 
 bench: dev
 	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json

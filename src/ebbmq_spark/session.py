@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from ebbmq.errors import ClientError
 from ebbmq.limits import MIB
+from ebbmq_spark.classes import archive_options
 from ebbmq_spark.java import require_java
 from ebbmq_spark.scratch import keep, scratch_directory
 
@@ -90,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
                 # Beside the options a user has set, which are others.
-                "spark.driver.defaultJavaOptions": _ARROW,
+                "spark.driver.defaultJavaOptions": f"{_ARROW} {archive_options()}".rstrip(),
                 "spark.executor.defaultJavaOptions": _ARROW,
                 "spark.driver.memory": self.memory,
                 "spark.local.dir": str(scratch),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from ebbmq.cli.main import main
+from ebbmq.cli.main import cli, main
 from ebbmq.node.server import serving
 from tests.serving import wait_until
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 ROOT = Path(__file__).parents[2]
-#: The fork calls it without importing anything more.
-SERVE = serving.run
+#: The fork calls them without importing anything more.
+SERVE = cli.commands["serve"], serving.run
 
 
 class ForkedServer:

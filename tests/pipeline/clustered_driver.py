@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebbmq_spark.classes import archive_options
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
@@ -22,6 +23,7 @@ from ebbmq_spark.simulation.sweep import read_sweep
 from ebbmq_spark.simulation.traces import read_lake
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
+from tests.pipeline.conftest import QUICK_JAVA
 from tests.pipeline.patience import patiently
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ CLUSTER = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": f"{QUICK_JAVA} {archive_options()}",
     # Nothing begins before both workers are there.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",

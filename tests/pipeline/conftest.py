@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import SparkContext
 
+from ebbmq_spark.classes import archive_options
 from ebbmq_spark.session import Settings, spark_session
 from tests.servers import Weed
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+#: For a Java that lives for seconds: it starts at once, and never gets to the last bit of speed.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = Settings(
     master="local[2]",
     memory="512m",
@@ -24,11 +27,22 @@ SETTINGS = Settings(
     more={
         "spark.sql.adaptive.enabled": "false",
         "spark.default.parallelism": "2",
-        # Compiling a plan that runs once, on a few rows, takes longer than running it.
+        # Compiling what runs once, on a few rows, takes longer than running it. On a cluster, with
+        # Connect and by commands tests run all of it compiled, and compare the results.
         "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     },
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_java() -> Iterator[None]:
+    """Whatever starts Spark, also a command in a process of its own, has it start quickly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+        patch.setenv("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
+        patch.setenv("SPARK_DAEMON_JAVA_OPTS", f"{QUICK_JAVA} {archive_options()}")
+        yield
 
 
 @pytest.fixture(scope="package")

@@ -175,6 +175,7 @@ def main(directory: Path) -> None:
         more={
             "spark.sql.session.timeZone": "America/St_Johns",
             "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.default.parallelism": "2",
         },
     )

@@ -55,7 +55,8 @@ class Killed:
         self._life.close()
 
     def _start(self) -> None:
-        alive = working(self._data, self._config, lambda: shown_in(self.lake), 0.3)
+        # What it tells until a run has read it makes the run longer: on a slow machine, much.
+        alive = working(self._data, self._config, lambda: shown_in(self.lake), pause_s=1)
         self._child = self._life.enter_context(alive)
 
     def at(self, *stages: str) -> Callable[[str], None]:

@@ -24,6 +24,8 @@ from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
 from tests.property.rule_strategies import conditions, messages, states
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 # One example is one job of Spark on many rows, hence few examples.
@@ -34,6 +36,17 @@ FEW = hypothesis.settings(
 )
 plain = st.floats(-1e6, 1e6, allow_nan=False)
 ROWS = 128
+FACTORY = "spark.sql.codegen.factoryMode"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Formulas are compiled, as they are for users."""
+    before = spark.conf.get(FACTORY)
+    assert before is not None
+    spark.conf.set(FACTORY, "FALLBACK")
+    yield
+    spark.conf.set(FACTORY, before)
 
 
 @FEW

@@ -34,6 +34,16 @@ def test_an_embedded_broker_loads_nothing_large_that_it_does_not_use() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
+def test_a_command_that_asks_a_server_loads_no_broker_and_no_other_command() -> None:
+    not_needed = ("ebbmq.node.broker", "numpy", "ebbmq.cli.demo", "ebbmq.bench.suite")
+    story = "import sys; from ebbmq.cli.main import cli; cli.commands['publish']"
+    story += f"; print([n for n in {not_needed} if n in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", story], check=True, capture_output=True, text=True
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
 def test_the_checksum_is_that_of_the_whole_library() -> None:
     for data in (b"", b"123456789", bytes(range(256)) * 64):
         assert checksum.crc32c(data) == crc32c.crc32c(data)

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from ebbmq.bench.command import bench
 from ebbmq.cli import fault
-from ebbmq.cli.backup import backup, restore
-from ebbmq.cli.consume import consume
-from ebbmq.cli.demo import demo
-from ebbmq.cli.devices import devices
-from ebbmq.cli.doctor import doctor
-from ebbmq.cli.peek import peek
-from ebbmq.cli.pipeline import pipeline
-from ebbmq.cli.publish import publish
-from ebbmq.cli.queues import queues
-from ebbmq.cli.removals import removals, why
-from ebbmq.cli.rules import rules
-from ebbmq.cli.serve import serve
+from ebbmq.cli.commands import Commands
 from ebbmq.cli.session import Session, anywhere_options
-from ebbmq.cli.simulate import simulate
-from ebbmq.cli.topics import topics
-from ebbmq.cli.users import users
 from ebbmq.errors import EbbError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+MODULES: Final = {
+    "serve": "ebbmq.cli.serve",
+    "demo": "ebbmq.cli.demo",
+    "publish": "ebbmq.cli.publish",
+    "consume": "ebbmq.cli.consume",
+    "peek": "ebbmq.cli.peek",
+    "queues": "ebbmq.cli.queues",
+    "topics": "ebbmq.cli.topics",
+    "users": "ebbmq.cli.users",
+    "devices": "ebbmq.cli.devices",
+    "rules": "ebbmq.cli.rules",
+    "removals": "ebbmq.cli.removals",
+    "why": "ebbmq.cli.removals",
+    "pipeline": "ebbmq.cli.pipeline",
+    "simulate": "ebbmq.cli.simulate",
+    "bench": "ebbmq.bench.command",
+    "backup": "ebbmq.cli.backup",
+    "restore": "ebbmq.cli.backup",
+    "doctor": "ebbmq.cli.doctor",
+}
 
-@click.group(invoke_without_command=True, context_settings={"max_content_width": 100})
+
+@click.group(
+    commands=Commands(MODULES),
+    invoke_without_command=True,
+    context_settings={"max_content_width": 100},
+)
 @click.version_option(package_name="ebbmq", prog_name="ebbmq")
 @anywhere_options
 @click.pass_context
@@ -51,29 +61,6 @@ def cli(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-for command in (
-    serve,
-    demo,
-    publish,
-    consume,
-    peek,
-    queues,
-    topics,
-    users,
-    devices,
-    rules,
-    removals,
-    why,
-    pipeline,
-    simulate,
-    bench,
-    backup,
-    restore,
-    doctor,
-):
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -19,14 +19,13 @@ from rich.text import Text
 
 from ebbmq.cli.server import Server
 from ebbmq.errors import ClientError, DirectoryInUse, UnknownQueue
-from ebbmq.node.broker import Broker
-from ebbmq.node.devices.identities import known_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ebbmq.client.client import Client
     from ebbmq.model import QueueSpec
+    from ebbmq.node.broker import Broker
 
     #: What a command works on: the verbs are the same.
     Verbs = Broker | Client
@@ -98,6 +97,9 @@ class Session:
                 "or name the right directory with --data, or a server with --url",
                 code="unknown_directory",
             )
+        # A server is asked without a broker, which takes long to load.
+        from ebbmq.node.broker import Broker  # noqa: PLC0415
+
         try:
             broker = Broker.open(self.data, self.config)
         except DirectoryInUse as error:
@@ -117,6 +119,8 @@ class Session:
 
     def _note_missing(self, broker: Broker) -> None:
         """Say which devices the store was used with and is not now."""
+        from ebbmq.node.devices.identities import known_devices  # noqa: PLC0415  # as the broker
+
         if self.config is None and (known := known_devices(broker.engine.directory.path)):
             self.note(
                 f"attention: this store has the devices {', '.join(known)}; "

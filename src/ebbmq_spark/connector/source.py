@@ -7,6 +7,7 @@ them need is loaded where it is asked for.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
@@ -34,6 +35,8 @@ NAME: Final = "ebbmq"
 _QUEUE: Final = "queue"
 _ARCHIVE: Final = "archive"
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+#: Spark looks whether a name is taken, and then takes it: of two at once one would be refused.
+_registering: Final = threading.Lock()
 
 
 class EbbMQ(DataSource):
@@ -164,5 +167,5 @@ def register(spark: SparkSession) -> None:
     if handover.install(spark, NAME, _files):
         spark.conf.set(_PUSHDOWN, "true")
         kind = _Pushed
-    with active(spark):
+    with _registering, active(spark):
         spark.dataSource.register(kind)

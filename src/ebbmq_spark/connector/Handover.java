@@ -402,7 +402,7 @@ final class NamedFiles implements FileIndex {
   /** That a row is not dead, by columns of these names. */
   Expression alive(Map columns) {
     Attribute dead = (Attribute) columns.get(DEAD);
-    // Without a number nobody knows what is dead: rather none of the rows than wrong ones.
+    // Without a number nobody knows what is dead: rather an error than wrong rows.
     List where = new ArrayList();
     where.add("the number of a row in its file");
     Expression number = new AssertNotNull((Attribute) columns.get(NUMBER), Handover.seq(where));

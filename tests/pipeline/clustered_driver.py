@@ -29,7 +29,7 @@ from tests.pipeline.patience import patiently
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CLUSTER = {
     "spark.driver.host": "127.0.0.1",
@@ -78,12 +78,25 @@ def read_events(spark: SparkSession, lake: str) -> dict[str, Any]:
     frame = patiently(lambda: asked.load(lake))
     late = patiently(frame.where("event = 'acked' and latency_ms > 1000").count)
     rows = patiently(frame.select("event", "seq", "decay_score").collect)
+    return {"late": late, "rows": sorted(map(str, rows)), "in_python": is_in_python(frame)}
+
+
+def read_archive(spark: SparkSession, archive: str) -> dict[str, Any]:
+    """Which messages an archive has, and whether Python reads them."""
+    asked = spark.read.format("ebbmq").option("table", "archive")
+    frame = patiently(lambda: asked.load(archive))
+    rows = patiently(frame.select("queue", "pack", "id", "body").collect)
+    count = patiently(frame.where("pack > 1").count)
+    return {"count": count, "rows": sorted(map(str, rows)), "in_python": is_in_python(frame)}
+
+
+def is_in_python(frame: DataFrame) -> bool:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         patiently(frame.explain)
     in_python = "BatchScan ebbmq" in shown.getvalue()
     assert in_python != ("FileScan parquet" in shown.getvalue())
-    return {"late": late, "rows": sorted(map(str, rows)), "in_python": in_python}
+    return in_python
 
 
 def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
@@ -123,6 +136,7 @@ def main(master: str) -> None:
             "places": context.parallelize(range(8), 8).mapPartitions(_places).distinct().collect(),
             "queue": read_queue(spark, asked["url"]),
             "events": read_events(spark, asked["lake"]),
+            "archive": read_archive(spark, asked["archive"]),
             "run": run(spark, Arguments(lake, full=True, bounded=False)).run,
             "simulated": patiently(lambda: simulated(spark, lake)),
         }

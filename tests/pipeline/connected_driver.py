@@ -18,7 +18,12 @@ from ebbmq_spark.lake import open_lake
 from ebbmq_spark.session import Settings, spark_session
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_events, read_queue, simulated
+from tests.pipeline.clustered_driver import (
+    read_archive,
+    read_events,
+    read_queue,
+    simulated,
+)
 from tests.pipeline.patience import patiently
 
 if TYPE_CHECKING:
@@ -60,6 +65,7 @@ def main(master: str) -> None:
             ).run
         seen["queue"] = read_queue(spark, asked["url"])
         seen["events"] = read_events(spark, asked["lake"])
+        seen["archive"] = read_archive(spark, asked["archive"])
         seen["simulated"] = patiently(lambda: simulated(spark, store))
         told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
         seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]

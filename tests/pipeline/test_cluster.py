@@ -27,7 +27,7 @@ from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_events, read_queue, simulated
+from tests.pipeline.clustered_driver import read_archive, read_events, read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node, rows
 from tests.pipeline.test_stream import counts
 from tests.pipeline.test_upkeep import thinned
@@ -137,7 +137,8 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     register(spark)
     run(spark, Arguments(lake, full=True, bounded=False))
     stream(spark, Streaming(tmp_path / "streamed", once=True, partitions=2))
-    kept = upkeep(spark, Place((tmp_path / "archive here").as_uri()), Asked(verify=True))
+    here = (tmp_path / "archive here").as_uri()
+    kept = upkeep(spark, Place(here), Asked(verify=True))
     with Running(tmp_path / "broker") as server, Client(server.url) as client:
         for name in ("q", "copies"):
             client.declare(QueueSpec(name))
@@ -167,10 +168,10 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     found = told(lake)
     assert found["plans"]
     assert told(elsewhere) == found
-    events = read_events(spark, str(lake))
-    assert events["late"] > 0
-    assert not events["in_python"]
-    assert seen["events"] == events
+    events, archived = read_events(spark, str(lake)), read_archive(spark, here)
+    assert (events["late"] > 0, archived["count"]) == (True, 26)
+    assert not events["in_python"] | archived["in_python"]
+    assert [seen["events"], seen["archive"]] == [events, archived]
     assert seen["simulated"] == [list(each) for each in simulated(spark, lake)]
     assert seen["streamed"] == [60, 0]
     assert counts(followed) == counts(tmp_path / "streamed")

@@ -16,7 +16,7 @@ from ebbmq import Client, Message, QueueSpec
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.session import SHIPPED
-from tests.pipeline.clustered_driver import read_events, read_queue, simulated
+from tests.pipeline.clustered_driver import read_archive, read_events, read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import HOME, ROOT, START_TIMEOUT_S, listens, told
@@ -122,7 +122,10 @@ def test_spark_connect_gives_the_results_of_one_machine(
     # There it is Python that reads, and that is said.
     assert seen["events"] == {**read_events(spark, str(here)), "in_python": True}
     assert seen["events"]["late"] > 0
-    assert done.stderr.count("lakes are read by Python") == 1
+    archived = read_archive(spark, (tmp_path / "archive").as_uri())
+    assert seen["archive"] == {**archived, "in_python": True}
+    assert len(archived["rows"]) == 40
+    assert done.stderr.count("lakes and archives are read by Python") == 1
     local = patiently(lambda: simulated(spark, here))
     assert seen["simulated"] == [list(each) for each in local]
     assert seen["upkeep"] == [3, 120, 80, 40]

@@ -26,6 +26,7 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import TABLES, Manifest, Part
 from ebbmq_spark.connector import EbbMQ, handover, register
 from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
+from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.lake import visible
 from tests.pipeline.lakes import DAY_MS, Node
@@ -320,14 +321,14 @@ def test_threads_of_python_and_of_java_ask_at_the_same_time(
 def test_who_does_not_know_the_token_is_told_nothing() -> None:
     asked: list[object] = []
 
-    def files(*scan: object) -> list[tuple[str, int]]:
+    def files(*scan: object) -> list[NamedFile]:
         asked.append(scan)
-        return [("/lake/1.parquet", 7)]
+        return [NamedFile("/lake/1.parquet", 7)]
 
     named = handover.Named(files, handover.digest_of("known"))
     schema = '{"type":"struct","fields":[]}'
     question = {"token": "known", "options": {}, "schema": schema, "directory": "/"}
-    assert named.apply(json.dumps(question)) == '[["/lake/1.parquet",7]]'
+    assert named.apply(json.dumps(question)) == '[{"path":"/lake/1.parquet","size_bytes":7}]'
     assert named.apply(json.dumps({**question, "token": "guessed"})) is None
     assert len(asked) == 1
     assert "known" not in str(vars(named))
@@ -365,7 +366,7 @@ def test_a_spark_that_does_not_take_the_rule_is_told_of(
     context = SimpleNamespace(_jvm=jvm.nowhere, _gateway=SimpleNamespace())
     without: Any = SimpleNamespace(sparkContext=context, _jsparkSession=spark._jsparkSession)  # noqa: SLF001
     assert not handover.install(without, "ebbmq_without", lambda *_: None)
-    assert "lakes are read by Python: this Spark does not take our rule" in caplog.text
+    assert "lakes and archives are read by Python: this Spark does not take our rule" in caplog.text
 
 
 def test_a_session_that_is_opened_again_is_registered_again(tmp_path: Path) -> None:

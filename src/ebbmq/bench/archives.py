@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ebbmq.bench.load import KIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ebbmq.bench.run import Run
@@ -47,3 +48,10 @@ def fill(run: Run, directory: Path, count: int) -> None:
             ]
         )
         done += size
+
+
+def kill(directory: Path, numbers: Iterable[int]) -> None:
+    """Have messages of these numbers dead; they stay in their packs."""
+    from ebbmq.holding.contract import Key  # noqa: PLC0415
+
+    device(directory).delete_many([Key(STORE, 1, number) for number in numbers])

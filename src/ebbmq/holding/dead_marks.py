@@ -44,6 +44,9 @@ def unpack(data: bytes) -> Marks:
 def by_pack(parts: list[Marks]) -> dict[int, Any]:
     """body_at of the dead rows of each pack."""
     marks = np.concatenate([np.zeros((0, 2), "<u4"), *parts])
-    return {
-        number: marks[marks[:, 0] == number, 1] for number in distinct_values(marks[:, 0]).tolist()
-    }
+    marks = marks[np.argsort(marks[:, 0], kind="stable")]
+    numbers = distinct_values(marks[:, 0])
+    starts = np.searchsorted(marks[:, 0], numbers)
+    ends = np.searchsorted(marks[:, 0], numbers, "right")
+    found = zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return {number: marks[start:end, 1] for number, start, end in found}

@@ -10,7 +10,10 @@ package ebbmq;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
 import java.lang.reflect.Field;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -20,11 +23,23 @@ import java.util.function.Function;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
+import org.apache.spark.sql.catalyst.expressions.BitwiseAnd;
+import org.apache.spark.sql.catalyst.expressions.BitwiseGet;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.GetArrayItem;
+import org.apache.spark.sql.catalyst.expressions.InterpretedPredicate;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.Or;
+import org.apache.spark.sql.catalyst.expressions.ShiftRight;
+import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -41,8 +56,15 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCrea
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.Function1;
 import scala.Option;
 import scala.Tuple2;
@@ -108,9 +130,11 @@ public final class Handover extends Rule {
       NamedFiles found = null;
       try {
         Object answer = files.apply(question);
-        found = answer == null ? null : new NamedFiles(json.readTree((String) answer));
+        if (answer != null) {
+          found = new NamedFiles(json.readTree((String) answer), scan.schema());
+        }
       } catch (Exception error) {
-        log().warn("rows of a lake go through Python, as its files could not be asked for", error);
+        log().warn("rows go through Python, as their files could not be asked for", error);
       }
       known.put(question, found);
     }
@@ -122,30 +146,40 @@ public final class Handover extends Rule {
     HadoopFsRelation relation =
         new HadoopFsRelation(
             found,
-            new StructType(),
-            scan.schema().asNullable(),
+            found.partitionSchema(),
+            found.stored(),
             Option.empty(),
             new ParquetFileFormat(),
             scala.collection.immutable.Map$.MODULE$.empty(),
             session);
     LogicalRelation read =
         org.apache.spark.sql.execution.datasources.LogicalRelation$.MODULE$.apply(relation, false);
+    // Spark has columns that it is told of behind those that are in the files.
+    Map byName = new HashMap();
+    for (int at = 0; at < read.output().size(); at++) {
+      Attribute stored = (Attribute) read.output().apply(at);
+      byName.put(stored.name(), stored);
+    }
     List pairs = new ArrayList();
     List columns = new ArrayList();
     for (int at = 0; at < scan.output().size(); at++) {
       Attribute column = (Attribute) scan.output().apply(at);
-      Attribute stored = (Attribute) read.output().apply(at);
+      Attribute stored = (Attribute) byName.get(column.name());
       pairs.add(new Tuple2(column, stored));
       if (wanted.contains(column)) {
         columns.add(named(column, stored));
       }
     }
     LogicalPlan below = read;
+    if (found.hasDead()) {
+      // The filter of the query comes after it: of a dead row nothing is asked.
+      below = new Filter(found.alive(byName), below);
+    }
     if (plan instanceof Filter) {
       AttributeMap renamed =
           org.apache.spark.sql.catalyst.expressions.AttributeMap$.MODULE$.apply(seq(pairs));
-      // Filters go to Spark's reader as they are: nothing may be between the two.
-      below = (LogicalPlan) new Filter(((Filter) plan).condition(), read).rewriteAttrs(renamed);
+      // Filters go to Spark's reader as they are: nothing else may be between the two.
+      below = (LogicalPlan) new Filter(((Filter) plan).condition(), below).rewriteAttrs(renamed);
     }
     return new Project(seq(columns), below);
   }
@@ -155,7 +189,7 @@ public final class Handover extends Rule {
     Expression value = stored;
     if (!column.nullable()) {
       List where = new ArrayList();
-      where.add("column " + column.name() + " of a file of the lake");
+      where.add("column " + column.name() + " of a file");
       value = new AssertNotNull(stored, seq(where));
     }
     return new Alias(
@@ -275,18 +309,116 @@ final class SourceOfOneQuery extends PythonDataSourceV2 {
   }
 }
 
-/** Files by name and size, and no others. */
+/**
+ * Files by name and size, and no others; what is told of each are columns of all its rows.
+ *
+ * Which rows of a file are dead is such a column, too, a bit for each row. Executors have no classes
+ * of ours, so that it takes expressions of Spark to look at it.
+ */
 final class NamedFiles implements FileIndex {
-  private final FileStatus[] files;
+  private static final String DEAD = "_ebbmq_dead";
+  /** A column that Spark's reader fills: which row of its file a row is. */
+  private static final String NUMBER =
+      org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat$.MODULE$
+          .ROW_INDEX_TEMPORARY_COLUMN_NAME();
+  private static final int WORD_BITS = 64;
+  private static final int WORD_SHIFT = 6;
 
-  NamedFiles(JsonNode named) {
-    files = new FileStatus[named.size()];
-    for (int at = 0; at < files.length; at++) {
-      JsonNode each = (JsonNode) named.get(at);
-      // Where no scheme is given, Hadoop may take another one for granted.
-      Path path = new Path("file", null, ((JsonNode) each.get(0)).asText());
-      files[at] = new FileStatus(((JsonNode) each.get(1)).asLong(), false, 1, 0, 0, path);
+  private final FileStatus[] files;
+  private final InternalRow[] values;
+  private final StructType told;
+  private final StructType stored;
+  private final boolean hasDead;
+
+  NamedFiles(JsonNode named, StructType asked) throws IOException {
+    hasDead = !named.findValues("dead").isEmpty();
+    StructType inside = new StructType();
+    StructType beside = new StructType();
+    StructField[] fields = asked.asNullable().fields();
+    for (int at = 0; at < fields.length; at++) {
+      if (named.size() > 0 && in(in(named, 0), "told").has(fields[at].name())) {
+        beside = beside.add(fields[at]);
+      } else {
+        inside = inside.add(fields[at]);
+      }
     }
+    told = hasDead ? beside.add(DEAD, new ArrayType(DataTypes.LongType, false)) : beside;
+    stored = hasDead ? inside.add(NUMBER, DataTypes.LongType) : inside;
+    files = new FileStatus[named.size()];
+    values = new InternalRow[named.size()];
+    for (int at = 0; at < files.length; at++) {
+      JsonNode each = in(named, at);
+      // Where no scheme is given, Hadoop may take another one for granted.
+      Path path = new Path("file", null, in(each, "path").asText());
+      files[at] = new FileStatus(in(each, "size_bytes").asLong(), false, 1, 0, 0, path);
+      values[at] = valuesOf(each, beside);
+    }
+  }
+
+  private static JsonNode in(JsonNode list, int at) {
+    return (JsonNode) list.get(at);
+  }
+
+  /** What has a name in an object, or a node that has nothing. */
+  private static JsonNode in(JsonNode object, String name) {
+    return (JsonNode) object.path(name);
+  }
+
+  private InternalRow valuesOf(JsonNode file, StructType beside) throws IOException {
+    Object[] row = new Object[told.length()];
+    StructField[] fields = beside.fields();
+    for (int at = 0; at < fields.length; at++) {
+      row[at] = valueOf(in(in(file, "told"), fields[at].name()), fields[at].dataType());
+    }
+    if (file.has("dead")) {
+      ByteBuffer bits = ByteBuffer.wrap(in(file, "dead").binaryValue());
+      long[] words = new long[bits.capacity() / Long.BYTES];
+      bits.order(ByteOrder.LITTLE_ENDIAN).asLongBuffer().get(words);
+      row[fields.length] = UnsafeArrayData.fromPrimitiveArray(words);
+    }
+    return new GenericInternalRow(row);
+  }
+
+  private static Object valueOf(JsonNode value, DataType type) {
+    if (type instanceof StringType) {
+      return UTF8String.fromString(value.asText());
+    }
+    if (type instanceof LongType) {
+      return Long.valueOf(value.bigIntegerValue().longValueExact());
+    }
+    throw new IllegalArgumentException("a column of " + type + " cannot be told");
+  }
+
+  /** The columns that are in the files. */
+  StructType stored() {
+    return stored;
+  }
+
+  /** Whether rows of any file are dead. */
+  boolean hasDead() {
+    return hasDead;
+  }
+
+  /** That a row is not dead, by columns of these names. */
+  Expression alive(Map columns) {
+    Attribute dead = (Attribute) columns.get(DEAD);
+    // Without a number nobody knows what is dead: rather an error than wrong rows.
+    List where = new ArrayList();
+    where.add("the number of a row in its file");
+    Expression number = new AssertNotNull((Attribute) columns.get(NUMBER), Handover.seq(where));
+    Expression word =
+        new GetArrayItem(dead, new ShiftRight(number, literal(Integer.valueOf(WORD_SHIFT))), true);
+    Expression bit =
+        org.apache.spark.sql.catalyst.expressions.Cast$.MODULE$.apply(
+            new BitwiseAnd(number, literal(Long.valueOf(WORD_BITS - 1))),
+            DataTypes.IntegerType,
+            false);
+    Expression isAlive = new EqualTo(new BitwiseGet(word, bit), literal(Byte.valueOf((byte) 0)));
+    return new Or(new IsNull(dead), isAlive);
+  }
+
+  private static Expression literal(Object value) {
+    return org.apache.spark.sql.catalyst.expressions.Literal$.MODULE$.apply(value);
   }
 
   public Seq rootPaths() {
@@ -297,12 +429,32 @@ final class NamedFiles implements FileIndex {
     return Handover.seq(paths);
   }
 
+  /** The files that may have rows: Spark does not look at filters of what is told again. */
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
-    List all = new ArrayList();
-    all.add(
-        org.apache.spark.sql.execution.datasources.PartitionDirectory$.MODULE$.apply(
-            org.apache.spark.sql.catalyst.InternalRow$.MODULE$.empty(), files));
-    return Handover.seq(all);
+    InterpretedPredicate[] conditions = new InterpretedPredicate[partitionFilters.size()];
+    for (int at = 0; at < conditions.length; at++) {
+      Expression filter = (Expression) partitionFilters.apply(at);
+      conditions[at] = new InterpretedPredicate((Expression) filter.transform(new Told(told)));
+    }
+    List found = new ArrayList();
+    for (int at = 0; at < files.length; at++) {
+      if (areMet(conditions, values[at])) {
+        FileStatus[] one = {files[at]};
+        found.add(
+            org.apache.spark.sql.execution.datasources.PartitionDirectory$.MODULE$.apply(
+                values[at], one));
+      }
+    }
+    return Handover.seq(found);
+  }
+
+  private static boolean areMet(InterpretedPredicate[] conditions, InternalRow row) {
+    for (int at = 0; at < conditions.length; at++) {
+      if (!conditions[at].eval(row)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   public String[] inputFiles() {
@@ -324,15 +476,38 @@ final class NamedFiles implements FileIndex {
   public void refresh() {}
 
   public StructType partitionSchema() {
-    return new StructType();
+    return told;
   }
 
   /** Spark does the same work once: the same files, whichever scan asked for them. */
   public boolean equals(Object other) {
-    return other instanceof NamedFiles && Arrays.equals(files, ((NamedFiles) other).files);
+    return other instanceof NamedFiles
+        && Arrays.equals(files, ((NamedFiles) other).files)
+        && Arrays.equals(values, ((NamedFiles) other).values);
   }
 
   public int hashCode() {
     return Arrays.hashCode(files);
+  }
+}
+
+/** Columns that are told of a file, by where they are in the row of them. */
+final class Told extends AbstractPartialFunction {
+  private final StructType columns;
+
+  Told(StructType columns) {
+    this.columns = columns;
+  }
+
+  public boolean isDefinedAt(Object expression) {
+    return expression instanceof Attribute;
+  }
+
+  public Object applyOrElse(Object expression, Function1 otherwise) {
+    if (!isDefinedAt(expression)) {
+      return otherwise.apply(expression);
+    }
+    int at = columns.fieldIndex(((Attribute) expression).name());
+    return new BoundReference(at, columns.apply(at).dataType(), true);
   }
 }

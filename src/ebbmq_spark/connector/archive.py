@@ -7,6 +7,7 @@ number is the copy that counts, so `pack` is a column.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 _PACK: Final = re.compile(
     rf"{layout.ARCHIVE}/store=([0-9a-f]+)/queue=([^/]+)/pack-([0-9]+)\.parquet"
 )
+_RESTORE: Final = "restore that object"
 _DEAD: Final = re.compile(rf"{layout.ARCHIVE}/store=([0-9a-f]+)/_dead/dead-[0-9]+")
-#: What a path says, beside the columns of the pack itself.
-_TOLD: Final = ("store", "queue", "pack")
 
 
 @dataclass
@@ -55,21 +55,14 @@ class ArchiveReader(DataSourceReader):
     @override
     def partitions(self) -> list[InputPartition]:
         """The packs of all stores, some to a task."""
-        files = places.open_place(self._place)
-        found: list[tuple[str, int]] = []
-        marks: dict[str, list[npt.NDArray[np.uint32]]] = {}
-        for path, size in files.list(layout.ARCHIVE):
-            if _PACK.fullmatch(path):
-                found.append((path, size))
-            elif marked := _DEAD.fullmatch(path):
-                marks.setdefault(marked[1], []).append(dead_marks.unpack(files.read(path)))
-        dead = {store: dead_marks.by_pack(parts) for store, parts in marks.items()}
+        found = packs_of(places.open_place(self._place))
+        dead = {path: marked for path, _, marked in found}
         out: list[InputPartition] = []
         # A pack is read as a whole: its dead rows are known by where they are in it.
-        for task in pieces.spread(found):
+        for task in pieces.spread((path, size) for path, size, _ in found):
             whole = [piece.path for piece in task if not piece.part]
             if whole:
-                out.append(Packs([(path, _dead_in(path, dead)) for path in whole]))
+                out.append(Packs([(path, dead[path]) for path in whole]))
         return out
 
     @override
@@ -83,6 +76,25 @@ class ArchiveReader(DataSourceReader):
             yield from _messages(files, path, np.frombuffer(dead, "<u4"), schema)
 
 
+def packs_of(files: Files) -> list[tuple[str, int, bytes]]:
+    """Path and size of the packs of all stores, each with `body_at` of its dead rows, as u32.
+
+    Raises:
+        DamagedRecord: dead marks cannot be read.
+    """
+    found: list[tuple[str, int]] = []
+    marks: dict[str, list[npt.NDArray[np.uint32]]] = {}
+    for path, size in files.list(layout.ARCHIVE):
+        if _PACK.fullmatch(path):
+            found.append((path, size))
+        elif marked := _DEAD.fullmatch(path):
+            stored = files.read(path)
+            with _named(files, path):
+                marks.setdefault(marked[1], []).append(dead_marks.unpack(stored))
+    dead = {store: dead_marks.by_pack(parts) for store, parts in marks.items()}
+    return [(path, size, _dead_in(path, dead)) for path, size in found]
+
+
 def _dead_in(path: str, dead: dict[str, dict[int, npt.NDArray[np.uint32]]]) -> bytes:
     named = _PACK.fullmatch(path)
     assert named is not None
@@ -90,14 +102,19 @@ def _dead_in(path: str, dead: dict[str, dict[int, npt.NDArray[np.uint32]]]) -> b
     return b"" if found is None else found.astype("<u4").tobytes()
 
 
+def told_by(path: str) -> dict[str, str | int]:
+    """The columns that the path of a pack says."""
+    named = _PACK.fullmatch(path)
+    assert named is not None
+    return {"store": named[1], "queue": unquote(named[2]), "pack": int(named[3])}
+
+
 def _messages(
     files: Files, path: str, dead: npt.NDArray[np.uint32], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    named = _PACK.fullmatch(path)
-    assert named is not None
-    told = {"store": named[1], "queue": unquote(named[2]), "pack": int(named[3])}
+    told = told_by(path)
     is_alive = None if not len(dead) else ~np.isin(_places(files, path), dead)
-    inner = pa.schema([field for field in schema if field.name not in _TOLD])
+    inner = pa.schema([field for field in schema if field.name not in told])
     at = 0
     # Where only what the path says is asked for, something must count the rows.
     counted = inner if len(inner) else pa.schema([pa.field("id", pa.string())])
@@ -110,15 +127,42 @@ def _messages(
 
 def _places(files: Files, path: str) -> npt.NDArray[np.uint32]:
     """Where in a pack the body of each of its rows is."""
-    with files.open(path) as opened:
+    with _named(files, path):
+        found: npt.NDArray[np.uint32] = pack.read_rows(footer_of(files, path))["body_at"]
+    return found
+
+
+def footer_of(files: Files, path: str, *, whole: bool = True) -> bytes:
+    """The footer of a pack, or only its last bytes.
+
+    Raises:
+        DamagedRecord: the pack is cut off, or cannot be read.
+    """
+    with _named(files, path), files.open(path) as opened:
         size = opened.size()
         opened.seek(max(0, size - pack.TAIL_BYTES))
-        footer = pack.footer_bytes(opened.read(pack.TAIL_BYTES))
-        if footer > size:
-            raise DamagedRecord(f"{path} in {files.where} is cut off", "restore that object")
+        tail: bytes = opened.read(pack.TAIL_BYTES)
+        if len(tail) < pack.TAIL_BYTES or (footer := pack.footer_bytes(tail)) > size:
+            raise DamagedRecord("it is cut off", _RESTORE)
+        if not whole:
+            return tail
         opened.seek(size - footer)
-        found: npt.NDArray[np.uint32] = pack.read_rows(opened.read(footer))["body_at"]
+        found: bytes = opened.read(footer)
     return found
+
+
+@contextmanager
+def _named(files: Files, path: str) -> Iterator[None]:
+    """Say which file it is that cannot be read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedRecord(f"{path} in {files.where}: {error}", _RESTORE) from error
+    except DamagedRecord as error:
+        if path in error.detail:
+            raise
+        told = DamagedRecord(f"{path} in {files.where}: {error.detail}", error.action or _RESTORE)
+        raise told from error
 
 
 def _with(batch: pa.RecordBatch, told: dict[str, str | int], schema: pa.Schema) -> pa.RecordBatch:

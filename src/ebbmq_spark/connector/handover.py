@@ -1,4 +1,4 @@
-"""Scans of a lake in a directory, handed over to Spark's own Parquet reader.
+"""Scans of a lake or an archive in a directory, handed over to Spark's own Parquet reader.
 
 A source in Python gives Spark rows, never files for its own readers. So a rule of ours is put among
 those by which Spark optimizes a query (`Handover.java`). It is asked once for each query, last
@@ -8,7 +8,9 @@ before Spark asks sources to take filters:
    The answer is as of then: a DataFrame that is used twice sees what came in between.
 2. Where there are files, Spark reads them itself, filters and columns included. Columns keep their
    order, their types and whether they may be empty; a value that has to be there is looked for.
-3. Where there are none (a queue, an archive, an object store, a lake that is not as it should be)
+   What the path of a pack says are columns of all its rows, by which Spark leaves whole packs out.
+   Dead rows of a pack are told as bits, and filtered out by the number of each row in its file.
+3. Where there are none (a queue, an object store, a lake or an archive that is not as it should be)
    the scan stays with Python, which reads it or says why not. It is made anew for each query: Spark
    4.2 keeps filters and partitions of a source for the next query on the same DataFrame.
 
@@ -41,12 +43,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ebbmq_spark.connector.files import NamedFile
+
     #: The files of a scan by its options, its schema and the directory that paths begin at; None
     #: for a scan that Python reads.
-    FilesOf = Callable[[MutableMapping[str, str], T.StructType, Path], list[tuple[str, int]] | None]
+    FilesOf = Callable[[MutableMapping[str, str], T.StructType, Path], list[NamedFile] | None]
 
 _TEXT: Final = "Handover.java"
 _RULE: Final = "ebbmq.Handover."
+_IN_PYTHON: Final = "lakes and archives are read by Python"
 _EACH_QUERY: Final = "ebbmq.Handover$EachQuery"
 _logger = logging.getLogger("ebbmq.spark")
 #: Two threads may register the same session; it guards what is compiled, too.
@@ -77,7 +82,7 @@ class Named:
         self._digest = digest
 
     def apply(self, asked: str) -> str | None:
-        """Names and sizes; None leaves the scan to Python."""
+        """Files as JSON; None leaves the scan to Python."""
         scan = msgspec.json.decode(asked, type=_Scan)
         if digest_of(scan.token) != self._digest:
             return None
@@ -112,7 +117,7 @@ def install(spark: SparkSession, source: str, files: FilesOf) -> bool:
         Whether it could be done. Where it could not, the log says why and Python reads.
     """
     if is_connect(spark):
-        _logger.warning("lakes are read by Python: the driver of Spark Connect is elsewhere")
+        _logger.warning("%s: the driver of Spark Connect is elsewhere", _IN_PYTHON)
         return False
     try:
         with _installing:
@@ -120,7 +125,7 @@ def install(spark: SparkSession, source: str, files: FilesOf) -> bool:
     # A class that is not there is a package to py4j, and cannot be called.
     except (Py4JError, PySparkException, TypeError, OSError) as error:
         why = " ".join(str(getattr(error, "java_exception", error)).split())
-        _logger.warning("lakes are read by Python: this Spark does not take our rule: %.500s", why)
+        _logger.warning("%s: this Spark does not take our rule: %.500s", _IN_PYTHON, why)
         return False
     return True
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.manifests import TABLES
+from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.lake import open_lake, opened, read_table, visible
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def read_lake(
     return read_table(spark, known, found.files, lake, columns)
 
 
-def files_of(root: Path, table: Table) -> list[tuple[str, int]]:
-    """Path and size of the files of a table that are complete as of now.
+def files_of(root: Path, table: Table) -> list[NamedFile]:
+    """The files of a table that are complete as of now.
 
     Raises:
         UnknownFeed: there is no lake, or a manifest or a file is not one this version can read.
@@ -69,4 +70,5 @@ def files_of(root: Path, table: Table) -> list[tuple[str, int]]:
     found = visible(lake, table)
     if found.refused:
         raise found.refused[0]
-    return [(lake.file(part.path), part.bytes) for each in found.manifests for part in each.parts]
+    parts = [part for each in found.manifests for part in each.parts]
+    return [NamedFile(lake.file(part.path), part.bytes) for part in parts]

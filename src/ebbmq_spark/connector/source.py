@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from ebbmq_spark.connector.files import NamedFile
+
 NAME: Final = "ebbmq"
 _QUEUE: Final = "queue"
 _ARCHIVE: Final = "archive"
@@ -87,7 +89,7 @@ class EbbMQ(DataSource):
         kind = PushedLakeReader if self._takes_filters else LakeReader
         return kind(place, self._table, schema)
 
-    def files(self, schema: StructType, beside: Path) -> list[tuple[str, int]] | None:
+    def files(self, schema: StructType, beside: Path) -> list[NamedFile] | None:
         """The files that Spark can read in place of `reader`; None where it cannot.
 
         Args:
@@ -95,16 +97,18 @@ class EbbMQ(DataSource):
             beside: where a path begins that is not absolute.
         """
         options.check_names(self.options)
-        if self._table in (_QUEUE, _ARCHIVE):
+        if self._table == _QUEUE:
             return None
-        from ebbmq_spark.connector.native import files_of
+        from ebbmq_spark.connector import native, packs
         from ebbmq_spark.places import directory_of
 
         root = directory_of(options.place_of(self.options))
         if root is None or columns.are_ambiguous(schema):
             return None
         columns.checked(schema, self._whole)
-        return files_of(beside / root, TABLES[self._table])
+        if self._table == _ARCHIVE:
+            return packs.files_of(beside / root, schema.names)
+        return native.files_of(beside / root, TABLES[self._table])
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -148,16 +152,16 @@ class _Pushed(EbbMQ):
 
 def _files(
     given: MutableMapping[str, str], schema: StructType, beside: Path
-) -> list[tuple[str, int]] | None:
+) -> list[NamedFile] | None:
     return EbbMQ(given).files(schema, beside)
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("ebbmq")` known to a session.
 
-    Lakes in directories are then read by Spark's own reader, and filters are pushed down to files
-    of lakes elsewhere. Over Spark Connect, or where Spark does not take our rule for it, neither is
-    done, and the log says so.
+    Lakes and archives in directories are then read by Spark's own reader, and filters are pushed
+    down to files of lakes elsewhere. Over Spark Connect, or where Spark does not take our rule for
+    it, neither is done, and the log says so.
     """
     from ebbmq_spark.connector import handover
     from ebbmq_spark.session import active

@@ -1,12 +1,13 @@
 """How fast does Spark read through the connector, and lease, work on and ack what is in a queue?
 
 Reading: the same rows by Spark's own Parquet reader and by the connector, in turns, into nothing:
-all columns of a lake, which must reach the bar, some of them, and messages of 1 KiB. The connector
-is asked as a user asks it, so that finding out what there is to read is part of it.
+all columns of a lake and messages of 1 KiB, which must reach the bar, some columns of a lake, and
+messages of which a tenth is dead: Spark's own reader takes these for messages like any other. The
+connector is asked as a user asks it, so that finding out what there is to read is part of it.
 
-A lake in a directory does not go through Python. Beside it what it takes where it has to (in an
-object store, over Spark Connect), and what a source in Python reaches that has its batches at hand
-and decodes nothing (`at_hand`).
+A lake or an archive in a directory does not go through Python. Beside it what it takes where it has
+to (in an object store, over Spark Connect), and what a source in Python reaches that has its
+batches at hand and decodes nothing (`at_hand`).
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.
@@ -35,6 +36,8 @@ _RATE: Final = 30_000
 _ROUNDS: Final = 5
 _BATCH: Final = 5_000
 _WHOLE: Final = "rows of a lake"
+_MESSAGES: Final = "messages of an archive"
+_DEAD_EVERY: Final = 10
 _THEIRS: Final = "native"
 _OURS: Final = "connector"
 _PYTHON: Final = "through Python"
@@ -90,7 +93,7 @@ def measure(run: Run) -> list[Row]:
 
 
 def _reading(run: Run, spark: Any) -> list[Row]:
-    tables = [*_of_a_lake(run, spark), _of_an_archive(run, spark)]
+    tables = [*_of_a_lake(run, spark), *_of_an_archive(run, spark)]
     times: dict[tuple[str, str], list[float]] = {}
     rounds = run.scale(_ROUNDS, 1)
     for number in range(rounds + 1):
@@ -106,7 +109,7 @@ def _reading(run: Run, spark: Any) -> list[Row]:
         ours, theirs = (table.rows / min(times[table.name, way]) for way in (_OURS, _THEIRS))
         name = f"{table.name} read through the connector"
         told = {"rows": table.rows, **table.settings}
-        if table.name == _WHOLE:
+        if table.name in (_WHOLE, _MESSAGES):
             share = at_least(f"{name}, to Spark's own reader", ours / theirs, "x", _SHARE, **told)
         else:
             share = stated(f"{name}, to Spark's own reader", ours / theirs, "x", **told)
@@ -164,21 +167,33 @@ def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
         )
 
 
-def _of_an_archive(run: Run, spark: Any) -> _Table:
-    """Messages with their bodies, which Spark reads as they are, too."""
+def _of_an_archive(run: Run, spark: Any) -> Iterator[_Table]:
+    """Messages with their bodies, none of them dead, and a tenth of them."""
+    from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
+
     count = run.scale(300_000, 2_000)
-    archive = run.fresh("archive")
-    archives.fill(run, archive, count)
-    packs = str(archive / layout.ARCHIVE)
-    return _Table(
-        name="messages of an archive",
-        rows=count,
-        ways={
-            _THEIRS: lambda: spark.read.parquet(packs).select(*_ARCHIVED),
-            _OURS: partial(_connected, spark, archive, "archive", _ARCHIVED),
-        },
-        settings={"columns": len(_ARCHIVED), "body": KIB},
-    )
+    for name, dead in (
+        (_MESSAGES, range(0)),
+        (f"{_MESSAGES}, one in {_DEAD_EVERY} dead,", range(0, count, _DEAD_EVERY)),
+    ):
+        archive = run.fresh(f"archive-{len(dead)}")
+        archives.fill(run, archive, count)
+        archives.kill(archive, dead)
+        yield _Table(
+            name=name,
+            rows=count,
+            ways={
+                _THEIRS: partial(_plain, spark, archive),
+                _OURS: partial(_connected, spark, archive, "archive", _ARCHIVED),
+                _PYTHON: partial(_connected, spark, archive, "archive", _ARCHIVED, IN_PYTHON),
+            },
+            settings={"columns": len(_ARCHIVED), "body": KIB, "dead": len(dead)},
+        )
+
+
+def _plain(spark: Any, archive: Path) -> Any:
+    """Packs as Spark reads them, who does not know of dead rows."""
+    return spark.read.parquet(str(archive / layout.ARCHIVE)).select(*_ARCHIVED)
 
 
 def _leasing(run: Run, spark: Any) -> list[Row]:

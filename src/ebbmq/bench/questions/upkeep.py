@@ -26,8 +26,7 @@ ROUNDS: Final = 3
 
 def measure(run: Run) -> list[Row]:
     """The bare job and a run of upkeep, in turns; then the device takes what was made."""
-    from ebbmq.holding.contract import Key  # noqa: PLC0415  # an extra
-    from ebbmq_spark.java import require_java  # noqa: PLC0415
+    from ebbmq_spark.java import require_java  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
     from ebbmq_spark.upkeep.job import Asked, upkeep  # noqa: PLC0415
     from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415
@@ -36,9 +35,7 @@ def measure(run: Run) -> list[Row]:
     count = run.scale(600_000, 3_000)
     directory = run.fresh("archive")
     archives.fill(run, directory, count)
-    archives.device(directory).delete_many(
-        [Key(archives.STORE, 1, seq) for seq in range(count) if seq % 5 >= 3]
-    )
+    archives.kill(directory, [seq for seq in range(count) if seq % 5 >= 3])
     place, looking = Place(directory.as_uri()), Asked(verify=True, compact=False)
     times: dict[str, list[float]] = {"bare": [], "upkeep": [], "verify": []}
     with spark_session(Settings(), "bench") as spark:

@@ -206,14 +206,12 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
     try:
         servers[0].wait_ready()
         world = World(servers[0], token)
-        port = int(servers[0].url.rpartition(":")[2])
         world.client.declare(QueueSpec("q"))
         world.client.publish("q", [Message(each.encode()) for each in bodies])
 
         def restart(number: int) -> None:
             if number == 0 and len(servers) == 1:
-                servers[0].kill()
-                servers.append(Running(data, port=port))
+                kill_and_start_anew(servers, data)
 
         read: list[str] = []
         options = {"queue": "q", "maxMessages": "40", "leaseTimeoutMs": "600000"}
@@ -248,8 +246,7 @@ def test_a_broker_that_is_killed_while_a_queue_is_read_is_waited_for(
 
     def restart() -> None:
         wait_patiently(reached.exists)
-        servers[0].kill()
-        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+        kill_and_start_anew(servers, tmp_path / "data")
         opened.touch()
 
     with Client(url) as client:
@@ -279,8 +276,7 @@ def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they
     def restart() -> None:
         while not there or there[-1] == 0:
             there.append(client.stats("out")["depth"]["ready"])
-        servers[0].kill()
-        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+        kill_and_start_anew(servers, tmp_path / "data")
 
     def write() -> None:
         frame.write.format("ebbmq").options(url=url, queue="out", idColumn="id").mode(
@@ -335,8 +331,7 @@ def test_a_batch_that_a_stream_publishes_while_the_broker_is_killed_is_published
     def restart() -> None:
         # A task has published its half, and the other one has yet to.
         wait_patiently(lambda: reached.exists() and len(copied(client, HALVED)) == MESSAGES // 2)
-        servers[0].kill()
-        servers.append(Running(tmp_path / "data", port=int(url.rpartition(":")[2])))
+        kill_and_start_anew(servers, tmp_path / "data")
         opened.touch()
 
     with Client(url) as client:
@@ -353,6 +348,12 @@ def test_a_batch_that_a_stream_publishes_while_the_broker_is_killed_is_published
         finally:
             for server in servers:
                 server.__exit__()
+
+
+def kill_and_start_anew(servers: list[Running], data: Path) -> None:
+    """Kill the first server; the next one has its address."""
+    servers[0].kill()
+    servers.append(Running(data, port=int(servers[0].url.rpartition(":")[2])))
 
 
 def wait_patiently(holds: Callable[[], bool]) -> None:

@@ -47,6 +47,8 @@ $(VENV)/run.stamp: requirements/run.lock pyproject.toml hatch_build.py src/ebbmq
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@# Where Python is told not to keep what it compiled, every start would compile it again.
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -c 'import sys; from ebbmq.speedups import is_compiled; sys.exit(not is_compiled)' \
+		|| echo "src/ebbmq/_speedups.c was not compiled (pip -v says why): one message takes a quarter longer"
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/run.stamp
@@ -127,4 +129,5 @@ lock: dev
 
 clean:
 	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f src/ebbmq/*.so
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,11 @@ class Speedups(BuildHookInterface[Any]):
         """Compile, if that is possible; a build never fails for it."""
         del version
         made = _SOURCE.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
-        try:
-            _compile(Path(self.root), made)
-        except (OSError, subprocess.CalledProcessError) as error:
-            (Path(self.root) / made).unlink(missing_ok=True)
-            why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[0]
+        why = _compile(Path(self.root), made)
+        if why:
             self.app.display_warning(
-                f"{_SOURCE} was not compiled: {why}; EbbMQ works without it, one message at a time "
-                "takes a quarter longer (a C compiler and Python.h are needed: gcc python3-dev)"
+                f"{_SOURCE} was not compiled: {why}\nEbbMQ works without it; one message at a time "
+                "takes a quarter longer. A C compiler and Python.h are needed: gcc, python3-dev"
             )
             return
         build_data["pure_python"] = False
@@ -37,15 +35,32 @@ class Speedups(BuildHookInterface[Any]):
         build_data["artifacts"].append(made.as_posix())
 
 
-def _compile(root: Path, made: Path) -> None:
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+def _compile(root: Path, made: Path) -> str:
+    """Compile by the first compiler that can; returns why none could."""
+    why = "there is no compiler"
+    for compiler in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc"):
+        if not compiler:
+            continue
+        try:
+            _compile_by(shlex.split(compiler), root, made)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            why = (getattr(error, "stderr", None) or str(error)).strip()
+            continue
+        return ""
+    return why
+
+
+def _compile_by(compiler: list[str], root: Path, made: Path) -> None:
     flags = ["-O2", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-    shared = (
-        ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    )
+    is_mac = sys.platform == "darwin"
+    shared = ["-bundle", "-undefined", "dynamic_lookup"] if is_mac else ["-shared"]
+    known = f"-DSOURCE_CRC={zlib.crc32((root / _SOURCE).read_bytes())}"
     include = f"-I{sysconfig.get_path('include')}"
     # Another process may have the old one loaded: it is replaced, not overwritten.
     fresh = made.with_name(f"{made.name}.{os.getpid()}.tmp")
-    command = [*compiler, *flags, *shared, include, str(_SOURCE), "-o", str(fresh)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603
-    (root / fresh).replace(root / made)
+    command = [*compiler, *flags, *shared, known, include, str(_SOURCE), "-o", str(fresh)]
+    try:
+        subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603
+        (root / fresh).replace(root / made)
+    finally:
+        (root / fresh).unlink(missing_ok=True)

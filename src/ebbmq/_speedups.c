@@ -1,8 +1,8 @@
 /*
  * Compiled twins of functions in Python: see speedups.py.
  *
- * Each does exactly what the function of its name does in Python, on the same bytes. They call
- * nothing that runs Python code and keep nothing between calls; whoever calls holds the GIL.
+ * Each does exactly what the function of its name does in Python, on the same bytes. They call no
+ * function in Python and keep nothing between calls; whoever calls holds the GIL.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -14,6 +14,10 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
 #define HAS_SSE42
+#endif
+
+#ifndef SOURCE_CRC
+#error "compile with -DSOURCE_CRC=..: crc32 of this file, by which speedups.py knows it"
 #endif
 
 /* Where the fields of a row stand: core/row.py. */
@@ -60,54 +64,24 @@ enum { TOKEN_BYTES = 24, TOKEN_CHARS = 2 * TOKEN_BYTES, TOKEN_FIELDS = 5 };
 
 /* --- checksums --- */
 
-static uint32_t crc_of_byte[256];
-
-static void
-prepare_crc(void)
-{
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++) {
-            crc = crc & 1 ? crc >> 1 ^ UINT32_C(0x82F63B78) : crc >> 1;
-        }
-        crc_of_byte[byte] = crc;
-    }
-}
-
-static uint32_t
-crc_by_table(uint32_t crc, const uint8_t *data, size_t size)
-{
-    while (size--) {
-        crc = crc >> 8 ^ crc_of_byte[(crc ^ *data++) & 0xFF];
-    }
-    return crc;
-}
-
 #ifdef HAS_SSE42
+/* Without the instruction for it, the library that Python calls is faster. */
 __attribute__((target("sse4.2"))) static uint32_t
-crc_by_instruction(uint32_t crc, const uint8_t *data, size_t size)
+crc32c(uint32_t start, const uint8_t *data, size_t size)
 {
-    uint64_t wide = crc;
+    uint64_t wide = (uint32_t)~start;
     for (; size >= 8; size -= 8, data += 8) {
         uint64_t word;
         memcpy(&word, data, 8);
         wide = _mm_crc32_u64(wide, word);
     }
-    crc = (uint32_t)wide;
+    uint32_t crc = (uint32_t)wide;
     while (size--) {
         crc = _mm_crc32_u8(crc, *data++);
     }
-    return crc;
+    return ~crc;
 }
 #endif
-
-static uint32_t (*crc_steps)(uint32_t, const uint8_t *, size_t) = crc_by_table;
-
-static uint32_t
-crc32c(uint32_t start, const uint8_t *data, size_t size)
-{
-    return ~crc_steps(~start, data, size);
-}
 
 /* --- arguments --- */
 
@@ -124,7 +98,12 @@ has_count(const char *name, Py_ssize_t given, Py_ssize_t wanted)
 static int
 to_u64(PyObject *number, uint64_t *out)
 {
-    unsigned long value = PyLong_AsUnsignedLong(number);
+    PyObject *exact = PyLong_Check(number) ? Py_NewRef(number) : PyNumber_Index(number);
+    if (exact == NULL) {
+        return 0;
+    }
+    unsigned long value = PyLong_AsUnsignedLong(exact);
+    Py_DECREF(exact);
     if (value == (unsigned long)-1 && PyErr_Occurred()) {
         return 0;
     }
@@ -261,10 +240,16 @@ mark_leased(PyObject *module, PyObject *const *args, Py_ssize_t count)
         || (row = row_in(args[0], args[1], PyBUF_WRITABLE, &view)) == NULL) {
         return NULL;
     }
+    uint32_t generation = load_u32(row + AT_GENERATION);
+    if (generation == UINT32_MAX) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_OverflowError, "no further lease of this row can be counted");
+        return NULL;
+    }
     row[0] = LEASED;
     store_u64(row + AT_DUE, (load_u64(row + AT_DUE) & ~LOW48) | deadline_ms);
     store_u64(row + AT_PLACE, (load_u64(row + AT_PLACE) & LOW48) | (uint64_t)epoch << 48);
-    store_u32(row + AT_GENERATION, load_u32(row + AT_GENERATION) + 1);
+    store_u32(row + AT_GENERATION, generation + 1);
     store_u32(row + AT_NONCE, nonce);
     PyBuffer_Release(&view);
     Py_RETURN_NONE;
@@ -385,6 +370,7 @@ ack_of_one(PyObject *module, PyObject *number)
     return PyBytes_FromStringAndSize((const char *)fact, sizeof fact);
 }
 
+#ifdef HAS_SSE42
 /* record.pack_whole(store, position, kind, pid, count, first, synced, payload) */
 static PyObject *
 pack_whole(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -430,6 +416,7 @@ pack_whole(PyObject *module, PyObject *const *args, Py_ssize_t count)
         crc32c(crc32c(store, placed, POSITION_BYTES), record, AT_HEADER_CRC));
     return whole;
 }
+#endif
 
 /* --- ids and tokens --- */
 
@@ -510,6 +497,11 @@ spell_each(PyObject *module, PyObject *const *args, Py_ssize_t count)
     const char *after = hole + (is_padded ? 5 : 2);
     PyObject *texts = PyList_New(PyList_GET_SIZE(args[1]));
     for (Py_ssize_t at = 0; texts != NULL && at < PyList_GET_SIZE(texts); at++) {
+        if (at >= PyList_GET_SIZE(args[1])) {
+            PyErr_SetString(PyExc_RuntimeError, "the list of numbers became shorter");
+            Py_CLEAR(texts);
+            break;
+        }
         uint64_t seq;
         PyObject *text = NULL;
         if (to_u64(PyList_GET_ITEM(args[1], at), &seq)) {
@@ -644,7 +636,9 @@ static PyMethodDef methods[] = {
     TWIN(mark_leased),
     TWIN(read_held),
     TWIN(grant_of_one),
+#ifdef HAS_SSE42
     TWIN(pack_whole),
+#endif
     TWIN(spell_token),
     TWIN(message_id),
     TWIN(spell_each),
@@ -662,14 +656,13 @@ execute(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "made for 64 bits, the little end first");
         return -1;
     }
-    prepare_crc();
     prepare_hex();
 #ifdef HAS_SSE42
-    if (__builtin_cpu_supports("sse4.2")) {
-        crc_steps = crc_by_instruction;
+    if (!__builtin_cpu_supports("sse4.2") && PyObject_DelAttrString(module, "pack_whole") < 0) {
+        return -1;
     }
 #endif
-    return 0;
+    return PyModule_AddIntConstant(module, "SOURCE_CRC", (long)SOURCE_CRC);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

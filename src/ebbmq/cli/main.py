@@ -11,6 +11,7 @@ from ebbmq.cli import fault
 from ebbmq.cli.commands import Commands
 from ebbmq.cli.session import Session, anywhere_options
 from ebbmq.errors import EbbError
+from ebbmq.speedups import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,11 @@ MODULES: Final = {
     invoke_without_command=True,
     context_settings={"max_content_width": 100},
 )
-@click.version_option(package_name="ebbmq", prog_name="ebbmq")
+@click.version_option(
+    package_name="ebbmq",
+    prog_name="ebbmq",
+    message=f"%(prog)s, version %(version)s, {'partly in C' if is_compiled else 'all in Python'}",
+)
 @anywhere_options
 @click.pass_context
 def cli(ctx: click.Context) -> None:

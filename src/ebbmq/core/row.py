@@ -22,8 +22,8 @@
     56 u32  generation       leases granted so far; a token of an older one is refused
     60 u32  nonce            drawn at each grant, part of the token
 
-Changing it: raise journal.record.VERSION, teach `core.facts` to read the old layout, add a data
-directory of the old version to tests/upgrade, redraw docs/format.md.
+Changing it: raise journal.record.VERSION, change `_speedups.c` alike, teach `core.facts` to read
+the old layout, add a data directory of the old version to tests/upgrade, redraw docs/format.md.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def mark_leased(buffer: Buffer, at: int, deadline_ms: int, epoch: int, nonce: in
     """Note in the row at an offset of a page that it is leased, once more."""
     due, place = _DUE_PLACE.unpack_from(buffer, at + AT_DUE)
     generation, _ = _GENERATION_NONCE.unpack_from(buffer, at + AT_GENERATION)
+    lease = _GENERATION_NONCE.pack(generation + 1, nonce)
     buffer[at] = LEASED
     _DUE_PLACE.pack_into(
         buffer,
@@ -125,7 +126,7 @@ def mark_leased(buffer: Buffer, at: int, deadline_ms: int, epoch: int, nonce: in
         deadline_ms | due >> HIGH << HIGH,
         place & LOW48 | (epoch & 0xFFFF) << HIGH,
     )
-    _GENERATION_NONCE.pack_into(buffer, at + AT_GENERATION, generation + 1, nonce)
+    buffer[at + AT_GENERATION : at + ROW.size] = lease
 
 
 @twin

@@ -22,9 +22,9 @@ Every segment starts with a LINK without payload, whose `first` is the position 
 segment before it ended (0 = there is none): so that a missing end is noticed. A log that is closed
 ends with one more, whose `synced` proves that everything before it was on the device.
 
-Changing the format: raise VERSION, keep magic, version and header_crc where they are (this is what
-lets an older EbbMQ refuse a newer log by name), teach `parse` to read the old version, add a data
-directory of the old version to tests/upgrade, redraw docs/format.md.
+Changing the format: raise VERSION, here and in `_speedups.c`, keep magic, version and header_crc
+where they are (this is what lets an older EbbMQ refuse a newer log by name), teach `parse` to read
+the old version, add a data directory of the old version to tests/upgrade, redraw docs/format.md.
 """
 
 from __future__ import annotations

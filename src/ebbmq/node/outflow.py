@@ -153,6 +153,8 @@ def leases(
 @twin
 def spell_each(spelling: str, seqs: list[int]) -> list[str]:
     """The spelling with each of many numbers: all are written as one text, for half the price."""
+    if not seqs:
+        return []
     before, is_padded, after = spelling.partition(_PADDED)
     if is_padded:
         lines = pack(f">{len(seqs)}Q", *seqs).hex("\n", 8).replace("\n", f"{after}\n{before}")

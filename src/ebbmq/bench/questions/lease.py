@@ -44,7 +44,7 @@ def measure(run: Run) -> list[Row]:
             "backlog": BACKLOG,
             "body": KIB,
             "ack": "written",
-            "compiled": bool(speedups.replaced),
+            "compiled": speedups.is_compiled,
         }
         rows += [
             at_most(

@@ -33,7 +33,7 @@ def _load() -> Any:
     except (ImportError, OSError):
         return None
     # What was compiled before an update may pack what is read otherwise by now.
-    return found if zlib.crc32(source) == found.SOURCE_CRC else None
+    return found if getattr(found, "SOURCE_CRC", None) == zlib.crc32(source) else None
 
 
 _compiled: Final = _load()

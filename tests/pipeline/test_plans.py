@@ -172,6 +172,19 @@ def test_where_room_is_short_the_most_valuable_goes_first(spark: SparkSession) -
     assert sum(row.bytes for row in kept if row.to_tier == "ssd") <= 800
 
 
+def test_of_messages_that_are_worth_the_same_as_many_go_as_there_is_room_for(
+    spark: SparkSession,
+) -> None:
+    plan = actions(spark, *((f"m{n}", "move", "hdd", 10, 5.0) for n in range(1_000)))
+    for room, least in ((9_990, 960), (5_000, 460), (300, 1)):
+        capacity = spark.createDataFrame([("hdd", room)], "tier string, free_bytes long")
+        kept = within_capacity(plan, capacity).collect()
+        assert least <= len(kept) <= room // 10
+        # The same ones each time: a plan that is made again asks for nothing else.
+        again = {row.message_id for row in within_capacity(plan, capacity).collect()}
+        assert {row.message_id for row in kept} == again
+
+
 def test_with_room_for_all_of_it_nothing_is_left_out(spark: SparkSession) -> None:
     plan = actions(spark, *((f"m{n}", "move", "hdd", 10, float(n % 3)) for n in range(20)))
     capacity = spark.createDataFrame([("hdd", 200)], "tier string, free_bytes long")

@@ -143,24 +143,20 @@ def test_room_goes_to_the_most_valuable_of_a_queue_that_has_nearly_all_messages(
         tier: sum(sizes[key] for key, each in actions.items() if each[0] == action) // 2
         for tier, action in (("s3", "archive"), ("hdd", "move"))
     }
-    kept: set[str] = set()
-    for tier, action in (("s3", "archive"), ("hdd", "move")):
-        steps: dict[int, list[str]] = {}
-        for key, each in actions.items():
-            if each[0] == action:
-                steps.setdefault(math.floor(each[2] * 64), []).append(key)
-        filled = 0
-        for _, some in sorted(steps.items(), reverse=True):
-            filled += sum(sizes[key] for key in some)
-            if filled > room[tier]:
-                break
-            kept.update(some)
     capacity = spark.createDataFrame(list(room.items()), "tier string, free_bytes long")
     parameters = parameters_of(spark, specs.values())
     plan = planned(catalog(spark, *stored), parameters, now_ms=NOW_MS, until_ms=NOW_MS + 1)
     got = within_capacity(plan, capacity).collect()
-    assert {row.message_id for row in got} == kept
-    assert 0 < len(kept) < len(actions)
+    kept = {row.message_id for row in got}
+    for tier, action in (("s3", "archive"), ("hdd", "move")):
+        asked = {key: each[2] for key, each in actions.items() if each[0] == action}
+        taken = asked.keys() & kept
+        filled = sum(sizes[key] for key in taken)
+        # Nearly all of the room, and nobody who is worth clearly less before who is worth more.
+        assert 0.95 * room[tier] < filled <= room[tier]
+        least = min(asked[key] for key in taken)
+        assert max(asked[key] for key in asked.keys() - taken) <= least + 1 / 16
+    assert kept <= actions.keys()
 
 
 def test_the_hot_set_is_one_message_where_one_has_nearly_all_reads(spark: SparkSession) -> None:

@@ -204,6 +204,12 @@ def capacity(spark: SparkSession, fleet: Fleet) -> DataFrame:
     """What may be written where: node, tier, pool, free_bytes; as `within_capacity` takes it."""
     rows: list[tuple[object, ...]] = []
     shared = _shared(fleet)
+    # Of what it shares, a node that has more in the tier gets its part; the others have the rest.
+    parts = {name: room.free_bytes // _users(fleet, name) for name, room in shared.items()}
+    left = {name: room.free_bytes for name, room in shared.items()}
+    for each in fleet.snapshots:
+        for name in _beside_own(each):
+            left[name] -= parts[name]
     for each in fleet.snapshots:
         asked = {tier for queue in each.settings.queues for tier in queue.tiers}
         own = {device.tier for device in each.settings.devices if device.tier}
@@ -213,12 +219,27 @@ def capacity(spark: SparkSession, fleet: Fleet) -> DataFrame:
             devices = [device for device in each.settings.devices if device.tier == tier]
             if all(device.kind in _SHARED for device in devices):
                 # Nodes that share a device share what is free on it.
-                free = sum(room.free_bytes for room in shared.values() if room.tier == tier)
+                free = sum(left[name] for name, room in shared.items() if room.tier == tier)
                 rows.append((each.node, tier, tier, free))
             else:
-                free = sum(device.free_bytes for device in devices)
+                free = sum(
+                    parts[device.name] if device.kind in _SHARED else device.free_bytes
+                    for device in devices
+                )
                 rows.append((each.node, tier, f"{tier} of {each.node}", free))
     return frame_of(spark, rows, _CAPACITY)
+
+
+def _users(fleet: Fleet, name: str) -> int:
+    """How many nodes have a device."""
+    return sum(any(name == own.name for own in each.settings.devices) for each in fleet.snapshots)
+
+
+def _beside_own(node: Snapshot) -> list[str]:
+    """Devices that a node shares, of tiers in which it has others for itself."""
+    devices = node.settings.devices
+    own = {device.tier for device in devices if device.kind not in _SHARED}
+    return [each.name for each in devices if each.kind in _SHARED and each.tier in own]
 
 
 def _shared(fleet: Fleet) -> dict[str, DeviceRoom]:

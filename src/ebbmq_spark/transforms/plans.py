@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 #: A repair comes before everything that is merely better.
 REPAIR_VALUE: Final = 1_000.0
-#: Values are told apart by this much; a tier is left unfilled by what one such step holds.
-_VALUE_STEPS: Final = 64
+#: Values are told apart by this much, and messages of one such step by where their ids hash to:
+#: many may be worth the same. A tier is left unfilled by what one of these parts holds.
+_VALUE_STEPS: Final = 16
+_STEP_PARTS: Final = 64
 NEEDED: Final = (
     "node", "queue", "partition", "message_id", "generation", "state", "importance", "decay_rate",
     "ttl_ms", "bytes", "enqueued_at_ms", "access_rate", "access_at_ms", "replicas",
@@ -221,7 +223,8 @@ def within_capacity(plan: DataFrame, capacity: DataFrame) -> DataFrame:
     names = [name for name in ("node", "tier") if name in capacity.columns]
     if "pool" not in capacity.columns:
         capacity = capacity.withColumn("pool", F.col("tier"))
-    step = F.floor(F.col("value") * _VALUE_STEPS)
+    part = F.pmod(F.xxhash64("message_id"), F.lit(_STEP_PARTS))
+    step = F.floor(F.col("value") * _VALUE_STEPS) * _STEP_PARTS + part
     pools = capacity.select(*(F.col(name).alias(f"_{name}") for name in (*names, "pool")))
     of_plan = {"node": F.col("node"), "tier": F.col("to_tier")}
     same = [of_plan[name] == F.col(f"_{name}") for name in names]

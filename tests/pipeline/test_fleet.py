@@ -1,0 +1,99 @@
+"""What may be written where: the room of a fleet, whose nodes share some of their devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
+from ebbmq_spark.jobs.fleet import Fleet, Snapshot, capacity
+from ebbmq_spark.transforms.plans import within_capacity
+from tests.pipeline.test_plans import actions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TIERS = ("ssd", "hdd", "s3")
+QUEUE = msgspec.convert(
+    {
+        **dict.fromkeys(QueueParameters.__struct_fields__, 1),
+        "name": "q", "tiers": TIERS, "on_faded": "archive", "adapt": None, "max_replicas": None,
+    },
+    QueueParameters, strict=False,
+)  # fmt: skip
+
+
+def room(name: str, kind: str, tier: str, free_bytes: int, *, usable: bool = True) -> DeviceRoom:
+    return DeviceRoom(
+        name=name, kind=kind, tier=tier, durable=True, usable=usable, used_bytes=7,
+        capacity_bytes=7 + free_bytes, cost_per_gib_month=0.1,
+    )  # fmt: skip
+
+
+def node(name: str, *devices: DeviceRoom) -> Snapshot:
+    return Snapshot(name, 1, 0, 0, (), 0, Settings(queues=(QUEUE,), devices=devices))
+
+
+def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], tuple[str, int]]:
+    found = capacity(spark, Fleet(list(nodes), [], {}, [])).collect()
+    return {(row.node, row.tier): (row.pool, row.free_bytes) for row in found}
+
+
+def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them(
+    spark: SparkSession,
+) -> None:
+    found = rooms(
+        spark,
+        node(
+            "a",
+            room("log", "log", "ssd", 100),
+            room("one", "file", "hdd", 30),
+            room("two", "file", "hdd", 12),
+            room("away", "file", "hdd", 1_000, usable=False),
+        ),
+    )
+    assert found == {
+        ("a", "ssd"): ("ssd of a", 100),
+        ("a", "hdd"): ("hdd of a", 42),
+        ("a", "s3"): ("s3 of a", 0),
+    }
+
+
+def test_a_device_that_nodes_share_counts_once_as_who_sees_least_room_on_it_sees_it(
+    spark: SparkSession,
+) -> None:
+    found = rooms(
+        spark,
+        node("a", room("cold", "object", "s3", 100)),
+        node("b", room("cold", "object", "s3", 90), room("other", "object", "s3", 10)),
+    )
+    assert (found["a", "s3"], found["b", "s3"]) == (("s3", 100), ("s3", 100))
+    plan = actions(spark, *((f"m{n}", "archive", "s3", 1, 5.0) for n in range(300)))
+    both = plan.unionAll(plan.selectExpr("'b' AS node", *plan.columns[1:]))
+    table = capacity(
+        spark,
+        Fleet(
+            [
+                node("a", room("cold", "object", "s3", 100)),
+                node("b", room("cold", "object", "s3", 100)),
+            ],
+            [],
+            {},
+            [],
+        ),
+    )
+    assert 80 < within_capacity(both, table).count() <= 100
+
+
+def test_of_what_a_node_shares_beside_devices_of_its_own_it_has_its_part_and_others_the_rest(
+    spark: SparkSession,
+) -> None:
+    found = rooms(
+        spark,
+        node("a", room("cold", "object", "s3", 90), room("own", "file", "s3", 5)),
+        node("b", room("cold", "object", "s3", 90)),
+        node("c", room("cold", "object", "s3", 90)),
+    )
+    assert found["a", "s3"] == ("s3 of a", 35)
+    assert (found["b", "s3"], found["c", "s3"]) == (("s3", 60), ("s3", 60))

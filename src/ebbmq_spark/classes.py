@@ -7,6 +7,7 @@ where there is no file, it loads classes as it always did.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import functions as F
+
+from ebbmq.errors import EbbError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,12 +41,19 @@ def archive_options() -> str:
 def keep_classes() -> Path:
     """Start Spark, have it do a little of everything, and write the file when Java ends."""
     # Sessions use the file.
-    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
+    from ebbmq_spark.session import Settings, SparkFailed, spark_session  # noqa: PLC0415
 
     path = archive_path()
-    path.unlink(missing_ok=True)
-    beside = path.with_suffix(".new")
+    # Two may be at it at once; what is there stays until there is another.
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    if not os.access(path.parent, os.W_OK):
+        raise SparkFailed(
+            f"{path.parent} cannot be written to, where Spark's classes would be kept",
+            "have who installed Spark run python -m ebbmq_spark.classes; Spark starts without, too",
+        )
     more = {
+        # Not by the one that is there.
+        "spark.driver.defaultJavaOptions": "-Xshare:auto",
         "spark.driver.extraJavaOptions": f'{_BRIEF} "-XX:ArchiveClassesAtExit={beside}"',
         "spark.sql.shuffle.partitions": "2",
     }
@@ -54,8 +64,14 @@ def keep_classes() -> Path:
     gateway.shutdown()
     # Java ends when nobody can write to it any more.
     gateway.proc.stdin.close()
-    gateway.proc.wait()
-    beside.rename(path)
+    status = gateway.proc.wait()
+    if status or not beside.exists():
+        beside.unlink(missing_ok=True)
+        raise SparkFailed(
+            f"Java ended with {status} before it had written {beside}",
+            "see that there is room for 200 MB; Spark starts without, too, in twice the time",
+        )
+    beside.replace(path)
     return path
 
 
@@ -83,4 +99,7 @@ def _exercise(spark: SparkSession, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{keep_classes()}\n")
+    try:
+        sys.stdout.write(f"{keep_classes()}\n")
+    except EbbError as error:
+        sys.exit(str(error))

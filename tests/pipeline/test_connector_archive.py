@@ -6,7 +6,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import crc32c
 import pytest
@@ -19,7 +19,9 @@ from ebbmq.holding import pack
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
 from ebbmq.holding.objects import ObjectDevice
+from ebbmq_spark import places
 from ebbmq_spark.connector import packs, register
+from ebbmq_spark.connector.archive import packs_of
 from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_connector_handover import is_native, plans_of, told, validated
@@ -373,6 +375,60 @@ def test_a_missing_value_of_a_column_that_must_have_one_is_missed(
         with pytest.raises(Exception, match=r"NOT_NULL_ASSERT_VIOLATION(.|\n)*column dead_at"):
             frame.collect()
     assert frame.select("id").count() == 180
+
+
+class Between:
+    """Files of a directory, with something that happens between two looks at them."""
+
+    def __init__(self, directory: Path, at: str, happens: Callable[[Path], None]) -> None:
+        self._files: Any = places.open_place(places.Place(str(directory)))
+        self._directory, self._at, self._happens = directory, at, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        found = list(self._files.list(prefix))
+        self._now("listed")
+        return found
+
+    def read(self, path: str) -> bytes:
+        self._now("read")
+        return bytes(self._files.read(path))
+
+    def _now(self, at: str) -> None:
+        if at == self._at:
+            self._at = ""
+            self._happens(self._directory)
+
+
+def put_together(directory: Path) -> None:
+    (marks,) = directory.rglob("_dead/dead-*")
+    marks.rename(marks.with_name("dead-0000000099"))
+
+
+def marked(directory: Path) -> None:
+    (hidden,) = directory.rglob("_dead.later")
+    hidden.rename(hidden.with_name("_dead"))
+
+
+def test_marks_that_the_broker_puts_together_meanwhile_are_read_all_the_same(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, [copy(seq) for seq in range(5)], dead=[1, 3])
+    ((_, _, before),) = packs_of(places.open_place(places.Place(str(tmp_path))))
+    ((_, _, dead),) = packs_of(cast("Any", Between(tmp_path, "read", put_together)))
+    assert dead == before != b""
+
+
+def test_what_is_marked_before_a_pack_is_there_is_known_of_each_pack_that_is_there(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, [copy(seq) for seq in range(5)], dead=[1, 3])
+    (marks,) = tmp_path.rglob("_dead")
+    marks.rename(marks.with_name("_dead.later"))
+    ((_, _, dead),) = packs_of(cast("Any", Between(tmp_path, "listed", marked)))
+    assert len(dead) == 2 * 4
 
 
 def test_more_dead_rows_than_can_be_told_are_left_to_python(tmp_path: Path) -> None:

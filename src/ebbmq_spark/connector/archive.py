@@ -35,7 +35,7 @@ _PACK: Final = re.compile(
     rf"{layout.ARCHIVE}/store=([0-9a-f]+)/queue=([^/]+)/pack-([0-9]+)\.parquet"
 )
 _RESTORE: Final = "restore that object"
-_DEAD: Final = re.compile(rf"{layout.ARCHIVE}/store=([0-9a-f]+)/_dead/dead-[0-9]+")
+_DEAD: Final = re.compile(rf"{layout.ARCHIVE}/store=[0-9a-f]+/_dead/dead-[0-9]+")
 
 
 @dataclass
@@ -82,17 +82,29 @@ def packs_of(files: Files) -> list[tuple[str, int, bytes]]:
     Raises:
         DamagedRecord: dead marks cannot be read.
     """
-    found: list[tuple[str, int]] = []
-    marks: dict[str, list[npt.NDArray[np.uint32]]] = {}
-    for path, size in files.list(layout.ARCHIVE):
-        if _PACK.fullmatch(path):
-            found.append((path, size))
-        elif marked := _DEAD.fullmatch(path):
-            stored = files.read(path)
-            with _named(files, path):
-                marks.setdefault(marked[1], []).append(dead_marks.unpack(stored))
-    dead = {store: dead_marks.by_pack(parts) for store, parts in marks.items()}
+    found = [each for each in files.list(layout.ARCHIVE) if _PACK.fullmatch(each[0])]
+    stores = sorted({str(told_by(path)["store"]) for path, _ in found})
+    # After the packs: what is dead of a pack is marked before the pack is there.
+    dead = {store: dead_marks.by_pack(_marks(files, store)) for store in stores}
     return [(path, size, _dead_in(path, dead)) for path, size in found]
+
+
+def _marks(files: Files, store: str, tries: int = 3) -> list[npt.NDArray[np.uint32]]:
+    """All dead marks of a store."""
+    out = []
+    for path, _ in files.list(f"{layout.ARCHIVE}/store={store}/_dead"):
+        if not _DEAD.fullmatch(path):
+            continue
+        try:
+            stored = files.read(path)
+        except FileNotFoundError:
+            # The broker has put marks together meanwhile; what came of it was there before.
+            if tries > 1:
+                return _marks(files, store, tries - 1)
+            raise
+        with _named(files, path):
+            out.append(dead_marks.unpack(stored))
+    return out
 
 
 def _dead_in(path: str, dead: dict[str, dict[int, npt.NDArray[np.uint32]]]) -> bytes:

@@ -5,7 +5,8 @@ those by which Spark optimizes a query (`Handover.java`). It is asked once for e
 before Spark asks sources to take filters:
 
 1. It finds the scans of `ebbmq` and asks this process, by a callback, which files each of them is.
-   The answer is as of then: a DataFrame that is used twice sees what came in between.
+   The answer is as of then: what is derived from a DataFrame later sees what came in between. (A
+   DataFrame itself is planned once: Spark keeps the plan of what is collected.)
 2. Where there are files, Spark reads them itself, filters and columns included. Columns keep their
    order, their types and whether they may be empty; a value that has to be there is looked for.
    What the path of a pack says are columns of all its rows, by which Spark leaves whole packs out.

@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -370,6 +371,68 @@ ack_of_one(PyObject *module, PyObject *number)
     return PyBytes_FromStringAndSize((const char *)fact, sizeof fact);
 }
 
+static int
+by_number(const void *one, const void *other)
+{
+    int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
+    return (a > b) - (a < b);
+}
+
+/* Runs of sorted numbers, 16 bytes each: first, how many, generation. Returns how many runs. */
+static Py_ssize_t
+spell_runs(uint8_t *out, const int64_t *seqs, Py_ssize_t count, uint32_t generation)
+{
+    Py_ssize_t runs = 0;
+    for (Py_ssize_t at = 0; at < count; runs++) {
+        Py_ssize_t begin = at;
+        do {
+            at++;
+        } while (at < count && (uint64_t)seqs[at] == (uint64_t)seqs[at - 1] + 1);
+        store_u64(out + 16 * runs, (uint64_t)seqs[begin]);
+        store_u32(out + 16 * runs + 8, (uint32_t)(at - begin));
+        store_u32(out + 16 * runs + 12, generation);
+    }
+    return runs;
+}
+
+/* facts.packed_runs(seqs, generation) */
+static PyObject *
+packed_runs(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer view;
+    uint32_t generation;
+    if (!has_count("packed_runs", count, 2) || !to_u32(args[1], &generation)
+        || PyObject_GetBuffer(args[0], &view, PyBUF_STRIDES) < 0) {
+        return NULL;
+    }
+    if (view.ndim != 1 || view.itemsize != 8 || view.shape[0] > UINT32_MAX) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_ValueError, "numbers of 64 bits are needed");
+        return NULL;
+    }
+    Py_ssize_t rows = view.shape[0];
+    int64_t *seqs = PyMem_New(int64_t, rows ? rows : 1);
+    PyObject *packed = seqs ? PyBytes_FromStringAndSize(NULL, 16 * rows) : PyErr_NoMemory();
+    if (packed == NULL) {
+        PyMem_Free(seqs);
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    int rises = 1;
+    for (Py_ssize_t at = 0; at < rows; at++) {
+        seqs[at] = (int64_t)load_u64((const uint8_t *)view.buf + at * view.strides[0]);
+        rises &= !at || seqs[at] > seqs[at - 1];
+    }
+    PyBuffer_Release(&view);
+    if (!rises) {
+        qsort(seqs, (size_t)rows, sizeof *seqs, by_number);
+    }
+    Py_ssize_t runs = spell_runs((uint8_t *)PyBytes_AS_STRING(packed), seqs, rows, generation);
+    PyMem_Free(seqs);
+    _PyBytes_Resize(&packed, 16 * runs);
+    return packed;
+}
+
 #ifdef HAS_SSE42
 /* record.pack_whole(store, position, kind, pid, count, first, synced, payload) */
 static PyObject *
@@ -636,6 +699,7 @@ static PyMethodDef methods[] = {
     TWIN(mark_leased),
     TWIN(read_held),
     TWIN(grant_of_one),
+    TWIN(packed_runs),
 #ifdef HAS_SSE42
     TWIN(pack_whole),
 #endif

@@ -61,6 +61,15 @@ TWINS: dict[str, tuple[Any, tuple[st.SearchStrategy[Any], ...]]] = {
     ),
     "grant_of_one": (facts, (U64, U32, U32, U64, U64, U32)),
     "ack_of_one": (facts, (U64,)),
+    "packed_runs": (
+        facts,
+        (
+            st.lists(st.integers(0, 60) | st.integers(0, 2**62), min_size=1, unique=True).map(
+                lambda seqs: np.array(seqs, dtype=np.int64)
+            ),
+            st.integers(0, 2**31 - 1),
+        ),
+    ),
     "pack_whole": (record, (U32, U64, U8, U32, U32, U64, U64, st.binary(max_size=200))),
     "message_id": (outflow, (U32, U64)),
     "spell_each": (
@@ -151,6 +160,10 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("fold_rows", (np.zeros(8, dtype=np.uint64),), ValueError),
     ("fold_rows", (np.zeros((2, 8), dtype=np.uint32),), ValueError),
     ("fold_rows", (None,), TypeError),
+    ("packed_runs", (np.zeros((2, 2), dtype=np.int64), 1), ValueError),
+    ("packed_runs", (np.zeros(2, dtype=np.int32), 1), ValueError),
+    ("packed_runs", (np.zeros(2, dtype=np.int64), 2**32), OverflowError),
+    ("packed_runs", ([1, 2], 1), TypeError),
 ]
 
 

@@ -168,6 +168,7 @@ def ack_array(pid: int, seqs: npt.NDArray[np.int64], first: int) -> Fact:
     return Fact(ACK, pid, len(seqs), first, [packed_runs(seqs, 0)])
 
 
+@twin
 def packed_runs(seqs: npt.NDArray[np.int64], generation: int) -> bytes:
     """Runs of different numbers that share a generation; sorted ones cost less."""
     gaps = seqs[1:] - seqs[:-1]

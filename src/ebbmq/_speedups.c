@@ -282,25 +282,6 @@ read_held(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return numbers(values, 4);
 }
 
-/* A list of unsigned numbers. */
-static PyObject *
-number_list(const uint64_t *values, Py_ssize_t count)
-{
-    PyObject *list = PyList_New(count);
-    if (list == NULL) {
-        return NULL;
-    }
-    for (Py_ssize_t at = 0; at < count; at++) {
-        PyObject *number = PyLong_FromUnsignedLong(values[at]);
-        if (number == NULL) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        PyList_SET_ITEM(list, at, number);
-    }
-    return list;
-}
-
 /* block.fold_rows(words) */
 static PyObject *
 fold_rows(PyObject *module, PyObject *words)
@@ -325,7 +306,7 @@ fold_rows(PyObject *module, PyObject *words)
         }
     }
     PyBuffer_Release(&view);
-    PyObject *first = number_list(some, ROW_WORDS), *second = number_list(every, ROW_WORDS);
+    PyObject *first = numbers(some, ROW_WORDS), *second = numbers(every, ROW_WORDS);
     PyObject *both = first && second ? PyTuple_Pack(2, first, second) : NULL;
     Py_XDECREF(first);
     Py_XDECREF(second);

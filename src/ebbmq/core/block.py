@@ -68,9 +68,9 @@ def _reduced(reduce: Callable[..., Words], words: Words) -> Words:
 
 
 @twin
-def fold_rows(words: Words) -> tuple[list[int], list[int]]:
+def fold_rows(words: Words) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The bits that some row has and those that every row has, word by word."""
-    return _reduced(_or, words).tolist(), _reduced(_and, words).tolist()
+    return tuple(_reduced(_or, words).tolist()), tuple(_reduced(_and, words).tolist())
 
 
 class Block:

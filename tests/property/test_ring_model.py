@@ -44,6 +44,12 @@ class RingAgainstList(RuleBasedStateMachine):
         self.ring.extend(list(batch) if as_list else batch)
         self.rows.extend(batch)
 
+    @rule(first=seqs, count=counts, step=st.sampled_from([3, 65_535, 65_536]))
+    def extend_in_steps(self, first, count, step):
+        batch = list(range(first, min(first + count * step, 1 << 64), step))
+        self.ring.extend(batch)
+        self.rows.extend(batch)
+
     @rule(n=counts)
     def pop_many(self, n):
         assert self.ring.pop_many(n) == self.rows[:n]

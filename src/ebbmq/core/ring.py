@@ -1,9 +1,12 @@
-"""A first-in-first-out line of row numbers at four bytes an entry.
+"""A first-in-first-out line of row numbers at two to four bytes an entry.
 
 Row numbers are 64 bits and mostly increase, so each chunk keeps 32-bit offsets from a base of its
 own. The base lies on a grid of 2**31, one step below the chunk's first row number: numbers up to
 2**31 before or after that one share the chunk, and up to 2**32 the base is 0 (an offset is the row
 number, there is nothing to add). A chunk that is used up is freed at once.
+
+A deep line is mostly chunks that nobody touches before their turn comes. Where row numbers rise in
+steps below 2**16, such a chunk is packed: its first offset, and the steps as 16 bits each.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
 CHUNK_ROWS: Final = 4_096
 _OFFSET_END: Final = 1 << 32
+_STEP_MAX: Final = (1 << 16) - 1
 #: Below this many rows a list is faster than numpy.
 _FEW_ROWS: Final = 24
 
@@ -29,20 +33,42 @@ def _base_for(seq: int) -> int:
     return max(0, (seq >> 31) - 1) << 31
 
 
+def _packed(chunk: array[int]) -> bytes | array[int]:
+    """Offsets for keeping: 16 bits each if they rise in small steps, else as they are."""
+    offsets = np.frombuffer(chunk, dtype=np.uint32)
+    # A step down wraps around, to one that is far too large.
+    steps = offsets[1:] - offsets[:-1]
+    if len(steps) and int(steps.max()) > _STEP_MAX:
+        # An array grows in strides; what it has in hand is not needed any more.
+        return chunk[:]
+    return chunk[:1].tobytes() + steps.astype(np.uint16).tobytes()
+
+
+def _unpacked(chunk: bytes | array[int]) -> array[int]:
+    """Offsets as `_packed` was given them; not to be changed, they may be the kept ones."""
+    if not isinstance(chunk, bytes):
+        return chunk
+    steps = np.empty(len(chunk) // 2 - 1, dtype=np.uint32)
+    steps[0] = np.frombuffer(chunk, dtype=np.uint32, count=1)[0]
+    steps[1:] = np.frombuffer(chunk, dtype=np.uint16, offset=4)
+    return array("I", np.cumsum(steps, dtype=np.uint32).tobytes())
+
+
 class Ring:
     """Row numbers in order of arrival, taken from the head or from the tail.
 
-    Invariants: (1) no chunk is empty except a sole one; (2) `_at` counts the entries taken from the
-    first chunk and is below its length, or the ring is empty and it is 0.
+    Invariants: (1) no chunk is empty except a sole one, which is head and tail; (2) `_at` counts
+    the entries taken from the head and is below its length, or the ring is empty and it is 0;
+    (3) only chunks between head and tail are packed.
     """
 
-    __slots__ = ("_at", "_bases", "_chunks", "_count", "_sifted", "_tail", "_tail_base")
+    __slots__ = ("_at", "_count", "_head", "_head_base", "_inner", "_sifted", "_tail", "_tail_base")
 
     def __init__(self) -> None:
-        self._tail: array[int] = array("I")
-        self._tail_base = 0
-        self._chunks = [self._tail]
-        self._bases = [0]
+        self._head = self._tail = array("I")
+        self._head_base = self._tail_base = 0
+        #: (base, chunk) of those between head and tail.
+        self._inner: list[tuple[int, array[int] | bytes]] = []
         self._at = 0
         self._count = 0
         self._sifted = 0
@@ -119,7 +145,7 @@ class Ring:
 
     def head(self) -> int:
         """Return the row delivered next, or -1."""
-        return self._bases[0] + self._chunks[0][self._at] if self._count else -1
+        return self._head_base + self._head[self._at] if self._count else -1
 
     def newest(self) -> int:
         """Return the row at the tail, or -1."""
@@ -131,9 +157,9 @@ class Ring:
         Raises:
             IndexError: the ring is empty.
         """
-        chunk = self._chunks[0]
+        chunk = self._head
         at = self._at
-        seq = self._bases[0] + chunk[at]
+        seq = self._head_base + chunk[at]
         self._count -= 1
         self._at = at = at + 1
         if at == len(chunk):
@@ -142,7 +168,7 @@ class Ring:
 
     def take_some(self, n: int) -> list[int]:
         """Take up to n rows of the chunk at the head, but never its last one."""
-        base, chunk, at = self._bases[0], self._chunks[0], self._at
+        base, chunk, at = self._head_base, self._head, self._at
         part = chunk[at : min(at + n, len(chunk) - 1)].tolist() if self._count else []
         self._at += len(part)
         self._count -= len(part)
@@ -179,12 +205,12 @@ class Ring:
         Raises:
             IndexError: the ring is empty.
         """
-        base, chunk = self._bases[0], self._chunks[0]
+        base, chunk = self._head_base, self._head
         return base + chunk[self._at], base + chunk[-1], len(chunk) - self._at
 
     def give_chunk(self, to: Ring) -> None:
         """Hand over the chunk at the head to the tail of another ring, copying no more than it."""
-        chunk, base = self._chunks[0], self._bases[0]
+        chunk, base = self._head, self._head_base
         if self._at or chunk is self._tail:
             chunk = chunk[self._at :]
         self._count -= len(chunk)
@@ -199,7 +225,7 @@ class Ring:
         """
         copied = 0
         at = self._at
-        for base, chunk in zip(self._bases, self._chunks, strict=True):
+        for base, chunk in self._open():
             end = len(chunk)
             if end and base + chunk[-1] >= limit_seq:
                 end = bisect_left(chunk, limit_seq - base, at)
@@ -224,10 +250,10 @@ class Ring:
         """Return up to n rows at the tail, the newest first."""
         seen: list[int] = []
         n = min(n, self._count)
-        for base, chunk in zip(reversed(self._bases), reversed(self._chunks), strict=True):
+        for base, chunk in self._open_newest():
             if n <= 0:
                 break
-            # The slice may reach rows of the first chunk that were taken; n does not.
+            # The slice may reach rows of the head that were taken; n does not.
             part = chunk[-n:].tolist()
             part.reverse()
             seen += [base + offset for offset in part] if base else part
@@ -243,37 +269,36 @@ class Ring:
             part = min(n, len(self._tail))
             del self._tail[-part:]
             n -= part
-            if not self._tail and len(self._chunks) > 1:
-                self._chunks.pop()
-                self._bases.pop()
-                self._tail = self._chunks[-1]
-                self._tail_base = self._bases[-1]
+            if not self._tail:
+                self._free_tail()
         if not self._count:
             self._free_head()
         return taken
 
     def sift(self, keep: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]) -> None:
         """Let go of the rows of one inner chunk that are not to be kept; the chunks take turns."""
-        at = self._sifted + 1
-        if at > len(self._chunks) - 2:
-            at = 1
-        self._sifted = at
-        if len(self._chunks) <= at + 1:
+        at = self._sifted = self._sifted if self._sifted < len(self._inner) else 0
+        if not self._inner:
             return
-        base, chunk = self._bases[at], self._chunks[at]
+        self._sifted += 1
+        base, packed = self._inner[at]
+        chunk = _unpacked(packed)
         kept = keep(np.array(chunk, dtype=np.uint64) + np.uint64(base))
         if kept.all():
             return
         rest = array("I", np.frombuffer(chunk, dtype=np.uint32)[kept].tobytes())
         self._count -= len(chunk) - len(rest)
-        before = self._chunks[at - 1]
-        if rest and (self._bases[at - 1] != base or len(before) + len(rest) > CHUNK_ROWS):
-            self._chunks[at] = rest
+        before_base, before = self._inner[at - 1] if at else (self._head_base, self._head)
+        before = _unpacked(before)
+        if rest and (before_base != base or len(before) + len(rest) > CHUNK_ROWS):
+            self._inner[at] = base, _packed(rest)
             return
         # Short chunks must not pile up: an array costs as much as twenty rows.
         before.extend(rest)
-        del self._chunks[at], self._bases[at]
-        self._sifted = at - 1
+        if at:
+            self._inner[at - 1] = before_base, _packed(before)
+        del self._inner[at]
+        self._sifted = at
 
     def take_while_below(self, limit_seq: int, n: int) -> list[int]:
         """Take rows from the head, at most n, up to the first that is not below the limit."""
@@ -297,17 +322,14 @@ class Ring:
         if not self._count:
             self._free_head()
         elif not self._tail:
-            self._chunks.pop()
-            self._bases.pop()
-            self._tail = self._chunks[-1]
-            self._tail_base = self._bases[-1]
+            self._free_tail()
         return seq
 
     def peek(self, n: int, start: int = 0) -> list[int]:
         """Return up to n rows as they would be taken, leaving out the first `start`."""
         seen: list[int] = []
         at = self._at + start
-        for base, chunk in zip(self._bases, self._chunks, strict=True):
+        for base, chunk in self._open():
             if n <= 0:
                 break
             if at >= len(chunk):
@@ -321,27 +343,41 @@ class Ring:
 
     def to_numpy(self) -> npt.NDArray[np.uint64]:
         """Return all rows, the head first."""
-        parts = [self._head_array(CHUNK_ROWS)]
-        for base, chunk in zip(self._bases[1:], self._chunks[1:], strict=True):
-            parts.append(np.array(chunk, dtype=np.uint64) + np.uint64(base))
-        return _joined(parts)
+        chunks = [
+            np.array(chunk, dtype=np.uint64) + np.uint64(base) for base, chunk in self._open()
+        ]
+        return np.concatenate(chunks)[self._at :]
+
+    def _open(self) -> Iterator[tuple[int, array[int]]]:
+        """Base and offsets of every chunk; those taken are among the head's."""
+        yield self._head_base, self._head
+        for base, chunk in self._inner:
+            yield base, _unpacked(chunk)
+        if self._tail is not self._head:
+            yield self._tail_base, self._tail
+
+    def _open_newest(self) -> Iterator[tuple[int, array[int]]]:
+        """`_open`, the tail first."""
+        if self._tail is not self._head:
+            yield self._tail_base, self._tail
+        for base, chunk in reversed(self._inner):
+            yield base, _unpacked(chunk)
+        yield self._head_base, self._head
 
     def _head_array(self, n: int) -> npt.NDArray[np.uint64]:
         at = self._at
-        return np.array(self._chunks[0][at : at + n], dtype=np.uint64) + np.uint64(self._bases[0])
+        return np.array(self._head[at : at + n], dtype=np.uint64) + np.uint64(self._head_base)
 
     def _adopt(self, base: int, chunk: array[int]) -> None:
         if not self._count:
-            self._chunks, self._bases, self._at = [chunk], [base], 0
+            self._head, self._head_base, self._at = chunk, base, 0
         elif base == self._tail_base and len(self._tail) + len(chunk) <= CHUNK_ROWS:
             # Short chunks must not pile up: an array costs as much as twenty rows.
             self._tail.extend(chunk)
             self._count += len(chunk)
             return
         else:
-            self._chunks[-1] = self._tail[:]
-            self._chunks.append(chunk)
-            self._bases.append(base)
+            self._close_tail()
         self._tail, self._tail_base = chunk, base
         self._count += len(chunk)
 
@@ -356,19 +392,24 @@ class Ring:
     def _start_chunk(self, seq: int) -> None:
         base = _base_for(seq)
         if self._count:
-            # An array grows in strides; what it has in hand is not needed any more.
-            self._chunks[-1] = self._tail[:]
+            self._close_tail()
             self._tail = array("I")
-            self._chunks.append(self._tail)
-            self._bases.append(base)
         else:
-            self._bases[0] = base
+            self._head_base = base
         self._tail_base = base
+
+    def _close_tail(self) -> None:
+        """Keep the tail for its turn; another one takes its place."""
+        if self._tail is self._head:
+            # An array grows in strides; what it has in hand is not needed any more.
+            self._head = self._tail[:]
+        else:
+            self._inner.append((self._tail_base, _packed(self._tail)))
 
     def _drop(self, n: int) -> None:
         self._count -= n
         while n:
-            left = len(self._chunks[0]) - self._at
+            left = len(self._head) - self._at
             if n < left:
                 self._at += n
                 return
@@ -377,11 +418,20 @@ class Ring:
 
     def _free_head(self) -> None:
         self._at = 0
-        if len(self._chunks) == 1:
+        if self._tail is self._head:
             del self._tail[:]
+        elif self._inner:
+            self._head_base, chunk = self._inner.pop(0)
+            self._head = _unpacked(chunk)
         else:
-            del self._chunks[0]
-            del self._bases[0]
+            self._head, self._head_base = self._tail, self._tail_base
+
+    def _free_tail(self) -> None:
+        if self._inner:
+            self._tail_base, chunk = self._inner.pop()
+            self._tail = _unpacked(chunk)
+        else:
+            self._tail, self._tail_base = self._head, self._head_base
 
 
 def _joined(parts: list[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:

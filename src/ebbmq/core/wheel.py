@@ -1,4 +1,4 @@
-"""Exact deadlines of many rows at about four bytes each.
+"""Exact deadlines of many rows at two to four bytes each.
 
 Theory of operation. A bucket is a ring of rows whose deadlines lie in one stretch of time: 1 ms
 wide for deadlines less than 256 ms away, 256 ms wide for those less than 65 s away, and so on by

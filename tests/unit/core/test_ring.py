@@ -124,14 +124,30 @@ def test_used_up_chunks_are_freed_at_once():
     ring = filled(range(20 * CHUNK_ROWS))
     before = traced_bytes()
     ring.pop_many(19 * CHUNK_ROWS)
-    assert before - traced_bytes() > 19 * CHUNK_ROWS * 4
+    assert before - traced_bytes() > 19 * CHUNK_ROWS * 2
     ring.pop_many(CHUNK_ROWS)
-    assert before - traced_bytes() > 20 * CHUNK_ROWS * 4
+    assert before - traced_bytes() > 20 * CHUNK_ROWS * 2
 
 
-def test_a_long_ring_costs_about_four_bytes_an_entry():
+@pytest.mark.parametrize(
+    ("step", "bytes_each"), [(1, 2), (100, 2), ((1 << 16) - 1, 2), (1 << 16, 4), (-1, 4)]
+)
+def test_a_long_ring_costs_two_bytes_an_entry_where_rows_rise_in_small_steps(step, bytes_each):
+    seqs = range(FAR, FAR + 300_000 * step, step)
     before = traced_bytes()
     ring = Ring()
-    for first in range(1, 200_000, 100):
-        ring.extend_range(first, 100)
-    assert traced_bytes() - before < 4.3 * len(ring)
+    for first in range(0, len(seqs), 100):
+        ring.extend(list(seqs[first : first + 100]))
+    assert traced_bytes() - before < (bytes_each + 0.3) * len(ring)
+    assert ring.pop_many(len(seqs)) == list(seqs)
+
+
+def test_a_ring_is_taken_from_both_ends_across_packed_chunks():
+    seqs = range(FAR, FAR + 3 * 6 * CHUNK_ROWS, 3)
+    ring = filled(list(seqs))
+    assert ring.take_newest(2 * CHUNK_ROWS + 5) == list(seqs[: -2 * CHUNK_ROWS - 6 : -1])
+    assert ring.pop_many(2 * CHUNK_ROWS + 5) == list(seqs[: 2 * CHUNK_ROWS + 5])
+    ring.push(FAR)
+    rest = [*seqs[2 * CHUNK_ROWS + 5 : -2 * CHUNK_ROWS - 5], FAR]
+    assert ring.peek_newest(len(ring)) == rest[::-1]
+    assert ring.to_numpy().tolist() == rest

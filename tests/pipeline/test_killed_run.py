@@ -27,6 +27,7 @@ from ebbmq.feed import layout, runs
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
+from ebbmq.feed.steps import STEPS
 from ebbmq.testing import ManualClock
 from ebbmq_spark import session
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
@@ -73,7 +74,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DEADLINE_S = 600
 #: A quarter of an hour and half an hour off the hours of UTC, in Java and in Python.
 ELSEWHERE = "Asia/Kathmandu"
-TABLES = (PLANS, PROFILES, RATES)
+TABLES = (PLANS, PROFILES, RATES, STEPS)
 #: How long who was killed in a store is waited for: less than for users, and enough for a busy
 #: machine to keep a turn of its own.
 TURN_S = 10.0

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.testing import assertDataFrameEqual
 
+from ebbmq.feed.steps import STEPS
+from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms.quality import (
     duplicates,
     gaps,
     impossible,
+    next_steps,
     rejected,
+    stretches,
     summary,
     usable,
     with_faults,
@@ -18,7 +22,7 @@ from ebbmq_spark.transforms.quality import (
 from tests.pipeline.rows import events
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 WRONG = {
@@ -75,6 +79,37 @@ def test_what_is_missing_or_told_twice_is_found_by_node_and_boot(spark: SparkSes
     )
     assert [tuple(row) for row in duplicates(told).collect()] == [("a", 1, 4, 2)]
     assert usable(told).count() == 5
+
+
+def test_of_many_stretches_the_first_are_told_as_one(spark: SparkSession) -> None:
+    numbers = (1, 2, 2, 4, 5, 9, 11, 12)
+    told = events(spark, *({"seq": seq} for seq in numbers), {"seq": 3, "boot": 2})
+    of_boot = {most: stretches(told, most).where("boot = 1").collect() for most in (9, 2)}
+    shown = {most: sorted(tuple(row)[2:] for row in found) for most, found in of_boot.items()}
+    # From, to, numbers, rows.
+    assert shown[9] == [(1, 2, 2, 3), (4, 5, 2, 2), (9, 9, 1, 1), (11, 12, 2, 2)]
+    assert shown[2] == [(1, 9, 5, 6), (11, 12, 2, 2)]
+    assert [tuple(row)[2:] for row in stretches(told).where("boot = 2").collect()] == [(3, 3, 1, 1)]
+
+
+def test_the_last_step_of_messages_is_kept_from_a_number_on(spark: SparkSession) -> None:
+    boots = spark.createDataFrame(
+        [("a", 1, 9, None), ("a", 2, None, 3)],
+        "node string, boot long, told_to long, kept_from long",
+    )
+
+    def after(before: DataFrame, *rows: tuple[int, str, str]) -> DataFrame:
+        names = ("seq", "message_id", "event")
+        told = [{"boot": 2, **dict(zip(names, row, strict=True))} for row in rows]
+        other = {"seq": 10, "message_id": "of the boot before"}
+        found = next_steps(events(spark, *told, other), before, boots).where("is_kept")
+        return found.select(*STEPS.names)
+
+    none = frame_of(spark, [], schema_of(STEPS))
+    one = after(none, (2, "old", "published"), (3, "m", "published"), (4, "n", "published"))
+    two = after(one, (5, "m", "leased"), (6, "n", "peeked"))
+    kept = [(row.message_id, row.seq, row.event) for row in two.orderBy("seq").collect()]
+    assert kept == [("n", 4, "published"), ("m", 5, "leased")]
 
 
 def test_only_what_cannot_have_happened_is_found(spark: SparkSession) -> None:

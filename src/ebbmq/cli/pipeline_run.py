@@ -71,9 +71,10 @@ def run(session: Session, /, **options: Any) -> None:
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
         return
+    after_all = f" ({record.recovered:,} came after all)" if record.recovered else ""
     session.say(
         f"run {record.run}: {show_count(record.events, 'event')} read, "
-        f"{record.rejected:,} rejected, {record.missing:,} missing, "
+        f"{record.rejected:,} rejected, {record.missing:,} missing{after_all}, "
         f"{record.impossible:,} impossible"
     )
     _show_plan(session, record)

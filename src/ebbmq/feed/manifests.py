@@ -17,6 +17,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.settings import Settings
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq.feed.steps import STEPS
 from ebbmq.feed.traces import TRACE
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 # Fields of structs are looked up at run time, hence no names for type checkers only.
 JudgedBy = Settings | None
-TABLES: Final = {table.name: table for table in (EVENTS, CATALOG, PLANS, PROFILES, RATES, TRACE)}
+TABLES: Final = {
+    table.name: table for table in (EVENTS, CATALOG, PLANS, PROFILES, RATES, STEPS, TRACE)
+}
 
 
 class UnknownFeed(ClientError):

@@ -10,11 +10,14 @@ from typing import Final, Literal
 
 import msgspec
 
+from ebbmq.feed.heard import Stretch
 from ebbmq.feed.manifests import UnknownFeed
 
 RUNS: Final = "runs"
 FORMAT: Final = 1
 Kind = Literal["run", "plan", "stream"]
+# Fields of structs are looked up at run time, hence no names for type checkers only.
+Stretches = tuple[Stretch, ...]
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +49,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
     duplicates: int = 0
     missing: int = 0
+    #: Numbers that were missing for a run before, and were told after all.
+    recovered: int = 0
     impossible: int = 0
     #: Messages in the snapshots, and how many of them were looked at.
     messages: int = 0
@@ -56,7 +61,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: By name: why a file was not read; the next run tries it again.
     refused: dict[str, str] = {}
     read: dict[str, Read] = {}
-    #: The run that wrote the profiles and rates that hold: this one, or one before it.
+    #: Which numbers were told up to here.
+    heard: dict[str, dict[int, Stretches]] = {}
+    #: The run that wrote the profiles, rates and steps that hold: this one, or one before it.
     counted: str | None = None
     notes: tuple[str, ...] = ()
 

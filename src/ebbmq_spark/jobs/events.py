@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from ebbmq.feed import layout
+from ebbmq.feed import heard, layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Read
+from ebbmq.feed.steps import STEPS, STEPS_KEPT
 from ebbmq.limits import DAY_MS
 from ebbmq_spark import soundness
 from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.lake import read_table, visible
-from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
 from ebbmq_spark.transforms.latency import adapting, recommended_factors
 from ebbmq_spark.transforms.profiles import merged, profile
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.heard import Heard
     from ebbmq.feed.layout import Named
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.runs import Record
@@ -41,25 +45,36 @@ if TYPE_CHECKING:
 KEEP_MS: Final = 30 * DAY_MS
 
 
+def _of_boots(*numbers: str) -> T.StructType:
+    schema = T.StructType().add("node", T.StringType()).add("boot", T.LongType())
+    for name in numbers:
+        schema = schema.add(name, T.LongType())
+    return schema
+
+
+_PLACES: Final = _of_boots("first", "last")
+_BOOTS: Final = _of_boots("told_to", "kept_from")
+
+
 class Unread(NamedTuple):
     """What was told since a run."""
 
     manifests: list[Manifest]
     files: list[str]
     read: dict[str, Read]
-    #: Numbers between the last run and this one that nobody told.
-    missing: int
     refused: dict[str, str]
 
 
 class Checked(NamedTuple):
-    """How many events there were, and what was wrong with them."""
+    """How many events there were, what was wrong with them, and which numbers there were so far."""
 
-    events: int = 0
-    rejected: int = 0
-    duplicates: int = 0
-    missing: int = 0
-    impossible: int = 0
+    events: int
+    rejected: int
+    duplicates: int
+    missing: int
+    recovered: int
+    impossible: int
+    heard: Heard
 
 
 def unread(lake: Lake, last: Record | None, aside: Mapping[str, UnknownFeed]) -> Unread:
@@ -82,7 +97,6 @@ def unread(lake: Lake, last: Record | None, aside: Mapping[str, UnknownFeed]) ->
     found = visible(lake, EVENTS, is_new_or_failed)
     wrong = {**soundness.refused(lake, found.manifests), **aside}
     new: list[Manifest] = []
-    missing = 0
     order = sorted(found.manifests, key=lambda each: (each.node, each.boot, each.number))
     for each in order:
         if soundness.name_of(each) in wrong:
@@ -93,26 +107,111 @@ def unread(lake: Lake, last: Record | None, aside: Mapping[str, UnknownFeed]) ->
             continue
         new.append(each)
         if is_new:
-            if known is not None and known.boot == each.boot and known.last_seq:
-                missing += max(0, (each.first_seq or 0) - known.last_seq - 1)
             read[each.node] = Read(each.boot, each.number, each.last_seq or 0)
     wrong |= dict(zip(found.refused_names, found.refused, strict=True))
     refused = {
         name: error.detail for name, error in wrong.items() if name.startswith(f"{EVENTS.name}/")
     }
     files = [lake.file(part.path) for each in new for part in each.parts]
-    return Unread(new, files, read, missing, refused)
+    return Unread(new, files, read, refused)
 
 
-def check(told: DataFrame, output: Output) -> Checked:
-    """Count what is wrong with events, and set aside rows that are none."""
-    names = dict(zip(("rows", *Checked._fields[1:]), Checked._fields, strict=True))
-    sums = dict.fromkeys(Checked._fields, 0)
-    for row in quality.counts(told).collect():
-        sums[names[row.what]] += row.times
-    if sums["rejected"]:
+def check(
+    spark: SparkSession, told: DataFrame, last: Record | None, output: Output
+) -> tuple[Checked, DataFrame]:
+    """See what is wrong with events, by themselves and after what was told to the runs before.
+
+    Rows that are none are set aside, and what this run has of messages is written for the next.
+
+    Returns:
+        what was found, and the events that count: each once, in all runs
+    """
+    sound, rejected = quality.usable(told), 0
+    stretches: list[heard.Told] = []
+    for row in _told(told).collect():
+        if row.node is None:
+            rejected = row.times
+        else:
+            holes = row.last_seq - row.first_seq + 1 - row.numbers
+            stretch = heard.Stretch(row.first_seq, row.last_seq, holes)
+            stretches.append(heard.Told(row.node, row.boot, stretch, row.times))
+    if rejected:
         output.set_aside(EVENTS, quality.rejected(told))
-    return Checked(**sums)
+    before = heard_by(last)
+    added = heard.add(before, stretches)
+    if added.again:
+        sound = quality.without(sound, frame_of(spark, added.again, _PLACES))
+    checked = Checked(
+        events=rejected + sum(each.rows for each in stretches),
+        rejected=rejected,
+        duplicates=added.duplicates,
+        missing=added.missing,
+        recovered=added.recovered,
+        impossible=_judge_steps(spark, sound, (before, added.heard), last, output),
+        heard=added.heard,
+    )
+    return checked, sound
+
+
+def heard_by(last: Record | None) -> Heard:
+    """Which numbers there were for a run and those before it."""
+    if last is None:
+        return {}
+    # Records of an earlier version say only which number was the last.
+    ends: Heard = {
+        node: {read.boot: (heard.Stretch(read.last_seq, read.last_seq),)}
+        for node, read in last.read.items()
+        if read.last_seq
+    }
+    return {**ends, **last.heard}
+
+
+def _told(told: DataFrame) -> DataFrame:
+    """The stretches of what can be used, and a row without a node for how many rows cannot be."""
+    judged = quality.with_faults(told)
+    found = quality.stretches(judged.where(F.col("fault").isNull()))
+    faulty = judged.agg(F.count("fault").alias("times"))
+    return found.unionByName(faulty, allowMissingColumns=True)
+
+
+def _judge_steps(
+    spark: SparkSession,
+    events: DataFrame,
+    heard: tuple[Heard, Heard],
+    last: Record | None,
+    output: Output,
+) -> int:
+    """How many events cannot have happened; the last steps are written, to be gone on from.
+
+    Args:
+        spark: where to run.
+        events: each once, in all runs.
+        heard: which numbers there were before, and are now.
+        last: the run before.
+        output: where to write to.
+    """
+    before, after = heard
+    known = of_run(spark, output.lake, STEPS, last.counted if last else None)
+    boots = [
+        (
+            node,
+            boot,
+            before[node][boot][-1].last if boot in before.get(node, {}) else None,
+            stretches[-1].last - STEPS_KEPT + 1 if boot == max(found) else None,
+        )
+        for node, found in after.items()
+        for boot, stretches in found.items()
+    ]
+    # In the same job, and in its last stage, of which each task counts once.
+    observed = Observation()
+    steps = (
+        quality.next_steps(events, known, frame_of(spark, boots, _BOOTS))
+        .observe(observed, F.sum("impossible").alias("impossible"))
+        .where("is_kept")
+        .select(*STEPS.names)
+    )
+    output.publish(STEPS, output.write(STEPS, steps))
+    return observed.get["impossible"] or 0
 
 
 def count(spark: SparkSession, events: DataFrame, last: Record | None, output: Output) -> None:

@@ -236,6 +236,7 @@ def _attention(told: Figures) -> str:
     for count, what in (
         (record.rejected, "events could not be used; they are below events/_rejected"),
         (record.missing, "events were left out by a node, or lost with it"),
+        (record.recovered, "events that were missing before were told after all"),
         (record.duplicates, "events were told twice"),
         (record.impossible, "events cannot have happened after what was told before"),
     ):

@@ -22,12 +22,12 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Record
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
 from ebbmq_spark.jobs.plan import HOLD_MS, plan
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table
-from ebbmq_spark.transforms import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -179,7 +179,12 @@ class _Run:
         unread = events.unread(self._lake, last, self._aside)
         self._manifests += unread.manifests
         refused = {**self._record.refused, **unread.refused}
-        self._note(refused=refused, read=unread.read, counted=last.counted if last else None)
+        self._note(
+            refused=refused,
+            read=unread.read,
+            heard=events.heard_by(last),
+            counted=last.counted if last else None,
+        )
         if not unread.files:
             return
         told = read_table(spark, EVENTS, unread.files, self._lake)
@@ -188,8 +193,7 @@ class _Run:
             told = told.persist()
         try:
             self._stage("checking")
-            checked = events.check(told, output)
-            sound = quality.usable(told)
+            checked, sound = events.check(spark, told, last, output)
             self._stage("counting")
             events.count(spark, sound, last, output)
             self._stage("judging")
@@ -197,7 +201,6 @@ class _Run:
             events.judge(spark, sound, queues, last, output, hold_ms=hold_ms)
         finally:
             told.unpersist()
-        checked = checked._replace(missing=checked.missing + unread.missing)
         self._note(**checked._asdict(), counted=output.run)
 
     def plan(self) -> None:
@@ -243,7 +246,8 @@ class _Run:
         self._output.end(self._record)
         for table in (PLANS, RATES):
             writing.sweep(self._lake, table, writing.RUNS_KEPT)
-        writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT)
+        for table in (PROFILES, STEPS):
+            writing.sweep(self._lake, table, writing.WHOLE_KEPT)
         writing.sweep_records(self._lake)
         return self._record
 

@@ -2,6 +2,10 @@
 
 Each check is told by node, for it is a node that is wrong. What is not a row of the table is set
 aside and counted; it is never silently dropped.
+
+Events come in parts. `stretches` of one, with those of the parts before it, say what is missing and
+what is told again (`ebbmq.feed.heard`); from the last steps of messages in those before
+`next_steps` finds what cannot have happened.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from pyspark.sql import functions as F
 
 from ebbmq.feed import events as feed
 from ebbmq.feed.events import EVENTS
+from ebbmq.feed.heard import STRETCHES_MAX
+from ebbmq.feed.steps import STEPS as STEPS_TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -24,6 +30,7 @@ TOLD_ONCE: Final = ("node", "boot", "seq")
 STEPS = tuple(
     name for name in feed.NAMES if name not in feed.COPIES and name not in ("peeked", feed.GAP)
 )
+_OF_MESSAGE: Final = ("node", "boot", "queue", "message_id")
 _BEFORE_LEASE = ("published", "scheduled", "retried", "released", "lease_expired")
 
 
@@ -72,13 +79,107 @@ def gaps(events: DataFrame) -> DataFrame:
     )
 
 
+def stretches(events: DataFrame, most: int = STRETCHES_MAX) -> DataFrame:
+    """Numbers of each boot without one missing between them.
+
+    Args:
+        events: of the table EVENTS.
+        most: of each boot, so many; if there are more, the first ones are told as one.
+
+    Returns:
+        node, boot, first_seq, last_seq, numbers (told between the two), times (rows they are in)
+    """
+    in_order = Window.partitionBy("node", "boot").orderBy("seq")
+    from_last = Window.partitionBy("node", "boot").orderBy(F.col("first_seq").desc())
+    found = (
+        events.select(*TOLD_ONCE)
+        .withColumn("_rank", F.dense_rank().over(in_order))
+        .groupBy("node", "boot", (F.col("seq") - F.col("_rank")).alias("_missing"))
+        .agg(
+            F.min("seq").alias("first_seq"),
+            F.max("seq").alias("last_seq"),
+            F.count("*").alias("times"),
+        )
+    )
+    numbers = F.col("last_seq") - F.col("first_seq") + 1
+    return (
+        found.withColumn("_place", F.least(F.row_number().over(from_last), F.lit(most)))
+        .groupBy("node", "boot", "_place")
+        .agg(
+            F.min("first_seq").alias("first_seq"),
+            F.max("last_seq").alias("last_seq"),
+            F.sum(numbers).alias("numbers"),
+            F.sum("times").alias("times"),
+        )
+        .drop("_place")
+    )
+
+
+def without(events: DataFrame, places: DataFrame) -> DataFrame:
+    """Events but for those of some numbers.
+
+    Args:
+        events: of the table EVENTS.
+        places: node, boot, first, last: which; a few rows.
+    """
+    at = F.broadcast(places.select(*(F.col(name).alias(f"_{name}") for name in places.columns)))
+    is_there = (
+        (F.col("node") == F.col("_node"))
+        & (F.col("boot") == F.col("_boot"))
+        & F.col("seq").between(F.col("_first"), F.col("_last"))
+    )
+    return events.join(at, on=is_there, how="left_anti")
+
+
 def impossible(events: DataFrame) -> DataFrame:
     """Events that cannot follow what was told of the same message before.
 
     Returns:
         node, boot, seq, queue, message_id, event, after (the event before it), fault
     """
-    of_message = Window.partitionBy("node", "boot", "queue", "message_id").orderBy("seq")
+    found = _with_step_faults(events).where(F.col("fault").isNotNull())
+    return found.select(*TOLD_ONCE, "queue", "message_id", "event", "after", "fault")
+
+
+def next_steps(events: DataFrame, steps: DataFrame, boots: DataFrame) -> DataFrame:
+    """The last step of each message, after earlier parts and this one, and what cannot have been.
+
+    What comes late, with a number below the last one of its boot, is known to have happened and is
+    not judged: of what was told around it only the last step is remembered.
+
+    Args:
+        events: of the table EVENTS, each told once, and not in earlier parts.
+        steps: those of earlier parts, of the table STEPS.
+        boots: node, boot, told_to (the last number in earlier parts; null: none), kept_from (the
+            first number of which steps are to be kept; null: none is); a row for each boot.
+
+    Returns:
+        of the table STEPS; impossible: how many events of the message, as `impossible` has them;
+        is_kept
+    """
+    columns = (*STEPS_TABLE.names, "is_judged", "kept_from")
+    is_late = F.coalesce(F.col("seq") <= F.col("told_to"), F.lit(False))
+    told = events.select(*STEPS_TABLE.names, F.lit(True).alias("is_new")).unionByName(
+        steps.select(*STEPS_TABLE.names, F.lit(False).alias("is_new"))
+    )
+    known = told.join(F.broadcast(boots), on=["node", "boot"], how="left")
+    judged = known.withColumn("is_judged", F.col("is_new") & ~is_late).select(*columns)
+    is_fault = F.col("fault").isNotNull() & F.col("is_judged")
+    return (
+        _with_step_faults(judged)
+        .groupBy(*_OF_MESSAGE)
+        .agg(
+            F.max("seq").alias("seq"),
+            F.max_by("event", "seq").alias("event"),
+            F.count_if(is_fault).alias("impossible"),
+            F.coalesce(F.max(F.col("seq") >= F.col("kept_from")), F.lit(False)).alias("is_kept"),
+        )
+    )
+
+
+def _with_step_faults(events: DataFrame) -> DataFrame:
+    """Steps with the event before (`after`) and why they cannot follow it (`fault`)."""
+    of_message = Window.partitionBy(*_OF_MESSAGE).orderBy("seq")
     steps = events.where(F.col("event").isin(*STEPS)).withColumn(
         "after", F.lag("event").over(of_message)
     )
@@ -90,11 +191,7 @@ def impossible(events: DataFrame) -> DataFrame:
         _fault(event.isin(*feed.SETTLES) & (after != "leased"), "settled, but not leased"),
         _fault((event == "leased") & ~after.isin(*_BEFORE_LEASE), "leased, but not ready"),
     ]
-    return (
-        steps.withColumn("fault", F.coalesce(*faults))
-        .where(F.col("fault").isNotNull())
-        .select(*TOLD_ONCE, "queue", "message_id", "event", "after", "fault")
-    )
+    return steps.withColumn("fault", F.coalesce(*faults))
 
 
 def _fault(holds: Column, text: str) -> Column:

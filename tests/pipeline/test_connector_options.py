@@ -53,6 +53,8 @@ def write(schema: T.StructType = ROWS, **given: str) -> Any:
         (lambda: read(table="evens"), "option table is 'evens'.*events"),
         (lambda: read(table="events"), "option path is missing"),
         (lambda: read(**QUEUE, columns="id, bdy"), "option columns names 'bdy'.*body"),
+        (lambda: read(**QUEUE, columns="id, body,id"), "option columns names 'id' twice"),
+        (lambda: source(**QUEUE).reader(with_column("id", T.StringType())), "names 'id' twice"),
         (lambda: stream(**QUEUE, leaseTimeoutMs="5s"), "option leaseTimeoutMs is '5s'"),
         (lambda: stream(**QUEUE, maxMessages="0"), "option maxMessages is '0'.*from 1 to"),
         (lambda: stream(table="events", path="/"), "table events cannot be read as a stream"),

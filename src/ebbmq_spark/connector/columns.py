@@ -60,25 +60,29 @@ def chosen(whole: T.StructType, columns: str | None) -> T.StructType:
     """The columns that an option names, in its order; all without it.
 
     Raises:
-        InvalidSpec: one of them is not there.
+        InvalidSpec: one of them is not there, or is named twice.
     """
     if not columns:
         return whole
-    found = []
-    for name in map(str.strip, columns.split(",")):
+    names = [name.strip() for name in columns.split(",")]
+    for name in names:
         if name not in whole.names:
             raise InvalidSpec(
                 f"option columns names {name!r:.80}", f"use columns of {', '.join(whole.names)}"
             )
-        found.append(whole[name])
-    return T.StructType(found)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidSpec(
+            f"option columns names {twice!r} twice",
+            "name it once; select(..) may name it again",
+        )
+    return T.StructType([whole[name] for name in names])
 
 
 def checked(asked: T.StructType, whole: T.StructType) -> T.StructType:
     """A schema that Spark asks for, if it is made of columns there are.
 
     Raises:
-        InvalidSpec: a column is not there, or of another type.
+        InvalidSpec: a column is not there, of another type, or there twice.
     """
     for field in asked:
         if field.name not in whole.names or whole[field.name].dataType != field.dataType:
@@ -86,12 +90,12 @@ def checked(asked: T.StructType, whole: T.StructType) -> T.StructType:
                 f"the schema names {field.name!r:.80} of type {field.dataType.simpleString()}",
                 f"leave .schema(..) out, or use columns of {whole.simpleString()}",
             )
+        if asked.names.count(field.name) > 1:
+            raise InvalidSpec(
+                f"the schema names {field.name!r} twice",
+                "name it once; select(..) may name it again",
+            )
     return asked
-
-
-def are_ambiguous(schema: T.StructType) -> bool:
-    """Whether two columns have one name."""
-    return len({name.lower() for name in schema.names}) < len(schema.names)
 
 
 def arrow_of(schema: T.StructType) -> pa.Schema:

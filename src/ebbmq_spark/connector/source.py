@@ -103,7 +103,7 @@ class EbbMQ(DataSource):
         from ebbmq_spark.places import directory_of
 
         root = directory_of(options.place_of(self.options))
-        if root is None or columns.are_ambiguous(schema):
+        if root is None:
             return None
         columns.checked(schema, self._whole)
         if self._table == _ARCHIVE:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
 from ebbmq.errors import DamagedRecord
+from ebbmq_spark.places import gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +71,8 @@ def batches(
     """The rows of a piece in the columns of a schema; one that a file lacks is empty.
 
     Raises:
-        DamagedRecord: the file cannot be read.
+        Gone: the file is there no more.
+        DamagedRecord: it cannot be read.
     """
     try:
         with files.open(piece.path) as opened:
@@ -80,6 +82,8 @@ def batches(
                 yield from _all(file, groups, schema)
             else:
                 yield from _chosen(opened, file, groups, schema, condition)
+    except FileNotFoundError as error:
+        raise gone(piece.path, files.where) from error
     except (pa.ArrowException, OSError) as error:
         raise DamagedRecord(
             f"{piece.path} in {files.where} cannot be read: {error}",

@@ -5,6 +5,7 @@ Only what is asked for is read: of a Parquet file in a store its footer and the 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from dataclasses import dataclass, field
@@ -44,8 +45,22 @@ class Outrun(StorageFailed):
     """Somebody else wrote an object first."""
 
 
+class Gone(StorageFailed):
+    """A file that was to be read is there no more; nothing is damaged."""
+
+    code = "gone"
+
+
+def gone(path: str, where: str) -> Gone:
+    """The error that names the file."""
+    return Gone(
+        f"{path} in {where} is there no more: it was compacted or let go after it was found",
+        "read again: what took its place is found then",
+    )
+
+
 class Files(Protocol):
-    """Files by their name from the root."""
+    """Files by their name from the root; to read one that is not there raises Gone."""
 
     where: str
 
@@ -102,16 +117,24 @@ class Directory:
         for at, _, names in os.walk(self._root / prefix):
             for name in names:
                 place = Path(at, name)
-                found.append((str(place.relative_to(self._root)), place.stat().st_size))
+                # One that goes meanwhile is none of them.
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((str(place.relative_to(self._root)), place.stat().st_size))
         yield from sorted(found)
 
     def read(self, path: str) -> bytes:
         """See Files."""
-        return self._inside(path).read_bytes()
+        try:
+            return self._inside(path).read_bytes()
+        except FileNotFoundError as error:
+            raise gone(path, self.where) from error
 
     def open(self, path: str) -> pa.NativeFile:
         """See Files."""
-        return pa.memory_map(str(self._inside(path)))
+        try:
+            return pa.memory_map(str(self._inside(path)))
+        except FileNotFoundError as error:
+            raise gone(path, self.where) from error
 
     def _inside(self, path: str) -> Path:
         place = (self._root / path).resolve()
@@ -204,10 +227,10 @@ class Store:
 
     def read(self, path: str) -> bytes:
         """See Files."""
-        try:
-            return bytes(self._obstore.get(self._store, path).bytes())
-        except self._failures as error:
-            raise self._failed(f"reading {path}", error) from None
+        found = self.read_if_there(path)
+        if found is None:
+            raise gone(path, self.where)
+        return found
 
     def read_if_there(self, path: str) -> bytes | None:
         """A small object; None if there is none."""
@@ -222,6 +245,8 @@ class Store:
         """See Files."""
         try:
             return pa.PythonFile(_Ranges(self._obstore.open_reader(self._store, path)), mode="r")
+        except FileNotFoundError:
+            raise gone(path, self.where) from None
         except self._failures as error:
             raise self._failed(f"opening {path}", error) from None
 

@@ -97,7 +97,7 @@ def _marks(files: Files, store: str, tries: int = 3) -> list[npt.NDArray[np.uint
             continue
         try:
             stored = files.read(path)
-        except FileNotFoundError:
+        except places.Gone:
             # The broker has put marks together meanwhile; what came of it was there before.
             if tries > 1:
                 return _marks(files, store, tries - 1)
@@ -148,7 +148,8 @@ def footer_of(files: Files, path: str, *, whole: bool = True) -> bytes:
     """The footer of a pack, or only its last bytes.
 
     Raises:
-        DamagedRecord: the pack is cut off, or cannot be read.
+        Gone: the pack is there no more.
+        DamagedRecord: it is cut off, or cannot be read.
     """
     with _named(files, path), files.open(path) as opened:
         size = opened.size()
@@ -168,6 +169,8 @@ def _named(files: Files, path: str) -> Iterator[None]:
     """Say which file it is that cannot be read."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise places.gone(path, files.where) from error
     except (pa.ArrowException, OSError) as error:
         raise DamagedRecord(f"{path} in {files.where}: {error}", _RESTORE) from error
     except DamagedRecord as error:

@@ -86,12 +86,25 @@ class PushedLakeReader(LakeReader):
         self._condition = filters.all_of(taken)
 
 
-def visible(files: Files, table: str) -> Sequence[tuple[str, int]]:
+def visible(files: Files, table: str, tries: int = 3) -> Sequence[tuple[str, int]]:
     """Name and size of the files of a table that are complete, by their manifests.
+
+    A node takes away a manifest and then its files; what it takes away while they are looked for
+    is looked for once more, and then not missed.
 
     Raises:
         UnknownFeed: a manifest cannot be read, or a file it names is not as it says.
+        Gone: so often in a row was something taken away meanwhile.
     """
+    try:
+        return _visible(files, table)
+    except (UnknownFeed, places.Gone):
+        if tries == 1:
+            raise
+        return visible(files, table, tries - 1)
+
+
+def _visible(files: Files, table: str) -> Sequence[tuple[str, int]]:
     sizes = dict(files.list(table))
     prefix = f"{table}/{layout.MANIFESTS}/"
     out: list[tuple[str, int]] = []

@@ -341,19 +341,46 @@ class Failing(EbbMQ):
         return "ebbmq_failing"
 
 
-def test_a_question_that_fails_leaves_the_scan_to_python(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("a fault of ours")
+class Misnamed(EbbMQ):
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "ebbmq_misnamed"
 
+
+def fails(*_: object) -> None:
+    raise ZeroDivisionError("a fault of ours")
+
+
+def misnames(*_: object) -> list[NamedFile]:
+    return [NamedFile("/lake/1.parquet", 7, {"partition": 7})]
+
+
+@pytest.mark.parametrize(
+    ("source", "files", "why"),
+    [
+        (Failing, fails, "ZeroDivisionError: a fault of ours"),
+        (Misnamed, misnames, "a column of IntegerType cannot be told"),
+    ],
+)
+def test_a_question_that_fails_leaves_the_scan_to_python_and_the_log_says_so(
+    source: type[EbbMQ],
+    files: Any,
+    why: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     make_lake(tmp_path, 50, 2)
-    assert handover.install(spark, Failing.name(), fail)
-    spark.dataSource.register(Failing)
-    frame = load(spark, tmp_path, Failing.name())
-    with caplog.at_level(logging.WARNING):
-        assert not is_native(frame)
-    assert "a fault of ours" in caplog.text
+    assert handover.install(spark, source.name(), files)
+    spark.dataSource.register(source)
+    frame = load(spark, tmp_path, source.name())
+    assert not is_native(frame)
+    # Sessions of ours have Java log nothing but errors.
+    (said,) = (each for each in caplog.records if each.name == "ebbmq.spark")
+    assert said.levelno == logging.WARNING
+    assert "read by Python: their files could not be asked for" in said.getMessage()
+    assert why in said.getMessage()
     assert patiently(frame.count) == 50
     assert load(spark, tmp_path).count() == 50
 

@@ -75,6 +75,9 @@ import scala.runtime.AbstractPartialFunction;
 
 /** The rule, for one query. */
 public final class Handover extends Rule {
+  private static final String UNASKED =
+      "rows go through Python, as their files could not be asked for";
+
   private final SparkSession session;
   private final String source;
   private final String token;
@@ -134,11 +137,24 @@ public final class Handover extends Rule {
           found = new NamedFiles(json.readTree((String) answer), scan.schema());
         }
       } catch (Exception error) {
-        log().warn("rows go through Python, as their files could not be asked for", error);
+        log().warn(UNASKED, error);
+        tell(error);
       }
       known.put(question, found);
     }
     return (NamedFiles) known.get(question);
+  }
+
+  /** Has Python say it, too: who opened the session may see nothing of the log of Java. */
+  private void tell(Exception error) {
+    ObjectNode told = new ObjectMapper().createObjectNode();
+    told.put("token", token);
+    told.put("failed", error.toString());
+    try {
+      files.apply(told.toString());
+    } catch (RuntimeException unheard) {
+      log().error(UNASKED, unheard);
+    }
   }
 
   private LogicalPlan natively(

@@ -62,13 +62,14 @@ _compiled: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class _Scan(msgspec.Struct):
-    """A scan that Java asks about."""
+    """A scan that Java asks about, or why it could not ask, or make anything of the answer."""
 
     token: str
-    options: dict[str, str]
-    schema: str
+    options: dict[str, str] = {}
+    schema: str = ""
     #: Where Java runs, and Python that it starts: maybe not where this process is by now.
-    directory: str
+    directory: str = ""
+    failed: str | None = None
 
 
 class Named:
@@ -86,6 +87,11 @@ class Named:
         """Files as JSON; None leaves the scan to Python."""
         scan = msgspec.json.decode(asked, type=_Scan)
         if digest_of(scan.token) != self._digest:
+            return None
+        if scan.failed is not None:
+            # Of a traceback the end says what was wrong.
+            why = " ".join(scan.failed.split())[-500:]
+            _logger.warning("%s: their files could not be asked for: %s", _IN_PYTHON, why)
             return None
         schema = T.StructType.fromJson(msgspec.json.decode(scan.schema))
         try:

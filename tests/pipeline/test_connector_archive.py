@@ -439,7 +439,9 @@ def test_what_is_marked_before_a_pack_is_there_is_known_of_each_pack_that_is_the
     assert len(dead) == 2 * 4
 
 
-def test_more_dead_rows_than_can_be_told_are_left_to_python(tmp_path: Path) -> None:
+def test_more_dead_rows_than_can_be_told_are_left_to_python_and_the_log_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(tmp_path, [copy(n) for n in range(100)], dead=[3, 70])
     put(tmp_path, [copy(n) for n in range(100, 120)])
     put(tmp_path, [copy(n) for n in range(200, 230)], dead=[200])
@@ -449,7 +451,11 @@ def test_more_dead_rows_than_can_be_told_are_left_to_python(tmp_path: Path) -> N
     assert bits == [1 << 3 | 1 << 70, None, 1]
     assert [each.told for each in found] == [{"pack": 1}, {"pack": 3}, {"pack": 4}]
     assert packs.files_of(tmp_path, [], bytes_max=24) is not None
-    assert packs.files_of(tmp_path, [], bytes_max=16) is None
+    assert caplog.messages == []
+    for _ in range(2):
+        assert packs.files_of(tmp_path, [], bytes_max=16) is None
+    (said,) = caplog.messages
+    assert f"{tmp_path} is read by Python: its packs with dead rows have more than 128 rows" in said
 
 
 def test_bits_of_dead_rows_are_known_by_what_they_are_made_of(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ next query asks the same.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 #: the plan of a query, and a task those of its packs.
 BITS_BYTES_MAX: Final = 4 * limits.MIB
 _WORD_BYTES: Final = 8
+_logger = logging.getLogger("ebbmq.spark")
 
 
 class DeadRows:
@@ -87,10 +90,22 @@ def files_of(
         bits = _dead_rows.of(footer, dead) if dead else None
         bits_bytes += len(bits or b"")
         if bits_bytes > bytes_max:
+            _say_too_much(root, bytes_max)
             return None
         told = {name: value for name, value in archive.told_by(path).items() if name in names}
         out.append(NamedFile(str(root / path), size, told, bits))
     return out
+
+
+@functools.lru_cache(maxsize=64)
+def _say_too_much(root: Path, bytes_max: int) -> None:
+    """Once for an archive: each query asks, and nothing is kept of what is too much."""
+    _logger.warning(
+        "the archive in %s is read by Python: its packs with dead rows have more than %s rows; "
+        "ebbmq pipeline upkeep writes packs without them",
+        root,
+        f"{8 * bytes_max:,}",
+    )
 
 
 def _bits(footer: bytes, dead: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A driver with three queries, each in the middle of a batch, which never ends: for who kills it.
+"""A driver with three streams and a write, each in its middle, which never ends: for who kills it.
 
 python -m tests.pipeline.killed_driver URL TOKEN DIRECTORY, which gets a file for each that is there
 """
@@ -15,8 +15,8 @@ from typing_extensions import override
 from ebbmq_spark.connector import options, register
 from ebbmq_spark.connector.sink import QueueStreamWriter
 from ebbmq_spark.connector.source import EbbMQ
-from ebbmq_spark.session import Settings, spark_session
-from tests.pipeline.patience import all_to_end
+from ebbmq_spark.session import Settings, active, spark_session
+from tests.pipeline.patience import all_to_end, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
 
-#: A batch that is read, one of which a task has published its half, one that its sink committed.
+#: A batch that is read, one of which a task has published its half, one that its sink committed;
+#: and rows that are written by themselves, of which a task has published its half.
 READ: Final = "read"
 HALVED: Final = "halved"
 KEPT: Final = "kept"
+WRITTEN: Final = "written"
 MESSAGES: Final = 50
 LEASED: Final = {"leaseTimeoutMs": "3600000", "rowsPerPartition": str(MESSAGES // 2)}
 STOPPING: Final = "stopping"
@@ -74,6 +76,18 @@ def copying(
     )
 
 
+def numbered(spark: SparkSession) -> DataFrame:
+    """As many rows as there are messages, half of them to a task."""
+    rows = spark.range(MESSAGES, numPartitions=2)
+    return rows.selectExpr("string(id) AS id", "binary(string(id)) AS body")
+
+
+def write(frame: DataFrame, broker: dict[str, str]) -> None:
+    """Publish rows, by their ids, to the queue for them."""
+    sink = frame.write.format("ebbmq").options(**broker, queue=f"{WRITTEN}.copied", idColumn="id")
+    sink.mode("append").save()
+
+
 def without_ids(frame: DataFrame) -> DataFrame:
     """Rows that a broker cannot tell from others when they come again."""
     return frame.select("body")
@@ -110,7 +124,8 @@ def main(url: str, token: str, place: str) -> None:
         (directory / READ).touch()
         threading.Event().wait()
 
-    with spark_session(Settings(master="local[2]", memory="512m", shuffle_partitions=1)) as spark:
+    # Two of them have a task that waits.
+    with spark_session(Settings(master="local[3]", memory="512m", shuffle_partitions=1)) as spark:
         register(spark)
         spark.dataSource.register(stopping(directory / KEPT))
         stream = spark.readStream.format("ebbmq").options(**broker, **LEASED, queue=READ)
@@ -131,6 +146,13 @@ def main(url: str, token: str, place: str) -> None:
                 without_ids, atLeastOnce="true", format=STOPPING,
             ),
         ]  # fmt: skip
+
+        def write_half() -> None:
+            rows, stop = numbered(spark), held_up(directory / WRITTEN, directory / "never")
+            with active(spark):
+                patiently(lambda: write(rows.mapInArrow(stop, rows.schema), broker))
+
+        threading.Thread(target=write_half, daemon=True).start()
         all_to_end(starts)
 
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import signal
-import subprocess
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,15 +23,19 @@ from tests.pipeline.killed_driver import (
     LEASED,
     MESSAGES,
     READ,
+    WRITTEN,
     copying,
     held_up,
+    numbered,
     without_ids,
+    write,
 )
+from tests.pipeline.killing import Mortal, killed_driver, wait_patiently
 from tests.pipeline.patience import patiently, to_end
 from tests.serving import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -202,16 +201,14 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
     register(spark)
     data, bodies = tmp_path / "data", [str(number) for number in range(60)]
     token = Users(data).add("spark", dict.fromkeys(SCOPES, ("*",)))
-    servers = [Running(data)]
-    try:
-        servers[0].wait_ready()
-        world = World(servers[0], token)
-        world.client.declare(QueueSpec("q"))
-        world.client.publish("q", [Message(each.encode()) for each in bodies])
+    with Mortal(data, token) as broker:
+        world = World(broker.servers[0], token)
+        broker.client.declare(QueueSpec("q"))
+        broker.client.publish("q", [Message(each.encode()) for each in bodies])
 
         def restart(number: int) -> None:
-            if number == 0 and len(servers) == 1:
-                kill_and_start_anew(servers, data)
+            if number == 0 and len(broker.servers) == 1:
+                broker.again()
 
         read: list[str] = []
         options = {"queue": "q", "maxMessages": "40", "leaseTimeoutMs": "600000"}
@@ -223,43 +220,34 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(
         assert sorted(read, key=int) == bodies
         assert world.depth("q") == NOTHING
         world.client.close()
-    finally:
-        for server in servers:
-            server.__exit__()
 
 
 def test_a_broker_that_is_killed_while_a_queue_is_read_is_waited_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     register(spark)
-    servers = [Running(tmp_path / "data")]
-    servers[0].wait_ready()
-    url, opened, reached = servers[0].url, tmp_path / "opened", tmp_path / "reached"
+    opened, reached = tmp_path / "opened", tmp_path / "reached"
     hold = held_up(reached, opened)
 
     def read() -> list[int]:
         # A task has the last messages, and has yet to ask whether there are more.
-        options = {"url": url, "queue": READ, "columns": "id,body", "rowsPerPartition": "25"}
-        frame = spark.read.format("ebbmq").options(**options).load()
+        options = {"queue": READ, "columns": "id,body", "rowsPerPartition": "25"}
+        frame = spark.read.format("ebbmq").options(url=broker.url, **options).load()
         found = frame.mapInArrow(hold, frame.schema).collect()
         return sorted(int(row["body"]) for row in found)
 
     def restart() -> None:
         wait_patiently(reached.exists)
-        kill_and_start_anew(servers, tmp_path / "data")
+        broker.again()
         opened.touch()
 
-    with Client(url) as client:
-        try:
-            prepared(client, READ)
-            with ThreadPoolExecutor(1) as pool:
-                killing = pool.submit(restart)
-                assert patiently(read) == list(range(MESSAGES))
-                killing.result()
-            assert client.stats(READ)["depth"]["ready"] == MESSAGES
-        finally:
-            for server in servers:
-                server.__exit__()
+    with Mortal(tmp_path / "data") as broker:
+        prepared(broker.client, READ)
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(restart)
+            assert patiently(read) == list(range(MESSAGES))
+            killing.result()
+        assert broker.client.stats(READ)["depth"]["ready"] == MESSAGES
 
 
 def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they_come_again(
@@ -268,36 +256,32 @@ def test_rows_are_kept_once_though_the_broker_is_killed_while_they_come_and_they
     register(spark)
     rows = 60_000
     frame = spark.range(rows, numPartitions=2).selectExpr("string(id) AS id", "'x' AS body")
-    servers = [Running(tmp_path / "data")]
-    servers[0].wait_ready()
-    url = servers[0].url
-    client, there = Client(url), []
+    there: list[int] = []
+
+    def ready() -> int:
+        found: int = broker.client.stats("out")["depth"]["ready"]
+        return found
 
     def restart() -> None:
         while not there or there[-1] == 0:
-            there.append(client.stats("out")["depth"]["ready"])
-        kill_and_start_anew(servers, tmp_path / "data")
+            there.append(ready())
+        broker.again()
 
     def write() -> None:
-        frame.write.format("ebbmq").options(url=url, queue="out", idColumn="id").mode(
-            "append"
-        ).save()
+        sink = frame.write.format("ebbmq").options(url=broker.url, queue="out", idColumn="id")
+        sink.mode("append").save()
 
-    try:
-        client.declare(QueueSpec("out", partitions=2))
+    with Mortal(tmp_path / "data") as broker:
+        broker.client.declare(QueueSpec("out", partitions=2))
         killing = threading.Thread(target=restart)
         killing.start()
         patiently(write)
         killing.join()
         assert 0 < there[-1] < rows, "it was killed in the middle"
-        assert client.stats("out")["depth"]["ready"] == rows
+        assert ready() == rows
         # A task, or a batch that was not committed, is played again with the same ids.
         patiently(write)
-        assert client.stats("out")["depth"]["ready"] == rows
-    finally:
-        client.close()
-        for server in servers:
-            server.__exit__()
+        assert ready() == rows
 
 
 def prepared(client: Client, *queues: str) -> None:
@@ -316,75 +300,50 @@ def test_a_batch_that_a_stream_publishes_while_the_broker_is_killed_is_published
     spark: SparkSession, tmp_path: Path
 ) -> None:
     register(spark)
-    servers = [Running(tmp_path / "data")]
-    servers[0].wait_ready()
-    url, opened, reached = servers[0].url, tmp_path / "opened", tmp_path / "reached"
+    opened, reached, place = (tmp_path / name for name in ("opened", "reached", "checkpoint"))
     hold = held_up(reached, opened)
-    place = tmp_path / "checkpoint"
 
     def copy() -> StreamingQuery:
         def between(frame: DataFrame) -> DataFrame:
             return frame.mapInArrow(hold, frame.schema)
 
-        return copying(spark, {"url": url}, HALVED, place, between, idColumn="id")
+        return copying(spark, {"url": broker.url}, HALVED, place, between, idColumn="id")
 
     def restart() -> None:
         # A task has published its half, and the other one has yet to.
-        wait_patiently(lambda: reached.exists() and len(copied(client, HALVED)) == MESSAGES // 2)
-        kill_and_start_anew(servers, tmp_path / "data")
+        half = MESSAGES // 2
+        wait_patiently(lambda: reached.exists() and len(copied(broker.client, HALVED)) == half)
+        broker.again()
         opened.touch()
 
-    with Client(url) as client:
-        try:
-            prepared(client, HALVED)
-            with ThreadPoolExecutor(1) as pool:
-                killing = pool.submit(restart)
-                to_end(copy)
-                killing.result()
-            assert copied(client, HALVED) == list(range(MESSAGES))
-            assert client.stats(HALVED)["depth"] == NOTHING
-            last = committed(client, place)
-            assert (last.batch, last.published) == (0, MESSAGES)
-        finally:
-            for server in servers:
-                server.__exit__()
-
-
-def kill_and_start_anew(servers: list[Running], data: Path) -> None:
-    """Kill the first server; the next one has its address."""
-    servers[0].kill()
-    servers.append(Running(data, port=int(servers[0].url.rpartition(":")[2])))
-
-
-def wait_patiently(holds: Callable[[], bool]) -> None:
-    """For what Spark takes its time to come to."""
-    until_s = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < until_s, "it never came so far"
-        time.sleep(0.05)
+    with Mortal(tmp_path / "data") as broker:
+        prepared(broker.client, HALVED)
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(restart)
+            to_end(copy)
+            killing.result()
+        assert copied(broker.client, HALVED) == list(range(MESSAGES))
+        assert broker.client.stats(HALVED)["depth"] == NOTHING
+        last = committed(broker.client, place)
+        assert (last.batch, last.published) == (0, MESSAGES)
 
 
 @pytest.fixture(scope="module")
 def killed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a driver was that was killed when each of its queries was in the middle of a batch."""
     prepared(world.client, READ, HALVED, KEPT)
+    world.client.declare(QueueSpec(f"{WRITTEN}.copied"))
     directory = tmp_path_factory.mktemp("killed")
 
     def is_there() -> bool:
         assert driver.poll() is None, "the driver ended by itself"
-        reached = all((directory / name).exists() for name in (READ, HALVED, KEPT))
-        return reached and len(copied(world.client, HALVED)) >= MESSAGES // 2
+        reached = all((directory / name).exists() for name in (READ, HALVED, KEPT, WRITTEN))
+        halves = [len(copied(world.client, name)) for name in (HALVED, WRITTEN)]
+        return reached and min(halves) >= MESSAGES // 2
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline.killed_driver", world.server.url, world.token,
-         str(directory)],
-        start_new_session=True, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[2])},
-    ) as driver:  # fmt: skip
-        try:
-            wait_patiently(is_there)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
+    words = (world.server.url, world.token, str(directory))
+    with killed_driver("tests.pipeline.killed_driver", *words) as driver:
+        wait_patiently(is_there)
     for name in (READ, HALVED, KEPT):
         assert not any((directory / f"{name}-place" / "commits").glob("[0-9]*"))
         assert world.depth(name)["leased"] == MESSAGES
@@ -433,6 +392,16 @@ def test_a_batch_that_a_sink_had_on_record_when_its_driver_was_killed_is_not_pub
     world.client.publish(KEPT, Message(b"%d" % MESSAGES))
     to_end(copy)
     assert copied(world.client, KEPT) == list(range(MESSAGES + 1))
+
+
+@pytest.mark.crash
+def test_rows_of_which_a_killed_driver_had_written_a_part_are_kept_once_when_they_are_written_again(
+    world: World, spark: SparkSession, killed: Path
+) -> None:
+    assert copied(world.client, WRITTEN) == list(range(MESSAGES // 2))
+    for _ in range(2):
+        patiently(lambda: write(numbered(spark), world.options()))
+        assert copied(world.client, WRITTEN) == list(range(MESSAGES))
 
 
 def committed(client: Client, checkpoint: Path) -> Committed:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
-from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark.jobs.page import html
+from ebbmq_spark.jobs.running import Arguments, figures, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
+from ebbmq_spark.lake import open_lake, visible
 from ebbmq_spark.simulation.traces import read_lake
 from tests.crash.test_feed_kill import feed_of, shown_in, working
 from tests.feeds import manifests_of, rows_of
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ebbmq.feed.table import Table
 
 pytestmark = pytest.mark.crash
 
@@ -32,6 +37,8 @@ pytestmark = pytest.mark.crash
 OF_RUN = ("checking", "planning", "reporting")
 OF_PLAN = ("planning",)
 BATCH = ("a batch",)
+#: What a report reads of the past, of plans, and of messages as they are.
+OF_REPORT = (PROFILES, PLANS, CATALOG)
 
 
 class Killed:
@@ -81,12 +88,34 @@ class Killed:
         self._start()
 
 
+class KilledAt:
+    """A lake whose broker is killed when rows of some tables are about to be read, once each."""
+
+    def __init__(self, broker: Killed, *tables: Table) -> None:
+        self._lake: Any = open_lake(broker.lake)
+        self._killed = broker.at(*(table.name for table in tables))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lake, name)
+
+    def rows(self, spark: SparkSession, table: Table, *more: Any) -> DataFrame:
+        self._killed(table.name)
+        found: DataFrame = self._lake.rows(spark, table, *more)
+        return found
+
+
 def counted(lake: Path) -> Counter[str]:
     """How often what happened, by the newest profiles."""
     found: Counter[str] = Counter()
     for row in rows(lake, PROFILES):
         found[row["event"]] += row["count"]
     return found
+
+
+def snapshots(lake: Path) -> set[int]:
+    """How many messages each snapshot has that is there."""
+    # Its node may take one away at the same time.
+    return {sum(part.rows for part in each.parts) for each in visible(lake, CATALOG).manifests}
 
 
 def test_what_a_broker_tells_that_is_killed_while_it_is_read_counts_once(
@@ -106,7 +135,15 @@ def test_what_a_broker_tells_that_is_killed_while_it_is_read_counts_once(
         assert (recorded.trace.count() >= published, recorded.refused) == (True, [])
         assert broker.times == len((*OF_RUN, *OF_PLAN, *BATCH)) + 1
         manifests_of(lake, PLANS)  # what is visible is all there
+        # A report by itself, of snapshots that grow old while it is drawn: there is one a start.
+        sizes = snapshots(lake)
+        reported = figures(spark, cast("Any", KilledAt(broker, *OF_REPORT)))
+        sizes |= snapshots(lake)
+        assert broker.times == len((*OF_RUN, *OF_PLAN, *BATCH, *OF_REPORT)) + 1
     told = Counter(row["event"] for row in rows_of(lake))
+    assert (reported.nodes, reported.record) == (["a"], planned)
+    assert sum(messages for messages, _ in reported.backlog.values()) in sizes
+    assert planned.run in html(reported)
     assert 0 < first.events < told.total()
     assert (first.refused, planned.refused) == ({}, {})
     second = run(spark, Arguments(lake, bounded=False))

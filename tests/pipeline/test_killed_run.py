@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -35,6 +30,7 @@ from ebbmq_spark.simulation.sweep import read_sweep
 from tests.advice import until_usable
 from tests.feeds import manifests_of
 from tests.pipeline.handwritten import tell
+from tests.pipeline.killing import killed_driver, wait_patiently, wait_stopped
 from tests.pipeline.lakes import DAY_MS, DEVICES, Node, rows
 from tests.pipeline.patience import patiently
 from tests.pipeline.stopped_driver import (
@@ -61,6 +57,8 @@ from tests.pipeline.test_object_lake import Bucket
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from ebbmq.feed.runs import Record
@@ -70,8 +68,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-DEADLINE_S = 600
 #: A quarter of an hour and half an hour off the hours of UTC, in Java and in Python.
 ELSEWHERE = "Asia/Kathmandu"
 TABLES = (PLANS, PROFILES, RATES, STEPS)
@@ -136,25 +132,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory, store: Bucket) -> Path:
     for name in (PAGE, PICTURE, BEST):
         (directory / name).write_text("before")
     (directory / SWEEP).write_text("[sweep]\ndecay_rate = [1.0]\n")
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline.stopped_driver", str(directory)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA, "TZ": ELSEWHERE},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "stopped\n"
-            deadline = time.monotonic() + DEADLINE_S
-            # In the middle of what Spark writes; it may have ended before that is seen.
-            while child.poll() is None and not is_writing(directory / RUNS):
-                assert time.monotonic() < deadline, "it never came so far"
-                time.sleep(0.001)
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
+    with killed_driver(
+        "tests.pipeline.stopped_driver", str(directory), environment={"TZ": ELSEWHERE}
+    ) as driver:
+        wait_stopped(driver)
+        # In the middle of what Spark writes; it may have ended before that is seen.
+        wait_patiently(lambda: driver.poll() is not None or is_writing(directory / RUNS))
     shutil.copytree(directory / "alone: plans shown", directory / "taken")
     return directory
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import obstore
@@ -30,12 +29,15 @@ from ebbmq_spark import session
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline import taking
+from tests.pipeline.killing import ROOT, killed_driver, wait_stopped
 from tests.pipeline.patience import patiently
 from tests.pipeline.stopped_upkeep import (
     DEAD_SHARE,
+    IN_STORE,
     OFFERED,
     PACKED,
     POINTS,
+    STORE,
     TAKING,
     WRITTEN,
     command,
@@ -46,6 +48,7 @@ from tests.serving import Running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -54,8 +57,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-ROOT = Path(__file__).parents[2]
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: So that there is a new pack for each.
 QUEUES = ("a", "b")
 A_PACK, KEPT = 20, 12
@@ -178,26 +179,21 @@ class Killed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def killed(thinned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+def killed(thinned: Path, tmp_path_factory: pytest.TempPathFactory, weed: Weed) -> Iterator[Killed]:
     """A driver was killed, on each of several archives at another point."""
     directory = tmp_path_factory.mktemp("killed")
-    for point in POINTS:
+    for point in (*POINTS, *IN_STORE):
         shutil.copytree(thinned, directory / point / "data")
+    colds = {point: device_in(weed, point.replace(": ", "-")) for point in IN_STORE}
+    (directory / STORE).write_text(json.dumps(colds))
+    for cold in colds.values():
+        store, _ = objects(cold, "")
+        for path in (thinned / "cold").rglob("*"):
+            if path.is_file():
+                obstore.put(store, str(path.relative_to(thinned / "cold")), path.read_bytes())
     with TakingServer(*configured(directory / TAKING / "data")) as server:
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.stopped_upkeep", str(directory), server.url],
-            cwd=ROOT,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as driver:
-            try:
-                assert driver.stdout is not None
-                assert driver.stdout.readline() == "stopped\n"
-            finally:
-                os.killpg(driver.pid, signal.SIGKILL)
+        with killed_driver("tests.pipeline.stopped_upkeep", str(directory), server.url) as driver:
+            wait_stopped(driver)
         yield Killed(directory, server)
 
 
@@ -232,6 +228,34 @@ def test_what_a_driver_offered_is_taken_once_though_it_was_killed_at_once(
         assert_each_is_there_once(broker, files(data))
     again = run(spark, data)
     assert (again.dead, again.made, again.offered) == (0, 0, [])
+
+
+@pytest.mark.parametrize("point", IN_STORE)
+def test_a_driver_killed_at_an_archive_in_a_store_leaves_each_message_there_once(
+    spark: SparkSession, killed: Killed, point: str
+) -> None:
+    cold = json.loads((killed.directory / STORE).read_text())[point]
+    is_packed, is_offered = point == IN_STORE[2], point == IN_STORE[1]
+    before = objects(cold, "pack-")[1]
+    assert len(before) == len(QUEUES)
+    made = [path for path in objects(cold, "new-")[1] if path.endswith(".parquet")]
+    assert len(made) == len(QUEUES) or (is_packed and made)
+    assert len(objects(cold, "mapping")[1]) == is_offered
+    place, asked = Place(cold["url"], cold["options"]), Asked(dead_share=DEAD_SHARE)
+    config = {**CONFIG, "devices": {"cold": cold}}
+    with Broker.open(killed.directory / point / "data", config) as broker:
+        # What is offered is the broker's to take; the next one does all else anew.
+        again = patiently(lambda: upkeep(spark, place, asked))
+        assert (len(again.waiting), again.made) == ((1, 0) if is_offered else (0, len(QUEUES)))
+        taken = broker.tend_device("cold")
+        assert (taken.packs, taken.messages, taken.stale) == (len(QUEUES), len(QUEUES) * KEPT, 0)
+        assert objects(cold, "mapping")[1] == []
+        store, found = objects(cold, "pack-")
+        assert not set(found) & set(before)
+        packs = [pa.BufferReader(bytes(obstore.get(store, path).bytes())) for path in found]
+        assert_each_is_there_once(broker, packs)
+    done = patiently(lambda: upkeep(spark, place, asked))
+    assert (done.dead, done.made, done.waiting) == (0, 0, [])
 
 
 def test_a_broker_goes_on_taking_when_the_driver_is_killed_that_told_it(

@@ -23,7 +23,7 @@ from ebbmq_spark.java import require_java
 from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.abc import Traversable
     from pathlib import Path
 
@@ -42,10 +42,29 @@ _SOCKETS_AT: Final = 103 - 43
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
+#: Settings that are not for a user to choose by Spark's names, and what to do instead.
+_OURS: Final = {
+    "spark.master": "--master says where Spark runs",
+    "spark.remote": "--master says where Spark runs: sc://HOST:PORT",
+    "spark.api.mode": "--master says where Spark runs: sc://HOST:PORT is Spark Connect",
+    "spark.driver.memory": "--memory says how much it may take on this machine",
+    "spark.sql.session.timeZone": "leave it out: instants are UTC, wherever Spark runs",
+    "spark.local.dir": "TMPDIR says where scratch files are; they go with the session",
+    "spark.sql.warehouse.dir": "TMPDIR says where scratch files are; they go with the session",
+    "spark.sql.streaming.stateStore.providerClass": "leave it out: `pipeline stream` sets it",
+}
+
+
 class SparkFailed(ClientError):
     """Spark could not be started or reached."""
 
     code = "spark_failed"
+
+
+class InvalidSetting(ClientError):
+    """A setting of Spark is of no form, not for users to choose, or not taken."""
+
+    code = "invalid_setting"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +130,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return settings | self.more
 
 
+def settings_of(given: Iterable[str]) -> dict[str, str]:
+    """Settings by Spark's names, each given as `KEY=VALUE`; of one given twice the last counts.
+
+    Raises:
+        InvalidSetting: one is of another form, is none of Spark, or is not for users to choose.
+    """
+    found: dict[str, str] = {}
+    for each in given:
+        name, separator, value = (part.strip() for part in each.partition("="))
+        if not separator or not value or not name.startswith("spark."):
+            # What follows the sign may be a secret.
+            raise InvalidSetting(
+                f"{name!r} is no setting of Spark" if separator else f"{each!r} has no value",
+                "give it as KEY=VALUE by Spark's name: spark.executor.memory=2g",
+            )
+        if name in _OURS:
+            raise InvalidSetting(f"{name} is not to be set", _OURS[name])
+        found[name] = value
+    return found
+
+
 @contextlib.contextmanager
 def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iterator[SparkSession]:
     """A session that is stopped in the end, and its scratch files removed.
@@ -120,6 +160,7 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     Raises:
         JavaMissing: there is no Java that can run Spark.
         SparkFailed: Spark could not be started, or the cluster not be reached.
+        InvalidSetting: a server of Spark Connect does not take one of the settings.
     """
     settings = settings or Settings()
     if settings.has_driver:
@@ -139,9 +180,23 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
                 f"see {log}; --master names where to run",
             ) from error
         try:
+            _require_taken(spark, settings)
             yield spark
         finally:
             spark.stop()
+
+
+def _require_taken(spark: SparkSession, settings: Settings) -> None:
+    """See that a server took what it was told: of what it does not take, PySpark only warns."""
+    if settings.has_driver:
+        return
+    for name, value in settings.more.items():
+        if spark.conf.get(name, None) != value:
+            raise InvalidSetting(
+                f"{_shown(settings.master)} does not take {name} from a client",
+                "set it where that server is started; from here only what is of a session counts, "
+                "as spark.sql.shuffle.partitions",
+            )
 
 
 def _require_connect(master: str) -> None:

@@ -113,6 +113,7 @@ access_key_id = "{weed.access_key}"
 secret_access_key = "{weed.secret_key}"
 [pipeline]
 every_ms = 50
+conf = {{ "spark.x" = "told to Spark" }}
 """
     )
     seen = tmp_path / "arguments"
@@ -125,7 +126,16 @@ every_ms = 50
         wait_until(seen.exists, "the child is at work")
         assert f"--lake s3://{weed.bucket}/scheduled-{tmp_path.name}" in seen.read_text()
         assert weed.secret_key not in seen.read_text()
+        # Of what is Spark's, Java is told on its command line, and that is known.
+        assert "told to Spark" not in seen.read_text().partition("pipeline run")[2]
         assert health(server)["pipeline"] == []
+
+
+def test_a_setting_of_spark_that_is_not_for_users_is_told(tmp_path, config) -> None:
+    config.write_text(config.read_text() + 'conf = { "spark.master" = "local" }\n')
+    with Running(tmp_path / "data", "--config", str(config)) as server:
+        wait_until(lambda: bool(health(server)["pipeline"]), "it is told")
+        assert "spark.master is not to be set" in str(health(server)["pipeline"])
 
 
 def test_a_pipeline_without_a_lake_is_told_in_the_log(tmp_path, config) -> None:

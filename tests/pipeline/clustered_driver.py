@@ -17,7 +17,7 @@ from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
-from ebbmq_spark.session import Settings, spark_session
+from ebbmq_spark.session import Settings, settings_of, spark_session
 from ebbmq_spark.simulation.study import study
 from ebbmq_spark.simulation.sweep import read_sweep
 from ebbmq_spark.simulation.traces import read_lake
@@ -126,7 +126,8 @@ def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
 
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
-    settings = Settings(master=master, memory="512m", shuffle_partitions=2, more=CLUSTER)
+    more = settings_of(map("=".join, CLUSTER.items()))
+    settings = Settings(master=master, memory="512m", shuffle_partitions=2, more=more)
     with spark_session(settings, "ebbmq cluster") as spark:
         context = spark.sparkContext
         context.addPyFile(asked["code"])

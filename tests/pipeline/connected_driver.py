@@ -15,7 +15,7 @@ from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import open_lake
-from ebbmq_spark.session import Settings, spark_session
+from ebbmq_spark.session import InvalidSetting, Settings, settings_of, spark_session
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.clustered_driver import (
@@ -52,9 +52,19 @@ def drained(spark: SparkSession, asked: dict[str, Any]) -> list[str]:
     return sorted(row.body for row in read.collect())
 
 
+def refused(settings: Settings) -> str:
+    """Why a server does not take settings."""
+    try:
+        with spark_session(settings, "ebbmq connect"):
+            return ""
+    except InvalidSetting as error:
+        return error.detail
+
+
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
-    with spark_session(Settings(master=master, shuffle_partitions=2), "ebbmq connect") as spark:
+    more = settings_of(["spark.sql.shuffle.partitions=2"])
+    with spark_session(Settings(master=master, more=more), "ebbmq connect") as spark:
         register(spark)
         places = spark.range(1).mapInArrow(_places, "place string")
         lake, store = Path(asked["lake"]), open_lake(asked["store"], asked["options"])
@@ -73,6 +83,7 @@ def main(master: str) -> None:
         place = Streaming(followed, once=True, partitions=2, state=Path(asked["state"]))
         seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]
         seen["drained"] = patiently(lambda: drained(spark, asked))
+    seen["refused"] = refused(Settings(master=master, more={"spark.executor.memory": "777m"}))
     sys.stdout.write(json.dumps(seen))
 
 

@@ -125,6 +125,16 @@ def told(lake: Path) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
+def assert_both_took_part(places: list[list[str]], cluster: Path) -> None:
+    """Both workers, with the code that was shipped, in executors of the size that was asked for."""
+    directories, files = zip(*places, strict=True)
+    assert len(set(directories)) == 2
+    assert all("shipped.zip" in file for file in files)
+    started = [each.read_text() for each in cluster.glob("work/app-*/*/stderr")]
+    assert len(started) == 2
+    assert all('"-Xmx512M"' in each for each in started)
+
+
 def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_path: Path) -> None:
     with Node(tmp_path, "a") as node:
         node.work(took_ms=4_000, messages=40)
@@ -161,10 +171,7 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     seen = json.loads(done.stdout)
     assert seen["queue"] == [list(each) for each in local]
     assert len(local) == 50
-    # Both workers took part, with the code that was shipped.
-    directories, files = zip(*seen["places"], strict=True)
-    assert len(set(directories)) == 2
-    assert all("shipped.zip" in file for file in files)
+    assert_both_took_part(seen["places"], tmp_path / "cluster")
     found = told(lake)
     assert found["plans"]
     assert told(elsewhere) == found

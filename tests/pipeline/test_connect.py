@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from tests.servers import Weed
 
 
+REFUSED = "{} does not take spark.executor.memory from a client"
+
+
 @contextlib.contextmanager
 def connect(directory: Path) -> Iterator[str]:
     """A server from the Python package, on this machine; yields its address."""
@@ -114,7 +117,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
         assert seen["drained"] == sorted(str(number) for number in range(50))
         assert not any(client.stats("q")["depth"].values())
         assert seen["queue"] == queue
-    assert SHIPPED in seen["places"]
+    assert (SHIPPED in seen["places"], seen["refused"]) == (True, REFUSED.format(master))
     found = told(here)
     assert found["plans"]
     assert told(elsewhere) == found

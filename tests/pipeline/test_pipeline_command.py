@@ -115,7 +115,15 @@ def test_a_server_runs_the_pipeline_and_commands_show_and_plan_the_rest(tmp_path
         with server.caller() as caller:
             assert caller.call("GET", "/health/ready").json["pipeline"] == []
         assert server.stop() == 0
-    out, watched = ebbmq(lake, "plan", "--full", "--unbounded", "--memory", "512m")
+    conf = {
+        "spark.executor.memory": "777m", "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": tmp_path.as_uri(), "spark.eventLog.compress": "false",
+    }  # fmt: skip
+    more = [word for each in conf.items() for word in ("--conf", "=".join(each))]
+    out, watched = ebbmq(lake, "plan", "--full", "--unbounded", "--memory", "512m", *more)
+    # What Spark writes down of itself has what it was told.
+    told_spark = "".join(each.read_text() for each in tmp_path.rglob("events_1_local-*"))
+    assert '"spark.executor.memory":"777m"' in told_spark
     assert "plan " in out
     assert "cost a month: " in out
     assert "planning" in watched

@@ -67,5 +67,17 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, command
     assert "pip install 'ebbmq[" in "".join(told)
 
 
+@pytest.mark.parametrize("command", [name for name in ON_SPARK if "bench" not in name])
+def test_a_setting_that_is_not_for_users_is_refused_by_every_command_on_spark(
+    tmp_path: Path, command: str
+) -> None:
+    code, told = ebbmq(tmp_path, *ON_SPARK[command], "--conf", "spark.master=local")
+    assert code == 1
+    assert told == [
+        "error: spark.master is not to be set",
+        "hint: --master says where Spark runs",
+    ]
+
+
 def test_what_was_is_shown_without_java(tmp_path: Path) -> None:
     assert ebbmq(tmp_path, "pipeline", "history", "--lake", "lake", PATH=str(tmp_path)) == (0, [])

@@ -39,8 +39,8 @@ def _run_options(command: Any) -> Any:
         click.option(
             "--attended",
             is_flag=True,
-            help="For who starts this as a child: the lake's options are the first line of "
-            "standard input, as JSON, and this ends when it does.",
+            help="For who starts this as a child: options of the lake and of Spark are the first "
+            "line of standard input, as JSON, and this ends when it does.",
         ),
         spark_options,
         lake_option,
@@ -102,7 +102,9 @@ def plan(session: Session, /, **options: Any) -> None:
 
 def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
     if options["attended"]:
-        options["lake_options"] = [*options["lake_options"], *_told_by_parent().items()]
+        told = _told_by_parent()
+        options["lake_options"] = [*options["lake_options"], *told["lake_options"].items()]
+        options["conf"] = [*options["conf"], *map("=".join, told["conf"].items())]
         _end_with_parent()
     require_spark("the pipeline")
     from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
@@ -130,14 +132,14 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
     return record
 
 
-def _told_by_parent() -> dict[str, str]:
+def _told_by_parent() -> dict[str, dict[str, str]]:
     """Options that may be secrets: on the command line everybody would see them."""
     line = b""
     while not line.endswith(b"\n"):
         if not (some := os.read(0, 1)):
             raise SystemExit(1)
         line += some
-    return msgspec.json.decode(line, type=dict[str, str])
+    return msgspec.json.decode(line, type=dict[str, dict[str, str]])
 
 
 def _end_with_parent() -> None:

@@ -10,7 +10,13 @@ import click
 import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
-from ebbmq.cli.spark import lake_settings_option, open_lake, require_spark, spark_options
+from ebbmq.cli.spark import (
+    lake_settings_option,
+    open_lake,
+    require_spark,
+    spark_options,
+    spark_settings,
+)
 from ebbmq.cli.values import duration_ms, show_count, show_duration
 
 if TYPE_CHECKING:
@@ -95,14 +101,12 @@ def simulate(session: Session, /, **options: Any) -> None:
     if sum(options[name] is not None for name in ("trace", "lake", "pattern")) != 1:
         raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
     require_spark("simulating")
-    from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415  # an extra
+    from ebbmq_spark.session import spark_session  # noqa: PLC0415  # an extra
     from ebbmq_spark.simulation.study import study  # noqa: PLC0415
 
     sweep = _sweep(options)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
-    settings = Settings(
-        master=options["master"], memory=options["memory"], shuffle_partitions=_PARTS
-    )
+    settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
     with _trace(session, options) as trace, session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:

@@ -19,7 +19,13 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def spark_options(command: F) -> F:
-    """`--master` and `--memory`: this machine unless given."""
+    """`--master`, `--memory` and `--conf`: this machine unless given."""
+    command = click.option(
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting by Spark's own name, as spark.executor.memory=2g; as often as needed.",
+    )(command)
     command = click.option(
         "--memory", default="1g", show_default=True, help="Of Spark on this machine."
     )(command)
@@ -85,7 +91,12 @@ def require_spark(doing: str) -> None:
 
 
 def spark_settings(options: dict[str, Any]) -> Settings:
-    """How to run Spark, by what `spark_options` took in."""
-    from ebbmq_spark.session import Settings  # noqa: PLC0415
+    """How to run Spark, by what `spark_options` took in.
 
-    return Settings(master=options["master"], memory=options["memory"])
+    Raises:
+        InvalidSetting: what `--conf` says cannot be set.
+    """
+    from ebbmq_spark.session import Settings, settings_of  # noqa: PLC0415
+
+    more = settings_of(options["conf"])
+    return Settings(master=options["master"], memory=options["memory"], more=more)

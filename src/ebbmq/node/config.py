@@ -141,6 +141,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     #: Where Spark runs, and how much memory it may take on this machine.
     master: str = "local[*]"
     memory: str = "1g"
+    #: Anything else, by Spark's own names.
+    conf: dict[str, str] = {}
     #: A run that takes longer is ended.
     timeout_ms: int = 3_600_000
 

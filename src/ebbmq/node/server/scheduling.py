@@ -93,7 +93,8 @@ class Scheduled:
             return f"it could not be started: {error.strerror}"
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
-        child.stdin.write(msgspec.json.encode(self._options) + b"\n")
+        told = {"lake_options": self._options, "conf": self._config.conf}
+        child.stdin.write(msgspec.json.encode(told) + b"\n")
         try:
             async with asyncio.timeout(self._config.timeout_ms / 1_000):
                 said = await _last_of(child.stderr)

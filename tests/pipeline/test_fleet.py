@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
-from ebbmq_spark.jobs.fleet import Fleet, Snapshot, capacity
-from ebbmq_spark.transforms.plans import within_capacity
+from ebbmq_spark.jobs.fleet import Fleet, Snapshot, capacity, cost, parameters_of, prices
+from ebbmq_spark.transforms.bounds import within_capacity
 from tests.pipeline.test_plans import actions
 
 if TYPE_CHECKING:
@@ -97,3 +97,22 @@ def test_of_what_a_node_shares_beside_devices_of_its_own_it_has_its_part_and_oth
     )
     assert found["a", "s3"] == ("s3 of a", 35)
     assert (found["b", "s3"], found["c", "s3"]) == (("s3", 60), ("s3", 60))
+
+
+def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
+    spark: SparkSession,
+) -> None:
+    def priced(name: str, tier: str, price: float) -> DeviceRoom:
+        return msgspec.structs.replace(
+            room(name, "file", tier, 0, usable=name != "away"),
+            used_bytes=1 << 30,
+            cost_per_gib_month=price,
+        )
+
+    devices = priced("log", "ssd", 0.5), priced("x", "hdd", 0.75), priced("away", "hdd", 0.25)
+    fleet = Fleet([node("a", *devices), node("b", priced("log", "ssd", 1.5))], [], {}, [])
+    assert prices(fleet) == {"ssd": 1.0, "hdd": 0.5, "": 0.75}
+    assert cost(fleet) == 3.0
+    assert prices(Fleet([], [], {}, [])) == {"": 0.0}
+    told = {row.node: row.devices for row in parameters_of(spark, fleet).collect()}
+    assert told == {"a": {"ssd": 1, "hdd": 1}, "b": {"ssd": 1}}

@@ -13,7 +13,7 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.jobs import history
-from ebbmq_spark.jobs.running import Arguments, JobFailed, run, run_plan
+from ebbmq_spark.jobs.running import Arguments, InvalidBudget, JobFailed, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of
@@ -106,9 +106,21 @@ def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path
     assert set(counted(full)) >= {"add_copy", "move", "archive", "repair"}
 
 
+@pytest.mark.parametrize("budget", [-0.01, float("nan"), float("inf"), -float("inf")])
+def test_a_budget_that_is_no_amount_of_money_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, budget: float
+) -> None:
+    with pytest.raises(InvalidBudget, match="the budget is") as refused:
+        run_plan(spark, Arguments(tmp_path, budget=budget))
+    assert refused.value.code == "invalid_budget"
+    assert history.read(tmp_path).records == []
+
+
 def test_a_lake_without_anything_in_it_is_no_fault(spark: SparkSession, tmp_path: Path) -> None:
-    record = run(spark, Arguments(tmp_path))
-    assert (record.events, record.messages, record.actions) == (0, 0, {})
+    for budget in (None, 0.0):
+        record = run(spark, Arguments(tmp_path, budget=budget))
+        assert (record.events, record.messages, record.actions) == (0, 0, {})
+        assert (record.left_out, record.budget, record.notes) == ({}, budget, ())
     with pytest.raises(UnknownFeed, match="no lake"):
         run(spark, Arguments(tmp_path / "nowhere"))
 

@@ -19,7 +19,8 @@ FULL = Figures(
     record=Record(
         run="20261116T081500123Z", kind="run", started_at_ms=0, ended_at_ms=HOUR_MS, missing=2,
         actions={"archive": Action(3, 400)}, cost_before=2.0, cost_after=1.5, notes=(EVIL,),
-        refused={EVIL: EVIL},
+        refused={EVIL: EVIL}, budget=1.75,
+        left_out={"room": Action(6, 2 << 10), "money": Action(5_678, 3 << 20), EVIL: Action(1, 1)},
     ),
     nodes=[EVIL],
     backlog={(0, 9): (1_234, 10), (6, 1): (5, 10)},
@@ -64,6 +65,15 @@ def test_names_stay_text_and_every_tag_is_closed() -> None:
     assert "2 s" in page.html(FULL)
     assert "read: 9" in page.html(FULL)
     assert "2 k" in page.html(FULL)
+    assert "2.00 → 1.50 of 1.75" in page.html(FULL)
+
+
+def test_what_was_left_out_is_told_also_where_nothing_is_left_to_do() -> None:
+    for planned in (FULL.planned, []):
+        text = page.html(FULL._replace(planned=planned))
+        assert "want of room: 6 of what would be done, 2.0 KiB" in text
+        assert "want of money: 5,678 of what would be done, 3.0 MiB" in text
+        assert "every message is kept as it should be" not in text
 
 
 def test_a_lake_without_anything_in_it_has_a_page_too() -> None:

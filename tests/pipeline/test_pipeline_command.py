@@ -82,6 +82,30 @@ def is_running(lake: Path) -> bool:
         return False
 
 
+def plan_without_money(lake: Path) -> None:
+    """Plan by the command: four ask for a second copy."""
+    log = lake.parent / "told"
+    log.mkdir()
+    conf = {
+        "spark.executor.memory": "777m", "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false",
+    }  # fmt: skip
+    more = [word for each in conf.items() for word in ("--conf", "=".join(each))]
+    more += ["--memory", "512m", "--budget", "0"]
+    out, watched = ebbmq(lake, "plan", "--full", "--unbounded", *more)
+    assert "plan " in out
+    assert "left out for want of money: 4 messages, " in out
+    assert "after, of 0.00" in out
+    assert "planning" in watched
+    # What Spark writes down of itself has what it was told.
+    (told,) = log.rglob("events_1_local-*")
+    assert '"spark.executor.memory":"777m"' in told.read_text()
+    shown, _ = ebbmq(lake, "history", "--last", "1")
+    head, last = (" ".join(line.split()) for line in shown.splitlines())
+    assert head.endswith(" ACTIONS NO MONEY REFUSED")
+    assert last.endswith(" 0 4 0")
+
+
 @pytest.mark.crash
 def test_a_server_runs_the_pipeline_and_commands_show_and_plan_the_rest(tmp_path: Path) -> None:
     (tmp_path / "ebbmq.toml").write_text(TOML)
@@ -115,18 +139,7 @@ def test_a_server_runs_the_pipeline_and_commands_show_and_plan_the_rest(tmp_path
         with server.caller() as caller:
             assert caller.call("GET", "/health/ready").json["pipeline"] == []
         assert server.stop() == 0
-    conf = {
-        "spark.executor.memory": "777m", "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": tmp_path.as_uri(), "spark.eventLog.compress": "false",
-    }  # fmt: skip
-    more = [word for each in conf.items() for word in ("--conf", "=".join(each))]
-    out, watched = ebbmq(lake, "plan", "--full", "--unbounded", "--memory", "512m", *more)
-    # What Spark writes down of itself has what it was told.
-    told_spark = "".join(each.read_text() for each in tmp_path.rglob("events_1_local-*"))
-    assert '"spark.executor.memory":"777m"' in told_spark
-    assert "plan " in out
-    assert "cost a month: " in out
-    assert "planning" in watched
+    plan_without_money(lake)
     shown, _ = ebbmq(lake, "history", "--json")
     told = json.loads(shown)
     assert (told[0]["run"], told[-1]["kind"], told[-1]["full"]) == (first, "plan", True)

@@ -16,12 +16,13 @@ from ebbmq.policy.rules.choose import Chooser, Strategy
 from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq.policy.rules.rule import RuleSet
 from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
-from ebbmq_spark.transforms.plans import planned, wanted_target, within_capacity
+from ebbmq_spark.transforms.plans import planned, wanted_target
 from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SPEC = QueueSpec(
     "q", score_per_day=10, score_access_bonus=1, max_replicas=3, tiers=("ssd", "hdd", "s3")
@@ -91,6 +92,34 @@ def test_each_message_gets_the_most_urgent_thing_to_do(spark: SparkSession) -> N
     }
     reasons = {row.message_id: row.reason for row in plan.collect()}
     assert reasons["faded"] == "decay score 200.00, copies 2 of 1"
+
+
+def test_what_is_written_and_freed_counts_all_copies_that_come_and_go(spark: SparkSession) -> None:
+    rows = catalog(
+        spark,
+        {"message_id": "repair", "tier": "hdd", "enqueued_at_ms": MIDDLE, "replicas": 3,
+         "replica_target": 3, "copies": 1},
+        {"message_id": "move", "tier": "ssd", "enqueued_at_ms": MIDDLE, "replicas": 2,
+         "replica_target": 2, "copies": 2},
+        {"message_id": "archive", "tier": "hdd", "enqueued_at_ms": OLD, "copies": 3},
+        {"message_id": "promote", "tier": "s3", "enqueued_at_ms": YOUNG},
+        {"message_id": "drop_copy", "tier": "hdd", "enqueued_at_ms": MIDDLE, "copies": 3},
+    )  # fmt: skip
+    queue = parameters_of(spark, [SPEC])
+    one_each = queue.selectExpr("*", "map('ssd', 1, 'hdd', 1) AS devices")
+
+    def told(parameters: DataFrame) -> dict[str, tuple[int, int]]:
+        plan = planned(rows, parameters, now_ms=NOW_MS, until_ms=NOW_MS + 1)
+        return {
+            row.message_id: (row.bytes // 1_000, row.freed_bytes // 1_000)
+            for row in plan.collect()
+            if row.action == row.message_id
+        }
+
+    as_many = {"repair": (2, 0), "archive": (1, 3), "drop_copy": (0, 2)}
+    assert told(queue) == {**as_many, "move": (2, 2), "promote": (2, 1)}
+    # One of the copies has to be elsewhere: it stays where it is.
+    assert told(one_each) == {**as_many, "move": (1, 1), "promote": (1, 0)}
 
 
 def test_a_reason_tells_the_score_to_two_digits(spark: SparkSession) -> None:

@@ -21,8 +21,9 @@ from ebbmq.policy.importance import current_importance
 from ebbmq.policy.placement import Terms
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.transforms.access import hot_set, message_access
+from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
-from ebbmq_spark.transforms.plans import REPAIR_VALUE, planned, within_capacity
+from ebbmq_spark.transforms.plans import REPAIR_VALUE, planned
 from tests.feeds import rows_of
 from tests.pipeline.lakes import DAY_MS, FADING, Node, rows
 from tests.pipeline.rows import NOW_MS, STORED, catalog, events

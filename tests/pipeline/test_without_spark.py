@@ -79,5 +79,14 @@ def test_a_setting_that_is_not_for_users_is_refused_by_every_command_on_spark(
     ]
 
 
+@pytest.mark.parametrize("budget", ["-1", "nan", "inf", "much"])
+def test_a_budget_that_is_no_amount_of_money_is_refused_before_spark_starts(
+    tmp_path: Path, budget: str
+) -> None:
+    code, told = ebbmq(tmp_path, *ON_SPARK["plan"], "--budget", budget, PATH=str(tmp_path))
+    assert code == 2
+    assert f"'{budget}' is no amount of money" in told[0]
+
+
 def test_what_was_is_shown_without_java(tmp_path: Path) -> None:
     assert ebbmq(tmp_path, "pipeline", "history", "--lake", "lake", PATH=str(tmp_path)) == (0, [])

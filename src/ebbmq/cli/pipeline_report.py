@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,6 +11,9 @@ import msgspec
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import show_duration, show_instant
+
+if TYPE_CHECKING:
+    from ebbmq.feed.runs import Record
 
 
 @click.command(short_help="A page with charts of the whole fleet.")
@@ -81,9 +84,10 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
     if not records:
         session.say(f"no run yet; the first one: ebbmq pipeline run --lake {options['lake']}")
         return
+    lacking = [name for name in ("room", "money") if any(_left_out(each, name) for each in records)]
     session.show_table(
         ("RUN", "WHAT", "WHEN", ">TOOK", ">EVENTS", ">REJECTED", ">LOOKED AT", ">OF", ">ACTIONS",
-         ">REFUSED"),
+         *(f">NO {each.upper()}" for each in lacking), ">REFUSED"),
         (
             (
                 each.run,
@@ -95,8 +99,14 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
                 f"{each.looked_at:,}",
                 f"{each.messages:,}",
                 f"{sum(action.count for action in each.actions.values()):,}",
+                *(f"{_left_out(each, name):,}" for name in lacking),
                 f"{len(each.refused):,}",
             )
             for each in records
         ),
     )  # fmt: skip
+
+
+def _left_out(record: Record, lacking: str) -> int:
+    found = record.left_out.get(lacking)
+    return 0 if found is None else found.count

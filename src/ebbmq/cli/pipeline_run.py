@@ -12,7 +12,7 @@ import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
-from ebbmq.cli.values import duration_ms, show_bytes, show_count, show_duration
+from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,11 @@ def _run_options(command: Any) -> Any:
         click.option("--full", is_flag=True, help="Look at everything, not only at what is due."),
         click.option(
             "--unbounded", is_flag=True, help="Plan as if every tier had room for everything."
+        ),
+        click.option(
+            "--budget",
+            type=money,
+            help="What a month may cost with the plan, in the currency of cost_per_gib_month.",
         ),
         click.option(
             "--hold",
@@ -87,11 +92,13 @@ def run(session: Session, /, **options: Any) -> None:
 def plan(session: Session, /, **options: Any) -> None:
     """Plan which copies to add, drop and move, from the last snapshot of each broker.
 
-    Looks at messages that are due by their review, unless --full is given.
+    Looks at messages that are due by their review, unless --full is given. Where room, or the
+    money of --budget, is short, the most valuable come first.
 
     \b
-    Example:
+    Examples:
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake
+      ebbmq pipeline plan --lake /var/lib/ebbmq-lake --budget 120
     """
     record = _carry_out(session, "run_plan", options)
     if session.as_json:
@@ -114,6 +121,7 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
         open_lake(options),
         full=options["full"],
         bounded=not options["unbounded"],
+        budget=options["budget"],
         hold_ms=options["hold_ms"],
     )
     job: Callable[..., Record] = getattr(running, name)
@@ -169,6 +177,14 @@ def _show_plan(session: Session, record: Record) -> None:
                 for action, each in sorted(record.actions.items())
             ),
         )
-    else:
+    elif not record.left_out:
         session.say("nothing to do: every message is kept as it should be")
-    session.say(f"cost a month: {record.cost_before:,.2f} before, {record.cost_after:,.2f} after")
+    for lacking, each in sorted(record.left_out.items()):
+        session.say(
+            f"left out for want of {lacking}: {show_count(each.count, 'message')}, "
+            f"{show_bytes(each.bytes)}"
+        )
+    of = "" if record.budget is None else f", of {record.budget:,.2f}"
+    session.say(
+        f"cost a month: {record.cost_before:,.2f} before, {record.cost_after:,.2f} after{of}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -26,6 +27,17 @@ def duration_ms(text: str) -> int:
     return round(float(match[1]) * UNIT_MS[match[2]])
 
 
+def money(text: str) -> float:
+    """Read an amount of money, zero or more."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise click.BadParameter(f"{text!r} is no amount of money; write 0 or more: 120 or 49.50")
+    return amount
+
+
 def pair(text: str) -> tuple[str, str]:
     """Read `name=value`."""
     name, separator, value = text.partition("=")
@@ -36,6 +48,7 @@ def pair(text: str) -> tuple[str, str]:
 
 # click names a function's type after the function; these names are what `--help` shows.
 duration_ms.__name__ = "duration"
+money.__name__ = "amount"
 pair.__name__ = "name=value"
 
 

@@ -29,7 +29,7 @@ class Read(msgspec.Struct, frozen=True, gc=False):
 
 
 class Action(msgspec.Struct, frozen=True, gc=False):
-    """What a plan asks for, of one kind."""
+    """What a plan asks for of one kind, or leaves out for one reason."""
 
     count: int
     bytes: int
@@ -58,6 +58,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     actions: dict[str, Action] = {}
     cost_before: float = 0.0
     cost_after: float = 0.0
+    #: What a month may cost; None without a bound.
+    budget: float | None = None
+    #: What the plan would do with more `room` or `money`.
+    left_out: dict[str, Action] = {}
     #: By name: why a file was not read; the next run tries it again.
     refused: dict[str, str] = {}
     read: dict[str, Read] = {}

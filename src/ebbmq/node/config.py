@@ -7,6 +7,7 @@ default is durable, bounded, authenticated and on this machine only.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -143,11 +144,18 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory: str = "1g"
     #: Anything else, by Spark's own names.
     conf: dict[str, str] = {}
+    #: What a month of all that is kept may cost with a plan; without, there is no bound.
+    budget: float | None = None
     #: A run that takes longer is ended.
     timeout_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
         _check_ranges(self, "pipeline.", _PIPELINE_RANGES)
+        if self.budget is not None and not 0 <= self.budget < math.inf:
+            raise InvalidSpec(
+                f"pipeline.budget is {self.budget!r}",
+                "use what a month may cost, 0 or more, or leave it out for no bound",
+            )
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

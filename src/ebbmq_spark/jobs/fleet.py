@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,6 +39,12 @@ _SNAPSHOTS: Final = (
     .add("boot", T.LongType())
     .add("at_ms", T.LongType())
     .add("now_ms", T.LongType())
+)
+_OF_NODE: Final = (
+    T.StructType()
+    .add("node", T.StringType())
+    .add("now_ms", T.LongType())
+    .add("devices", T.MapType(T.StringType(), T.IntegerType()))
 )
 _CAPACITY: Final = (
     T.StructType()
@@ -178,17 +185,19 @@ def _clock(lake: Lake, manifest: Manifest, now_ms: int) -> tuple[int, int]:
 
 
 def parameters_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
-    """One row a node and queue: its parameters, and what the node's clock says."""
-    own = parameters.schema()
-    schema = T.StructType(
-        [T.StructField("node", T.StringType()), T.StructField("now_ms", T.LongType()), *own.fields]
-    )
+    """One row a node and queue: its parameters, the node's clock, and its devices by tier."""
+    schema = T.StructType([*_OF_NODE.fields, *parameters.schema().fields])
     rows = [
-        (each.node, each.now_ms, *values)
+        (each.node, each.now_ms, list(_by_tier(each).items()), *values)
         for each in fleet.snapshots
         for values in parameters.rows_of(each.settings.queues)
     ]
     return frame_of(spark, rows, schema)
+
+
+def _by_tier(node: Snapshot) -> dict[str, int]:
+    """How many devices of a node can be used, by tier."""
+    return dict(Counter(each.tier for each in node.settings.devices if each.tier and each.usable))
 
 
 def queues(fleet: Fleet) -> list[QueueParameters]:
@@ -277,6 +286,18 @@ class Tier(NamedTuple):
     def cost(self) -> float:
         """Of a month."""
         return self.used_bytes / GIB * self.price
+
+
+def cost(fleet: Fleet) -> float:
+    """What a month of all that is kept costs."""
+    return sum(tier.cost for tier in tiers(fleet).values())
+
+
+def prices(fleet: Fleet) -> dict[str, float]:
+    """What a GiB and month costs, by tier; "", where nobody knows which, is the mean of devices."""
+    every = [each.cost_per_gib_month for each in devices(fleet)]
+    found = {name: tier.price for name, tier in tiers(fleet).items()}
+    return found | {"": sum(every) / len(every) if every else 0.0}
 
 
 def tiers(fleet: Fleet) -> dict[str, Tier]:

@@ -12,8 +12,9 @@ from ebbmq.limits import GIB, KIB, MIB
 from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ebbmq.feed.runs import Action
     from ebbmq_spark.jobs.reporting import Figures
 
 _AGES: Final = (
@@ -68,7 +69,8 @@ def _tiles(told: Figures) -> str:
     if record is not None:
         change = record.cost_after - record.cost_before
         kind = "down" if change < 0 else ""
-        shown = f"{record.cost_before:,.2f} → {record.cost_after:,.2f}"
+        of = "" if record.budget is None else f" of {record.budget:,.2f}"
+        shown = f"{record.cost_before:,.2f} → {record.cost_after:,.2f}{of}"
         actions = sum(each.count for each in record.actions.values())
         tiles += [
             ("cost a month, with the plan", shown, kind),
@@ -206,9 +208,10 @@ def _short(count: float) -> str:
 
 
 def _plan(told: Figures) -> str:
+    left_out = told.record.left_out if told.record else {}
     if not told.planned:
-        return _none("nothing: every message is kept as it should be")
-    return _table(
+        return _left_out(left_out) or _none("nothing: every message is kept as it should be")
+    return _left_out(left_out) + _table(
         ("action", "from", "to", ">messages", ">written", ">freed"),
         (
             (
@@ -219,6 +222,14 @@ def _plan(told: Figures) -> str:
             for each in told.planned
         ),
     )  # fmt: skip
+
+
+def _left_out(of: Mapping[str, Action]) -> str:
+    return "".join(
+        f"<p>Left out for want of {escape(lacking)}: {each.count:,} of what would be done, "
+        f"{_bytes(each.bytes)}; the most valuable come first.</p>"
+        for lacking, each in sorted(of.items())
+    )
 
 
 def _rates(told: Figures) -> str:

@@ -20,14 +20,18 @@ from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
 from ebbmq_spark import reaching
+from ebbmq_spark.jobs import bounding
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import totals as totalling
+from ebbmq_spark.jobs.bounding import Limits
 from ebbmq_spark.lake import Reach, read_table
-from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged, within_capacity
+from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged
 from ebbmq_spark.transforms.quality import usable
 from ebbmq_spark.transforms.touched import KEY, as_now, since, touched
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq_spark.jobs.fleet import Fleet
@@ -42,6 +46,19 @@ HOLD_MS: Final = 3_600_000
 _BOUND_MS: Final = 3_600_000
 
 
+class Asked(NamedTuple):
+    """How to plan."""
+
+    #: Look at every message, not only at those that are due.
+    full: bool = False
+    #: Keep within the room of each tier.
+    bounded: bool = True
+    #: What a month may cost with the plan; None for no bound.
+    budget: float | None = None
+    #: How long the advice holds.
+    hold_ms: int = HOLD_MS
+
+
 class Planned(NamedTuple):
     """What came of planning."""
 
@@ -50,45 +67,39 @@ class Planned(NamedTuple):
     actions: dict[str, Action]
     cost_before: float
     cost_after: float
+    left_out: dict[str, Action]
     totals: list[Total]
 
 
-def plan(
-    spark: SparkSession,
-    fleet: Fleet,
-    output: Output,
-    *,
-    full: bool = False,
-    bounded: bool = True,
-    hold_ms: int = HOLD_MS,
-) -> Planned:
+def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Planned:
     """Plan for a fleet and write the plan.
 
     Args:
         spark: where to run.
         fleet: the snapshots to plan for.
         output: where to write to.
-        full: look at every message, not only at those that are due.
-        bounded: keep within the room of each tier.
-        hold_ms: how long the advice holds.
+        asked: how.
     """
     changes = _changes(spark, fleet, output.lake)
-    catalog, looked_at = _messages(spark, fleet, output.lake, changes, full=full)
+    catalog, looked_at = _messages(spark, fleet, output.lake, changes, full=asked.full)
     # What was decided for a node is dated by its clock.
-    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), hold_ms)
-    if bounded:
-        chosen = within_capacity(chosen, fleets.capacity(spark, fleet))
-    parts = output.write(PLANS, chosen)
+    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), asked.hold_ms)
+    before, prices = fleets.cost(fleet), fleets.prices(fleet)
+    limits = Limits(
+        capacity=fleets.capacity(spark, fleet) if asked.bounded else None,
+        money=None if asked.budget is None else asked.budget - before,
+        prices=prices,
+    )
+    within = bounding.bounded(chosen, limits)
+    parts = output.write(PLANS, within.plan)
     catalog.unpersist()
     if changes is not None:
         changes.unpersist()
     totals = totalling.of_parts(spark, output.lake, parts)
     output.publish(PLANS, parts)
-    tiers = fleets.tiers(fleet)
-    before = sum(tier.cost for tier in tiers.values())
-    prices = {name: tier.price for name, tier in tiers.items()}
     after = before + _change(totals, prices)
-    return Planned(fleet.rows, looked_at, _by_action(totals), before, after, totals)
+    actions = _by_action(totals)
+    return Planned(fleet.rows, looked_at, actions, before, after, within.left_out, totals)
 
 
 def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> DataFrame | None:
@@ -135,7 +146,7 @@ def _by_action(totals: list[Total]) -> dict[str, Action]:
     return found
 
 
-def _change(totals: list[Total], prices: dict[str, float]) -> float:
+def _change(totals: list[Total], prices: Mapping[str, float]) -> float:
     """What the actions change of the cost of a month."""
     added = sum(each.bytes * prices.get(each.to_tier or "", 0.0) for each in totals)
     freed = sum(each.freed_bytes * prices.get(each.from_tier or "", 0.0) for each in totals)

@@ -7,6 +7,7 @@ published (a plan, rates) is advice that stands by itself.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,7 +26,7 @@ from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
-from ebbmq_spark.jobs.plan import HOLD_MS, plan
+from ebbmq_spark.jobs.plan import HOLD_MS, Asked, plan
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table
 
@@ -47,6 +48,12 @@ class JobFailed(ClientError):
     code = "job_failed"
 
 
+class InvalidBudget(ClientError):
+    """What a month may cost is no amount of money."""
+
+    code = "invalid_budget"
+
+
 class Arguments(NamedTuple):
     """What a run is to do."""
 
@@ -56,6 +63,8 @@ class Arguments(NamedTuple):
     full: bool = False
     #: Keep within the room of each tier.
     bounded: bool = True
+    #: What a month may cost with the plan; None for no bound.
+    budget: float | None = None
     #: How long plans and rates hold.
     hold_ms: int = HOLD_MS
 
@@ -68,7 +77,9 @@ SPARK_ERRORS: Final = (PySparkException, Py4JError)
 _CALLING = re.compile(r"\AAn error occurred while calling [^\n]*\n: ")
 #: How Python names an error of this package at the end of a traceback.
 _OURS = re.compile(r"^\s*ebbmq[\w.]*\.[A-Z]\w+: (.+)$", re.MULTILINE)
-_NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after")
+#: Sums that differ by less may be the same, added up in another order.
+_SAME: Final = 1e-9
+_NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after", "left_out")
 STAGES = ("reading", "checking", "counting", "judging", "planning", "reporting")
 
 
@@ -83,6 +94,7 @@ def run(
         stage: is told what is being done, one of STAGES.
 
     Raises:
+        InvalidBudget: the budget is no amount of money.
         UnknownFeed: there is no lake.
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
@@ -96,6 +108,7 @@ def run_plan(
     """Plan alone, as `run` does.
 
     Raises:
+        InvalidBudget: the budget is no amount of money.
         UnknownFeed: there is no lake.
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
@@ -151,6 +164,7 @@ class _Run:
             started_at_ms=at_ms,
             ended_at_ms=at_ms,
             full=arguments.full,
+            budget=arguments.budget,
             refused={name: error.detail for name, error in self._fleet.refused.items()},
             notes=tuple(self._fleet.notes),
         )
@@ -212,16 +226,13 @@ class _Run:
         since = fleet.told_since(self._fleet, self._lake, self._aside)
         self._manifests += since
         self._fleet = self._fleet._replace(told=since)
-        planned = plan(
-            self._spark,
-            self._fleet,
-            self._output,
-            full=told.full,
-            bounded=told.bounded,
-            hold_ms=told.hold_ms,
-        )
+        asked = Asked(told.full, told.bounded, told.budget, told.hold_ms)
+        planned = plan(self._spark, self._fleet, self._output, asked)
         self._totals = planned.totals
         self._note(**{name: getattr(planned, name) for name in _NOTED})
+        if told.budget is not None and planned.cost_after > told.budget * (1 + _SAME):
+            dear = f"a month costs {planned.cost_after:,.2f} with the plan, and may cost "
+            self._note(notes=(*self._record.notes, f"{dear}{told.budget:,.2f}: nothing was added"))
 
     def _look_again(self) -> None:
         """Plan for the snapshots as they are by now: older ones may go at any moment."""
@@ -258,6 +269,12 @@ class _Run:
 def _carried_out(
     spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
 ) -> Record:
+    budget = arguments.budget
+    if budget is not None and not 0 <= budget < math.inf:
+        raise InvalidBudget(
+            f"the budget is {budget!r}",
+            "give what a month may cost, 0 or more, in the currency of cost_per_gib_month",
+        )
     lake = opened(arguments.lake)
     stage("reading")
     aside: dict[str, UnknownFeed] = {}

@@ -1,9 +1,8 @@
-"""From decay scores to a plan for the fleet: which copies to add, drop and move, within capacity.
+"""From decay scores to a plan for the fleet: which copies to add, drop and move.
 
 Targets and tiers are those of `policy.advice`: what a broker would decide by itself when it is next
-asked, for every message at once. What no single broker can see is the capacity of the whole: where
-a tier has no room for everything, the most valuable goes first. Which those are is found by a
-histogram of values, one pass over the rows and a few lines per tier, never by sorting all of them.
+asked, for every message at once. What no single broker can see is the room and the cost of the
+whole: `bounds` keeps a plan within them.
 
 Messages are joined with the parameters of their queue once, by a broadcast: no row is ever moved.
 What is only decided here is written in SQL: a text goes to Spark by one call, of which columns that
@@ -14,11 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from ebbmq.feed.plans import ACTIONS, PLANS, WRITING
-from ebbmq.limits import DAY_MS
+from ebbmq.limits import DAY_MS, REPLICAS_MAX
 from ebbmq.policy.decay import Phase, decay_score
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms.importance import current_importance
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
 
 #: A repair comes before everything that is merely better.
 REPAIR_VALUE: Final = 1_000.0
-#: Values are told apart by this much, and messages of one such step by where their ids hash to:
-#: many may be worth the same. A tier is left unfilled by what one of these parts holds.
-_VALUE_STEPS: Final = 16
-_STEP_PARTS: Final = 64
 NEEDED: Final = (
     "node", "queue", "partition", "message_id", "generation", "state", "importance", "decay_rate",
     "ttl_ms", "bytes", "enqueued_at_ms", "access_rate", "access_at_ms", "replicas",
@@ -73,14 +67,19 @@ _SCORE: Final = f"""
         cast({_HUNDREDTHS} % 100 AS int))"""
 #: What an action is worth: what the message is worth now, and more if it is read.
 _WORTH: Final = "current_importance + least(access_rate, 100.0D)"
+_MOVING: Final = ("promote", "move", "archive")
+#: Copies of a message that moves which are written: as many as devices of the tier take, each one.
+_MOVED: Final = "greatest(1, least(target, wanted_devices))"
 #: Columns of a plan that are not columns of what was judged.
 _PLANNED: Final = {
     "from_tier": "tier",
     "to_tier": "coalesce(wanted_tier, tier)",
-    "bytes": f"CASE WHEN action IN {WRITING} THEN bytes ELSE 0 END",
-    # All copies of a message that moves go, those beyond the target of another.
-    "freed_bytes": """
-        bytes * CASE WHEN action IN ('promote', 'move', 'archive') THEN copies
+    "bytes": f"""
+        bytes * CASE WHEN action IN {_MOVING} THEN {_MOVED}
+                WHEN action IN {WRITING} THEN target - copies ELSE 0 END""",
+    # What is not written anew stays where it is; the rest goes.
+    "freed_bytes": f"""
+        bytes * CASE WHEN action IN {_MOVING} THEN greatest(copies - target + {_MOVED}, 0)
                 ELSE greatest(copies - target, 0) END""",
     "value": f"""
         CASE WHEN action = 'repair' THEN {_WORTH} + {REPAIR_VALUE}D ELSE {_WORTH} END""",
@@ -125,18 +124,25 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     Args:
         catalog: of the table CATALOG, or the columns NEEDED of it.
         parameters: one row a queue, of `parameters.schema()`; or one row a node and queue, with
-            `now_ms`, what that node's clock says.
+            `now_ms`, what that node's clock says, and `devices`, how many it has of each tier.
         now_ms: the instant, where the parameters have none.
     """
     keys: list[str] = [name for name in ("node", "queue") if name in parameters.columns]
     if "now_ms" not in parameters.columns:
         parameters = parameters.withColumn("now_ms", F.lit(now_ms).cast("long"))
+    has_devices = "devices" in parameters.columns
     # Which tier is meant by a phase is known of a queue, not only of a message.
     tiers = {phase: tier_of("tiers", int(phase)) for phase in Phase}
     known = parameters.selectExpr(
         "*",
         *(f"{tier} AS _tier{phase:d}" for phase, tier in tiers.items()),
         *(f"array_position(tiers, {tier}) AS _at{phase:d}" for phase, tier in tiers.items()),
+        *(
+            f"coalesce(devices[{tier}], 0) AS _devices{phase:d}"
+            if has_devices
+            else f"{REPLICAS_MAX} AS _devices{phase:d}"
+            for phase, tier in tiers.items()
+        ),
     )
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
     joined = catalog.where("state = 'ready'").join(F.broadcast(known), on=keys, how="inner")
@@ -171,6 +177,7 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
                 "decay_score": F.col("_score"),
                 "current_importance": worth,
                 "wanted_tier": _of_phase("_tier"),
+                "wanted_devices": _of_phase("_devices"),
                 "action": F.expr(f"element_at(array{ACTIONS}, _code)"),
             }
         )
@@ -204,49 +211,3 @@ def planned(catalog: DataFrame, parameters: DataFrame, *, now_ms: int, until_ms:
         of the table PLANS
     """
     return as_plan(judged(catalog, parameters, now_ms), until_ms - now_ms)
-
-
-def within_capacity(plan: DataFrame, capacity: DataFrame) -> DataFrame:
-    """The actions that there is room for, the most valuable of each tier first.
-
-    Actions that write nothing are always in. A tier that `capacity` does not name has no bound.
-
-    Args:
-        plan: of the table PLANS.
-        capacity: tier, free_bytes: what may be written to the devices of a tier in all; or node,
-            tier, pool, free_bytes: what may be written to a pool of devices, which is a node's
-            tier or, where nodes share devices, one of several nodes.
-
-    Returns:
-        of the table PLANS
-    """
-    names = [name for name in ("node", "tier") if name in capacity.columns]
-    if "pool" not in capacity.columns:
-        capacity = capacity.withColumn("pool", F.col("tier"))
-    part = F.pmod(F.xxhash64("message_id"), F.lit(_STEP_PARTS))
-    step = F.floor(F.col("value") * _VALUE_STEPS) * _STEP_PARTS + part
-    pools = capacity.select(*(F.col(name).alias(f"_{name}") for name in (*names, "pool")))
-    of_plan = {"node": F.col("node"), "tier": F.col("to_tier")}
-    same = [of_plan[name] == F.col(f"_{name}") for name in names]
-    writing = (
-        plan.where(F.col("bytes") > 0)
-        .join(F.broadcast(pools), same, how="inner")
-        .groupBy("_pool", step.alias("_step"))
-        .agg(F.sum("bytes").alias("_bytes"))
-    )
-    from_the_top = Window.partitionBy("_pool").orderBy(F.col("_step").desc())
-    room = capacity.groupBy(F.col("pool").alias("_pool")).agg(F.max("free_bytes").alias("_free"))
-    refused = (
-        writing.withColumn("_filled", F.sum("_bytes").over(from_the_top))
-        .join(F.broadcast(room), on="_pool", how="inner")
-        .where(F.col("_filled") > F.col("_free"))
-        .groupBy("_pool")
-        .agg(F.max("_step").alias("_refused_from"))
-        .join(F.broadcast(pools), on="_pool", how="inner")
-    )
-    fits = F.col("_refused_from").isNull() | (step > F.col("_refused_from"))
-    return (
-        plan.join(F.broadcast(refused), same, how="left")
-        .where((F.col("bytes") == 0) | fits)
-        .select(*plan.columns)
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -66,6 +67,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ({"client": "c" * 256}, "client"),
         ({"client": "\udfff"}, "client"),
         ({"client": " c"}, "client"),
+        ({"pipeline": {"budget": -0.5}}, "pipeline.budget is -0.5"),
+        ({"pipeline": {"budget": math.nan}}, "pipeline.budget is nan"),
+        ({"pipeline": {"budget": math.inf}}, "pipeline.budget is inf"),
+        ({"pipeline": {"conf": {"spark.executor.cores": 2}}}, "pipeline.conf"),
     ],
 )
 def test_a_value_outside_its_limits_is_refused_by_name(given: dict[str, Any], named: str) -> None:

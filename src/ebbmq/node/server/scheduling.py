@@ -116,6 +116,7 @@ class Scheduled:
             *([nice, "-n", "10"] if nice else []),
             *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended"),
             *("--lake", self._lake, "--master", config.master, "--memory", config.memory),
+            *(() if config.budget is None else ("--budget", str(config.budget))),
         ]
 
     def _kill(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbmq_spark.classes import archive_options
 from ebbmq_spark.connector import register
-from ebbmq_spark.jobs.running import Arguments, run
+from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.session import Settings, settings_of, spark_session
@@ -105,6 +105,18 @@ def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
     return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
 
 
+def bounded(spark: SparkSession, lake: Path) -> list[Any]:
+    """What a plan within room, and one within a third of the money it asks for, leave out."""
+    room = run_plan(spark, Arguments(lake, full=True))
+    budget = room.cost_before + (room.cost_after - room.cost_before) / 3
+    money = run_plan(spark, Arguments(lake, full=True, budget=budget))
+    assert money.cost_after <= budget
+    return [
+        {why: [left.count, left.bytes] for why, left in each.left_out.items()}
+        for each in (room, money)
+    ]
+
+
 def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
     """Every message of the queue leased, published to another one, and acked."""
     queue = spark.readStream.format("ebbmq").options(
@@ -139,6 +151,7 @@ def main(master: str) -> None:
             "events": read_events(spark, asked["lake"]),
             "archive": read_archive(spark, asked["archive"]),
             "run": run(spark, Arguments(lake, full=True, bounded=False)).run,
+            "bounded": bounded(spark, Path(asked["bounded"])),
             "simulated": patiently(lambda: simulated(spark, lake)),
         }
         place = Streaming(followed, once=True, partitions=2)

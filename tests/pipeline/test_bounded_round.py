@@ -17,6 +17,7 @@ from tests.pipeline.lakes import DAY_MS, counted
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -30,25 +31,25 @@ VAULT = {
     "kind": "file", "tier": "vault", "cost_per_gib_month": 0.5, "capacity_bytes": 550 * KIB,
     "status": {"every_ms": 10},
 }  # fmt: skip
+MESSAGES = [
+    Message(bytes([importance]) * BODY_BYTES, importance=importance)
+    for importance in (3, 9, 1, 7, 5, 10, 2, 8, 4, 6)
+]
 QUEUE = QueueSpec("orders", score_per_day=10.0, tiers=("ssd", "vault"))
 
 
 class Fleet:
-    """A broker that got a second device when its ten messages had faded.
+    """A broker that got a second device when its messages, one of each importance, had faded.
 
     A broker decides at thresholds: of what crossed them before, only a plan asks for that device.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, messages: Sequence[Message] = MESSAGES) -> None:
         self.lake = root / "lake"
         self._clock = ManualClock(time.time_ns() // 1_000_000 - 25 * DAY_MS)
         with Broker.open(root / "a", {"node": "a", "devices": {"log": LOG}}, self._clock) as broker:
             broker.declare(QUEUE)
-            broker.publish(
-                "orders",
-                [Message(bytes([n]) * BODY_BYTES, importance=n) for n in (3, 9, 1, 7, 5)]
-                + [Message(bytes([n]) * BODY_BYTES, importance=n) for n in (10, 2, 8, 4, 6)],
-            )
+            broker.publish("orders", messages)
             self._clock.advance(20 * DAY_MS)
         feed = {
             "lake": str(self.lake), "every_ms": 10, "snapshot_every_ms": 10, "plans_every_ms": 0,

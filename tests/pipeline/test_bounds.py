@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
+from ebbmq.bench import catalogs
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
+from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs.bounding import Limits, bounded
+from ebbmq_spark.lake import opened, read_table
 from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.transforms import bounds
 from ebbmq_spark.transforms.bounds import within_capacity
+from ebbmq_spark.transforms.plans import NEEDED, as_plan, judged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
+#: Of methods that are longer HotSpot makes no machine code: ten times as slow, without a word.
+JAVA_COMPILES_BYTES = 8_000
 PRICES = {"ssd": 0.1, "hdd": 0.02, "s3": 0.005, "": 0.3}
 BASE: dict[str, Any] = {
     "node": "a", "queue": "q", "partition": 0, "generation": 0, "action": "add_copy", "target": 1,
@@ -144,3 +159,43 @@ def test_what_is_not_paid_for_takes_no_room_from_what_saves(spark: SparkSession)
     found = bounded(plan, Limits(room(spark, s3=1), -5.0, PRICES))
     assert ids(found.plan) == {"faded"}
     assert found.left_out == {"money": Action(1, GIB)}
+
+
+@contextlib.contextmanager
+def made_to_code(spark: SparkSession) -> Iterator[None]:
+    """Have Spark make code of what is asked for, which takes tests too long elsewhere."""
+    more = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) for name in more}
+    try:
+        for name, value in more.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            spark.conf.set(name, known)
+
+
+def test_the_code_that_spark_makes_of_a_plan_is_short_enough_for_java_to_compile(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    parts = catalogs.write(tmp_path, 100, 1.0, now_ms, lambda done: None)
+    catalogs.publish(tmp_path, parts, now_ms, 1, GIB)
+    found = fleets.read(tmp_path, now_ms)
+    prices, capacity = fleets.prices(found), fleets.capacity(spark, found)
+    messages = read_table(spark, CATALOG, found.files, opened(tmp_path), NEEDED)
+    plan = as_plan(judged(messages, fleets.parameters_of(spark, found), 0), 1)
+    cuts = spark.createDataFrame([("ssd of bench", 9)], "pool string, refused_from long")
+    paid = bounds.affordable(plan, prices, 9)
+    with made_to_code(spark):
+        for frame in (
+            plan,
+            bounds.histogram(plan, capacity, prices),
+            bounds.fitting(plan, capacity, cuts),
+            bounds.fitting(paid, capacity, cuts),
+        ):
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown):
+                frame.explain("codegen")
+            sizes = [int(each) for each in re.findall(r"maxMethodCodeSize:(\d+)", shown.getvalue())]
+            assert 1_000 < max(sizes) < JAVA_COMPILES_BYTES

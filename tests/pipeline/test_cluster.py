@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyspark
 
@@ -27,17 +27,26 @@ from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
-from tests.pipeline.clustered_driver import read_archive, read_events, read_queue, simulated
+from tests.pipeline.clustered_driver import (
+    bounded,
+    read_archive,
+    read_events,
+    read_queue,
+    simulated,
+)
 from tests.pipeline.lakes import DAY_MS, Node, rows
+from tests.pipeline.test_bounded_round import Fleet
 from tests.pipeline.test_stream import counts
 from tests.pipeline.test_upkeep import thinned
 from tests.servers import free_port
 from tests.serving import Running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
+
+    from ebbmq.feed.table import Table
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -114,15 +123,41 @@ def _shown(value: object) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def told(lake: Path) -> dict[str, list[tuple[Any, ...]]]:
+def told(
+    lake: Path, tables: Sequence[Table] = (PLANS, PROFILES, RATES)
+) -> dict[str, list[tuple[Any, ...]]]:
     """What a run left in a lake, without what every run draws anew."""
     return {
         table.name: sorted(
             tuple(_shown(value) for name, value in row.items() if name not in ANEW)
             for row in rows(lake, table)
         )
-        for table in (PLANS, PROFILES, RATES)
+        for table in tables
     }
+
+
+class Within(NamedTuple):
+    """A lake that was planned for within bounds, and the same lake before that."""
+
+    here: Path
+    elsewhere: Path
+    left_out: list[Any]
+
+    def assert_same(self, left_out: list[Any]) -> None:
+        """See that the other one was planned for alike."""
+        assert left_out == self.left_out
+        assert told(self.elsewhere, [PLANS]) == told(self.here, [PLANS])
+
+
+def bounded_here(spark: SparkSession, root: Path) -> Within:
+    """Messages of which hundreds are worth the same, with room for some and money for fewer."""
+    messages = [Message(b"%1024d" % number, importance=1 + number % 3) for number in range(900)]
+    with Fleet(root, messages) as fleet:
+        pass
+    shutil.copytree(fleet.lake, root / "elsewhere")
+    room, money = left_out = bounded(spark, fleet.lake)
+    assert 0 < room["room"][0] < money["money"][0] < len(messages)
+    return Within(fleet.lake, root / "elsewhere", left_out)
 
 
 def assert_both_took_part(places: list[list[str]], cluster: Path) -> None:
@@ -145,6 +180,7 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     for archive in ("archive", "archive here"):
         thinned(tmp_path / archive)
     register(spark)
+    within = bounded_here(spark, tmp_path / "bounded")
     run(spark, Arguments(lake, full=True, bounded=False))
     stream(spark, Streaming(tmp_path / "streamed", once=True, partitions=2))
     here = (tmp_path / "archive here").as_uri()
@@ -157,7 +193,7 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
         asked = {
             "code": str(shipped(tmp_path)), "lake": str(elsewhere), "followed": str(followed),
             "url": server.url, "archive": (tmp_path / "archive").as_uri(),
-            "checkpoint": str(tmp_path / "checkpoint"),
+            "checkpoint": str(tmp_path / "checkpoint"), "bounded": str(within.elsewhere),
         }  # fmt: skip
         with cluster(tmp_path / "cluster") as master:
             done = subprocess.run(
@@ -175,6 +211,7 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     found = told(lake)
     assert found["plans"]
     assert told(elsewhere) == found
+    within.assert_same(seen["bounded"])
     events, archived = read_events(spark, str(lake)), read_archive(spark, here)
     assert (events["late"] > 0, archived["count"]) == (True, 26)
     assert not events["in_python"] | archived["in_python"]

@@ -16,8 +16,6 @@ from ebbmq.feed.table import Column, Table, optional
 
 Action = Literal["repair", "promote", "add_copy", "move", "archive", "drop_copy"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
-#: These write a body somewhere, so they need room there.
-WRITING: Final = ("repair", "promote", "add_copy", "move", "archive")
 
 PLANS: Final = Table(
     "plans",

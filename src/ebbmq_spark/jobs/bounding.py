@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+_PARTS: Final = 4
 _OVERFULL: Final = T.StructType().add("pool", T.StringType()).add("refused_from", T.LongType())
 
 
@@ -47,8 +48,9 @@ def bounded(plan: DataFrame, limits: Limits) -> Bounded:
         if capacity is None:
             return Bounded(plan, {})
         return _fitted(plan, capacity, bounds.histogram(plan, capacity))
-    # Its few lines are gone through more than once, the plan is not.
-    lines = bounds.histogram(plan, capacity, limits.prices).persist()
+    # Its few lines are gone through more than once, the plan is not. Spark would keep them in 200
+    # parts, and begin a task for each of them time and again.
+    lines = bounds.histogram(plan, capacity, limits.prices).coalesce(_PARTS).persist()
     try:
         full = None if capacity is None else bounds.overfull(lines, capacity)
         ((step, *short),) = bounds.unfunded(bounds.has_room(lines, full), money).collect()

@@ -14,13 +14,13 @@ left; a second pass over the plan leaves out what is below.
 from __future__ import annotations
 
 import math
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from ebbmq.limits import GIB
+from ebbmq_spark.transforms.plans import once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: many may be worth the same. A tier is left unfilled by what one of these parts holds.
 _VALUE_STEPS: Final = 16
 _STEP_PARTS: Final = 64
+#: There are never as many.
+_PARTITIONS_MAX: Final = (1 << 31) - 1
 #: Sums that differ by less may be the same, added up in another order.
 _SAME: Final = 1e-9
 
@@ -68,18 +70,18 @@ def histogram(
         pool (null where there is no bound), costs (whether it costs more than it saves), step (the
         value, as a number of its own), actions, bytes, cost (a month, below zero if it saves)
     """
-    cost = F.lit(0.0) if prices is None else _cost(prices)
-    pool: Column = F.lit(None).cast("string")
+    cost, how = (F.lit(0.0), "inner") if prices is None else (once(_cost(prices)), "left")
     if prices is None:
         plan = plan.where("bytes > 0")
+    asked = plan.select("node", "to_tier", "bytes", _step().alias("step"), cost.alias("cost"))
+    pool: Column = F.lit(None).cast("string")
     if capacity is not None:
-        how = "inner" if prices is None else "left"
-        plan = plan.join(F.broadcast(_pools(capacity)), _same(capacity), how=how)
+        asked = asked.join(F.broadcast(_pools(capacity)), _same(capacity), how=how)
         pool = F.when(F.col("bytes") > 0, F.col("_pool"))
-    return plan.groupBy(pool.alias("pool"), (cost > 0).alias("costs"), _step().alias("step")).agg(
+    return asked.groupBy(pool.alias("pool"), (F.col("cost") > 0).alias("costs"), "step").agg(
         F.count("*").alias("actions"),
         F.sum("bytes").alias("bytes"),
-        F.sum(cost).alias("cost"),
+        F.sum("cost").alias("cost"),
     )
 
 
@@ -167,11 +169,15 @@ def fitting(plan: DataFrame, capacity: DataFrame, overfull: DataFrame) -> DataFr
 
 def affordable(plan: DataFrame, prices: Mapping[str, float], unfunded_from: int) -> DataFrame:
     """The actions that there is money for, by what `unfunded` found: of the table PLANS."""
-    return plan.where((_cost(prices) <= 0) | (_step() > unfunded_from))
+    # This would be one piece of code with all that a plan is made by, too long for Java to compile
+    # (see `once`). Where partitions are put together, though here they stay as they are, another
+    # begins; and what seems to depend on the partition is not asked before.
+    apart = plan.coalesce(_PARTITIONS_MAX)
+    return apart.where((once(_cost(prices)) <= 0) | (_step() > unfunded_from))
 
 
 def _step() -> Column:
-    part = F.pmod(F.xxhash64("message_id"), F.lit(_STEP_PARTS))
+    part = F.xxhash64("message_id").bitwiseAND(_STEP_PARTS - 1)
     return F.floor(F.col("value") * _VALUE_STEPS) * _STEP_PARTS + part
 
 
@@ -183,12 +189,9 @@ def _cost(prices: Mapping[str, float]) -> Column:
 
 
 def _price(tier: Column, prices: Mapping[str, float]) -> Column:
-    named = F.coalesce(tier, F.lit(""))
-    return reduce(
-        lambda others, each: F.when(named == each[0], each[1]).otherwise(others),
-        prices.items(),
-        F.lit(0.0),
-    )
+    # By a map, not by cases: the code for a row has to stay short, see `once`.
+    known = F.create_map(*(F.lit(each) for pair in prices.items() for each in pair))
+    return F.coalesce(known[F.coalesce(tier, F.lit(""))], F.lit(0.0))
 
 
 def _with_pool(capacity: DataFrame) -> DataFrame:

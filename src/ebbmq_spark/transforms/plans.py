@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from ebbmq.feed.plans import ACTIONS, PLANS, WRITING
+from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.limits import DAY_MS, REPLICAS_MAX
 from ebbmq.policy.decay import Phase, decay_score
 from ebbmq_spark.schemas import schema_of
@@ -34,6 +34,13 @@ NEEDED: Final = (
 )  # fmt: skip
 
 
+#: A place is which of the tiers of a queue a phase means, from 1 on (0: none), and above it how
+#: many devices there are of it; the places of all phases are one number.
+_TIER_BITS: Final = 15
+_PLACE_BITS: Final = 20
+_PLACE: Final = (
+    f"cast(shiftright(_places, {_PLACE_BITS} * phase) & {(1 << _PLACE_BITS) - 1} AS int)"
+)
 _FRESH, _KEPT, _FADED = map(int, Phase)
 _CODES: Final = {action: number for number, action in enumerate(ACTIONS, 1)}
 _ASKED: Final = "greatest(replicas, min_copies)"
@@ -67,22 +74,21 @@ _SCORE: Final = f"""
         cast({_HUNDREDTHS} % 100 AS int))"""
 #: What an action is worth: what the message is worth now, and more if it is read.
 _WORTH: Final = "current_importance + least(access_rate, 100.0D)"
-_MOVING: Final = ("promote", "move", "archive")
-#: Copies of a message that moves which are written: as many as devices of the tier take, each one.
-_MOVED: Final = "greatest(1, least(target, wanted_devices))"
+#: Copies of a message that moves which are written anew: as many as there are devices for.
+_MOVED: Final = f"""
+    CASE WHEN _code IN {tuple(_CODES[action] for action in ("promote", "move", "archive"))}
+    THEN greatest(1, least(target, shiftright(_place, {_TIER_BITS}))) ELSE 0 END"""
+#: What bounds are about. What is not written anew stays where it is, as far as it is wanted.
+_BOUNDED: Final = {
+    "written_bytes": "bytes * greatest(_moved, target - copies, 0)",
+    "freed_bytes": "bytes * greatest(copies - target + _moved, 0)",
+    "value": f"{_WORTH} + CASE WHEN _code = {_CODES['repair']} THEN {REPAIR_VALUE}D ELSE 0.0D END",
+}
 #: Columns of a plan that are not columns of what was judged.
 _PLANNED: Final = {
     "from_tier": "tier",
     "to_tier": "coalesce(wanted_tier, tier)",
-    "bytes": f"""
-        bytes * CASE WHEN action IN {_MOVING} THEN {_MOVED}
-                WHEN action IN {WRITING} THEN target - copies ELSE 0 END""",
-    # What is not written anew stays where it is; the rest goes.
-    "freed_bytes": f"""
-        bytes * CASE WHEN action IN {_MOVING} THEN greatest(copies - target + {_MOVED}, 0)
-                ELSE greatest(copies - target, 0) END""",
-    "value": f"""
-        CASE WHEN action = 'repair' THEN {_WORTH} + {REPAIR_VALUE}D ELSE {_WORTH} END""",
+    "bytes": "written_bytes",
     "reason": f"concat('decay score ', {_SCORE}, ', copies ', copies, ' of ', target)",
     "decided_at_ms": "now_ms",
 }
@@ -96,7 +102,7 @@ def wanted_target() -> Column:
     return F.expr(_TARGET)
 
 
-def _once(column: Column) -> Column:
+def once(column: Column) -> Column:
     """The same number, computed once.
 
     Spark would write out what it is computed by wherever it is used, time and again: the code for a
@@ -130,20 +136,16 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     keys: list[str] = [name for name in ("node", "queue") if name in parameters.columns]
     if "now_ms" not in parameters.columns:
         parameters = parameters.withColumn("now_ms", F.lit(now_ms).cast("long"))
-    has_devices = "devices" in parameters.columns
-    # Which tier is meant by a phase is known of a queue, not only of a message.
+    # Known of a queue, not only of a message; one number, for the code of a row has to be short.
     tiers = {phase: tier_of("tiers", int(phase)) for phase in Phase}
-    known = parameters.selectExpr(
-        "*",
-        *(f"{tier} AS _tier{phase:d}" for phase, tier in tiers.items()),
-        *(f"array_position(tiers, {tier}) AS _at{phase:d}" for phase, tier in tiers.items()),
-        *(
-            f"coalesce(devices[{tier}], 0) AS _devices{phase:d}"
-            if has_devices
-            else f"{REPLICAS_MAX} AS _devices{phase:d}"
-            for phase, tier in tiers.items()
-        ),
-    )
+    count = "devices[{}]" if "devices" in parameters.columns else f"{REPLICAS_MAX}"
+    places = [
+        f"(coalesce(array_position(tiers, {tier}), 0L)"
+        f" + {1 << _TIER_BITS} * least(coalesce({count.format(tier)}, 0), {REPLICAS_MAX}))"
+        f" * {1 << _PLACE_BITS * phase}L"
+        for phase, tier in tiers.items()
+    ]
+    known = parameters.selectExpr("*", f"{' + '.join(places)} AS _places")
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
     joined = catalog.where("state = 'ready'").join(F.broadcast(known), on=keys, how="inner")
     span_ms = F.coalesce(F.col("ttl_ms"), F.col("decay_unit_ms"))
@@ -162,11 +164,12 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     by = {
         "_rate": access_rate_at(F.col("access_rate"), F.col("access_at_ms"), now),
         "_score": score,
-        "phase": _once(phase),
+        "phase": once(phase),
         "target": wanted_target(),
-        "_there": _of_phase("_at"),
+        "_place": once(F.expr(_PLACE)),
+        "_there": F.expr(f"_place & {(1 << _TIER_BITS) - 1}"),
         "_here": F.expr("array_position(tiers, tier)"),
-        "_code": _once(F.expr(_ACTION)),
+        "_code": once(F.expr(_ACTION)),
     }
     return (
         joined.select("*", *(column.alias(name) for name, column in by.items()))
@@ -176,19 +179,12 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
                 "access_rate": F.col("_rate"),
                 "decay_score": F.col("_score"),
                 "current_importance": worth,
-                "wanted_tier": _of_phase("_tier"),
-                "wanted_devices": _of_phase("_devices"),
+                "wanted_tier": F.expr("get(tiers, _there - 1)"),
+                "_moved": once(F.expr(_MOVED)),
                 "action": F.expr(f"element_at(array{ACTIONS}, _code)"),
             }
         )
-    )
-
-
-def _of_phase(name: str) -> Column:
-    """What a queue has for the phase of a message."""
-    fresh, kept, faded = (f"{name}{phase:d}" for phase in Phase)
-    return F.expr(
-        f"CASE WHEN phase = {_FRESH} THEN {fresh} WHEN phase = {_KEPT} THEN {kept} ELSE {faded} END"
+        .select("*", *(once(F.expr(text)).alias(name) for name, text in _BOUNDED.items()))
     )
 
 

@@ -126,20 +126,33 @@ class RingAgainstList(RuleBasedStateMachine):
         assert self.ring.take_newest(n) == wanted
         del self.rows[len(self.rows) - len(wanted) :]
 
-    @rule(first=seqs, count=counts, taken=st.integers(0, 30))
-    def hand_over_chunks(self, first, count, taken):
+    @rule(
+        first=seqs,
+        count=st.one_of(counts, st.integers(12_000, 25_000)),
+        step=st.sampled_from([1, 3, 65_536]),
+        taken=st.integers(0, 30),
+        limit=st.integers(0, 25_000),
+        rows=st.integers(1, 25_000),
+    )
+    def hand_over_chunks(self, first, count, step, taken, limit, rows):
+        given = list(range(first, min(first + count * step, 1 << 64), step))
         giver = Ring()
-        giver.extend_range(first, count)
+        giver.extend(given)
         giver.drop(taken)
+        del given[:taken]
+        stop = given[min(limit, len(given) - 1)] if given else 0
         while giver:
-            head, last, rows = giver.first_chunk()
-            before = len(giver)
-            giver.give_chunk(self.ring)
-            assert (self.ring.newest(), before - len(giver)) == (last, rows)
-            assert last == head + rows - 1
+            before, (head, last) = len(giver), giver.first_chunk()
+            went = giver.give_chunks(self.ring, lambda _, end: end < stop, rows)
+            assert (head, before - len(giver)) == (given[0], went)
+            newest = self.ring.newest()
+            assert newest == given[went - 1]
+            assert newest == last or newest < stop
+            assert giver.head() == (given[went] if went < len(given) else -1)
+            self.rows += given[:went]
+            del given[:went]
         giver.push(7)
         assert giver.pop() == 7
-        self.rows.extend(range(first + taken, first + count))
 
     @rule()
     def copy(self):

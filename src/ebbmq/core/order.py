@@ -402,23 +402,29 @@ class BandedOrder:
         A chunk all of which left is handed over as it is; what is left of a chunk is found by its
         ages, since rows of a line are ordered by age.
         """
+
+        def has_left(first: int, last: int) -> bool:
+            newest = self._index.enqueued_at(last)
+            is_old = bool(newest) and newest + line.leaves <= now_ms
+            return is_old and bool(self._index.enqueued_at(first))
+
         moved = self._cross_few(band, line, now_ms)
         ring = line.ring
         while ring and line.cross_at <= now_ms and moved < budget:
-            first, last, rows = ring.first_chunk()
-            newest, oldest = self._index.enqueued_at(last), self._index.enqueued_at(first)
-            if newest and oldest and newest + line.leaves <= now_ms:
-                ring.give_chunk(self._line(band.number - 1, line.kind, first, oldest).ring)
-                moved += rows
+            first, last = ring.first_chunk()
+            if has_left(first, last):
+                oldest = self._index.enqueued_at(first)
+                below = self._line(band.number - 1, line.kind, first, oldest).ring
+                moved += ring.give_chunks(below, has_left, budget - moved)
             else:
                 found = self._cross_part(band, line, now_ms)
                 moved += found or self._drop_gone(band, line, now_ms)
         if not ring:
             band.note_emptied()
-        below = self._bands[band.number - 1]
-        reached = below.lines.get(line.kind)
+        lower = self._bands[band.number - 1]
+        reached = lower.lines.get(line.kind)
         if reached is not None and len(reached.ring) > reached.sift_at:
-            below.sift(reached)
+            lower.sift(reached)
         return moved
 
     def _cross_few(self, band: Band, line: Line, now_ms: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    #: Offsets, or what `_packed` made of them.
+    Kept = array[int] | bytes
+
 CHUNK_ROWS: Final = 4_096
 _OFFSET_END: Final = 1 << 32
 _STEP_MAX: Final = (1 << 16) - 1
+_ENDS: Final = Struct("=II")
 #: Below this many rows a list is faster than numpy.
 _FEW_ROWS: Final = 24
 
@@ -33,25 +38,35 @@ def _base_for(seq: int) -> int:
     return max(0, (seq >> 31) - 1) << 31
 
 
-def _packed(chunk: array[int]) -> bytes | array[int]:
-    """Offsets for keeping: 16 bits each if they rise in small steps, else as they are."""
+def _packed(chunk: array[int]) -> Kept:
+    """Offsets for keeping: 16 bits each if they rise in small steps, else as they are.
+
+    packed: [u32 first][u32 last][u16 step to it from the one before] for each
+    """
     offsets = np.frombuffer(chunk, dtype=np.uint32)
     # A step down wraps around, to one that is far too large.
-    steps = offsets[1:] - offsets[:-1]
-    if len(steps) and int(steps.max()) > _STEP_MAX:
+    steps = np.zeros_like(offsets)
+    np.subtract(offsets[1:], offsets[:-1], out=steps[1:])
+    if int(steps.max()) > _STEP_MAX:
         # An array grows in strides; what it has in hand is not needed any more.
         return chunk[:]
-    return chunk[:1].tobytes() + steps.astype(np.uint16).tobytes()
+    return _ENDS.pack(chunk[0], chunk[-1]) + steps.astype(np.uint16).tobytes()
 
 
-def _unpacked(chunk: bytes | array[int]) -> array[int]:
+def _unpacked(chunk: Kept) -> array[int]:
     """Offsets as `_packed` was given them; not to be changed, they may be the kept ones."""
     if not isinstance(chunk, bytes):
         return chunk
-    steps = np.empty(len(chunk) // 2 - 1, dtype=np.uint32)
-    steps[0] = np.frombuffer(chunk, dtype=np.uint32, count=1)[0]
-    steps[1:] = np.frombuffer(chunk, dtype=np.uint16, offset=4)
-    return array("I", np.cumsum(steps, dtype=np.uint32).tobytes())
+    offsets = np.frombuffer(chunk, dtype=np.uint16, offset=_ENDS.size).astype(np.uint32)
+    offsets[0] = _ENDS.unpack_from(chunk)[0]
+    return array("I", np.cumsum(offsets, out=offsets).tobytes())
+
+
+def _ends(chunk: Kept) -> tuple[int, int, int]:
+    """The first offset, the last one, and how many there are."""
+    if not isinstance(chunk, bytes):
+        return chunk[0], chunk[-1], len(chunk)
+    return *_ENDS.unpack_from(chunk), (len(chunk) - _ENDS.size) // 2
 
 
 class Ring:
@@ -68,7 +83,7 @@ class Ring:
         self._head = self._tail = array("I")
         self._head_base = self._tail_base = 0
         #: (base, chunk) of those between head and tail.
-        self._inner: list[tuple[int, array[int] | bytes]] = []
+        self._inner: list[tuple[int, Kept]] = []
         self._at = 0
         self._count = 0
         self._sifted = 0
@@ -199,24 +214,47 @@ class Ring:
         """Return up to n rows at the head that share a chunk, leaving them there."""
         return self._head_array(n)
 
-    def first_chunk(self) -> tuple[int, int, int]:
-        """Return the first row, the last row and the number of rows of the chunk at the head.
+    def first_chunk(self) -> tuple[int, int]:
+        """Return the first row and the last row of the chunk at the head.
 
         Raises:
             IndexError: the ring is empty.
         """
         base, chunk = self._head_base, self._head
-        return base + chunk[self._at], base + chunk[-1], len(chunk) - self._at
+        return base + chunk[self._at], base + chunk[-1]
 
-    def give_chunk(self, to: Ring) -> None:
-        """Hand over the chunk at the head to the tail of another ring, copying no more than it."""
+    def give_chunks(self, to: Ring, may_go: Callable[[int, int], bool], rows: int) -> int:
+        """Hand over the chunk at the head to the tail of another ring, and some that follow it.
+
+        Those that are packed stay so: no more than three chunks are copied.
+
+        Args:
+            to: who gets them.
+            may_go: whether one that follows goes, too, by its first and its last row.
+            rows: none is begun with when there were so many.
+
+        Returns:
+            how many rows went
+        """
         chunk, base = self._head, self._head_base
         if self._at or chunk is self._tail:
             chunk = chunk[self._at :]
-        self._count -= len(chunk)
+        given, following = len(chunk), 0
+        for inner_base, kept in self._inner:
+            first, last, count = _ends(kept)
+            if given >= rows or not may_go(inner_base + first, inner_base + last):
+                break
+            given += count
+            following += 1
+        others = self._inner[:following]
+        del self._inner[:following]
+        self._count -= given
         self._free_head()
         if chunk:
             to._adopt(base, chunk)
+        if others:
+            to._adopt_kept(others, given - len(chunk))
+        return given
 
     def copy_below(self, limit_seq: int, n: int, into: dict[int, array[int]]) -> int:
         """Copy up to n rows at the head that are below the limit, offsets by their base.
@@ -380,6 +418,14 @@ class Ring:
             self._close_tail()
         self._tail, self._tail_base = chunk, base
         self._count += len(chunk)
+
+    def _adopt_kept(self, chunks: list[tuple[int, Kept]], count: int) -> None:
+        """Add chunks to a ring that has rows; the last one becomes the tail."""
+        self._close_tail()
+        self._inner += chunks[:-1]
+        self._tail_base, last = chunks[-1]
+        self._tail = _unpacked(last)
+        self._count += count
 
     def _all_fit(self, seqs: npt.NDArray[np.uint64]) -> bool:
         base = self._tail_base

@@ -19,6 +19,7 @@ from ebbmq_spark.session import InvalidSetting, Settings, settings_of, spark_ses
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.clustered_driver import (
+    bounded,
     read_archive,
     read_events,
     read_queue,
@@ -73,6 +74,7 @@ def main(master: str) -> None:
             seen[name] = patiently(
                 lambda where=where: run(spark, Arguments(where, full=True, bounded=False))
             ).run
+        seen["bounded"] = bounded(spark, Path(asked["bounded"]))
         seen["queue"] = read_queue(spark, asked["url"])
         seen["events"] = read_events(spark, asked["lake"])
         seen["archive"] = read_archive(spark, asked["archive"])

@@ -19,7 +19,14 @@ from ebbmq_spark.session import SHIPPED
 from tests.pipeline.clustered_driver import read_archive, read_events, read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.patience import patiently
-from tests.pipeline.test_cluster import HOME, ROOT, START_TIMEOUT_S, listens, told
+from tests.pipeline.test_cluster import (
+    HOME,
+    ROOT,
+    START_TIMEOUT_S,
+    bounded_here,
+    listens,
+    told,
+)
 from tests.pipeline.test_object_lake import Bucket
 from tests.pipeline.test_stream import counts, expected
 from tests.pipeline.test_upkeep import thinned
@@ -98,6 +105,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
     register(spark)
     run(spark, Arguments(here, full=True, bounded=False))
     thinned(tmp_path / "archive")
+    within = bounded_here(spark, tmp_path / "bounded")
     with Running(tmp_path / "broker") as server, Client(server.url) as client:
         client.declare(QueueSpec("q"))
         client.publish("q", [Message(b"%d" % number) for number in range(50)])
@@ -105,6 +113,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
             "lake": str(elsewhere), "store": bucket.url, "options": bucket.options,
             "url": server.url, "archive": (tmp_path / "archive").as_uri(),
             "followed": followed.url, "state": str(tmp_path / "state"),
+            "bounded": str(within.elsewhere),
         }  # fmt: skip
         queue = [list(each) for each in read_queue(spark, server.url)]
         with connect(tmp_path / "connect") as master:
@@ -120,8 +129,8 @@ def test_spark_connect_gives_the_results_of_one_machine(
     assert (SHIPPED in seen["places"], seen["refused"]) == (True, REFUSED.format(master))
     found = told(here)
     assert found["plans"]
-    assert told(elsewhere) == found
-    assert told(bucket.copied(tmp_path / "there")) == found
+    assert told(elsewhere) == found == told(bucket.copied(tmp_path / "there"))
+    within.assert_same(seen["bounded"])
     # There it is Python that reads, and that is said.
     assert seen["events"] == {**read_events(spark, str(here)), "in_python": True}
     assert seen["events"]["late"] > 0
@@ -131,6 +140,5 @@ def test_spark_connect_gives_the_results_of_one_machine(
     assert done.stderr.count("lakes and archives are read by Python") == 1
     local = patiently(lambda: simulated(spark, here))
     assert seen["simulated"] == [list(each) for each in local]
-    assert seen["upkeep"] == [3, 120, 80, 40]
-    assert seen["streamed"] == [30, 0]
+    assert (seen["upkeep"], seen["streamed"]) == ([3, 120, 80, 40], [30, 0])
     assert counts(followed.copied(tmp_path / "followed")) == expected({"b": 1})

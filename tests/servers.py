@@ -263,7 +263,12 @@ class Weed(Server):
     def command(self) -> Sequence[str]:
         parts = ("master", "volume", "filer", "admin")
         ports = [f"-{part}.port{kind}={free_port()}" for part in parts for kind in ("", ".grpc")]
-        ports += [f"-s3.port={self.port}", f"-s3.port.grpc={free_port()}", "-s3.port.iceberg=0"]
+        ports += [
+            f"-s3.port={self.port}",
+            f"-s3.port.grpc={free_port()}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+        ]
         quiet = f"-master.telemetry=false -admin.ui=false -webdav=false -metricsPort={free_port()}"
         return (
             str(Path(sys.executable).parent / "weed"),

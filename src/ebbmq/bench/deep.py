@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.bench.load import BATCH, FILL_BATCH, QUEUE, fill, lease_again_us, open_with, summary
+from ebbmq.bench.load import BATCH, FILL_BATCH, QUEUE, fill, lease_times, open_with
 from ebbmq.bench.row import Row, at_most, stated
 from ebbmq.bench.run import median_us, rss_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ebbmq import Broker, Message, QueueSpec
     from ebbmq.bench.clock import JumpingClock
     from ebbmq.bench.run import Run
@@ -23,7 +20,6 @@ ROW_AND_ORDER_BYTES: Final = 72
 SLOWDOWN: Final = 1.5
 TICK_US: Final = 100
 ROUNDS: Final = 1_000
-REPEATS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +41,18 @@ def ready(broker: Broker) -> int:
     return int(broker.stats(QUEUE)["depth"]["ready"])
 
 
-@contextmanager
-def shallow(run: Run, order: Order) -> Iterator[Broker]:
-    """A broker with 10 k ready, to compare with."""
+def shallow_us(run: Run, order: Order) -> tuple[float, float]:
+    """Lease + ack at 10 k ready: one at a time, and per message in batches of 100."""
     with open_with(run.fresh("shallow"), order.spec) as broker:
         fill(run, broker, order.messages, SHALLOW)
-        yield broker
+        return _lease_us(broker, order)
 
 
-def _lease_us(brokers: tuple[Broker, Broker], order: Order, batch: int) -> tuple[float, float]:
-    """Lease + ack per message of two brokers, in turns: what disturbs one disturbs the other."""
-    first: list[float] = []
-    second: list[float] = []
-    rounds = ROUNDS if batch == 1 else ROUNDS // 20
-    for _ in range(REPEATS):
-        first += lease_again_us(brokers[0], order.messages, batch, rounds)
-        second += lease_again_us(brokers[1], order.messages, batch, rounds)
-    return summary(first).median, summary(second).median
+def _lease_us(broker: Broker, order: Order) -> tuple[float, float]:
+    return (
+        lease_times(broker, order.messages, 1, ROUNDS).median,
+        lease_times(broker, order.messages, BATCH, ROUNDS // 20).median,
+    )
 
 
 def warm_up(broker: Broker, order: Order) -> None:
@@ -73,7 +64,7 @@ def warm_up(broker: Broker, order: Order) -> None:
 
 
 def fill_and_measure(
-    run: Run, broker: Broker, order: Order, clock: JumpingClock, compared: Broker
+    run: Run, broker: Broker, order: Order, clock: JumpingClock, shallow: tuple[float, float]
 ) -> list[Row]:
     """Fill to the full depth and measure bytes, lease + ack and an idle tick there."""
     before = rss_bytes()
@@ -81,9 +72,7 @@ def fill_and_measure(
     growth = rss_bytes() - before
     count = ready(broker)
     settings = {"backlog": count, "body": BODY_BYTES}
-    both = compared, broker
-    shallow_single, single = _lease_us(both, order, 1)
-    shallow_batched, batched = _lease_us(both, order, BATCH)
+    single, batched = _lease_us(broker, order)
     tick_us = median_us(clock.tick, ROUNDS)
     return [
         at_most(
@@ -98,14 +87,14 @@ def fill_and_measure(
         stated(f"lease + ack of 100 at full depth, {order.name}", batched, "us", **settings),
         at_most(
             f"lease + ack one, deep against 10 k, {order.name}",
-            single / shallow_single,
+            single / shallow[0],
             "x",
             SLOWDOWN,
             **settings,
         ),
         at_most(
             f"lease + ack of 100, deep against 10 k, {order.name}",
-            batched / shallow_batched,
+            batched / shallow[1],
             "x",
             SLOWDOWN,
             **settings,

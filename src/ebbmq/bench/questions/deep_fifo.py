@@ -29,15 +29,13 @@ def measure(run: Run) -> list[Row]:
     order = deep.Order(
         "FIFO", fifo_spec(SMALL_CACHE_BYTES), fifo_messages(FILL_BATCH, deep.BODY_BYTES)
     )
+    shallow = deep.shallow_us(run, order)
     clock = JumpingClock()
     directory = run.fresh("deep")
-    with (
-        deep.shallow(run, order) as compared,
-        open_with(directory, order.spec, clock) as broker,
-    ):
+    with open_with(directory, order.spec, clock) as broker:
         deep.warm_up(broker, order)
         rss_before, disk_before = rss_bytes(), disk_bytes(directory)
-        rows = deep.fill_and_measure(run, broker, order, clock, compared)
+        rows = deep.fill_and_measure(run, broker, order, clock, shallow)
         drain(run, broker, deep.ready(broker))
         limit = disk_before + 2 * SEGMENT_BYTES
         wait_until(lambda: disk_bytes(directory) <= limit, timeout_s=30)

@@ -6,7 +6,7 @@ own. The base lies on a grid of 2**31, one step below the chunk's first row numb
 number, there is nothing to add). A chunk that is used up is freed at once.
 
 A deep line is mostly chunks that nobody touches before their turn comes. Where row numbers rise in
-steps below 2**16, such a chunk is packed: its first offset, and the steps as 16 bits each.
+steps below 2**16, such a chunk is packed: its first and last offset, and the steps as 16 bits each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _packed(chunk: array[int]) -> Kept:
 
 
 def _unpacked(chunk: Kept) -> array[int]:
-    """Offsets as `_packed` was given them; not to be changed, they may be the kept ones."""
+    """Offsets as `_packed` was given them: the kept ones themselves where they are not packed."""
     if not isinstance(chunk, bytes):
         return chunk
     offsets = np.frombuffer(chunk, dtype=np.uint16, offset=_ENDS.size).astype(np.uint32)
@@ -315,10 +315,10 @@ class Ring:
 
     def sift(self, keep: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]) -> None:
         """Let go of the rows of one inner chunk that are not to be kept; the chunks take turns."""
-        at = self._sifted = self._sifted if self._sifted < len(self._inner) else 0
         if not self._inner:
             return
-        self._sifted += 1
+        at = self._sifted if self._sifted < len(self._inner) else 0
+        self._sifted = at + 1
         base, packed = self._inner[at]
         chunk = _unpacked(packed)
         kept = keep(np.array(chunk, dtype=np.uint64) + np.uint64(base))

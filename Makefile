@@ -10,7 +10,7 @@ PYTHON ?= $(shell python3 -c 'import sys, sysconfig; \
 	&& echo python3 \
 	|| { /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo /usr/bin/python3; } || echo python3)
-PORT := 8080
+PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

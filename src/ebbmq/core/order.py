@@ -638,9 +638,9 @@ class BandedOrder:
     def _peek_lines(self, band: Band, count: int) -> list[int]:
         """The next rows of the lines and the run of a band."""
         rings = [line.ring for line in band.lines.values() if line.ring]
-        share = count if len(rings) <= 1 else 2 * count // len(rings) + 64
+        share = count if len(rings) <= 1 else 3 * count // (2 * len(rings)) + 32
         while True:
-            parts = [np.array(ring.peek(share), dtype=np.uint64) for ring in rings]
+            parts = [ring.to_numpy(share) for ring in rings]
             cut = [
                 part[-1] for part, ring in zip(parts, rings, strict=True) if len(ring) > len(part)
             ]
@@ -651,10 +651,13 @@ class BandedOrder:
             seqs = np.concatenate(parts)
             seqs.sort()
             if cut:
-                seqs = seqs[seqs <= min(cut)]
-            alive: list[int] = seqs[band.are_ready(seqs)].tolist()
-            if len(alive) >= count or not cut:
-                return alive[:count]
+                seqs = seqs[: seqs.searchsorted(min(cut), "right")]
+            found = seqs[:count]
+            if not band.are_ready(found).all():
+                found = seqs[band.are_ready(seqs)][:count]
+            if len(found) >= count or not cut:
+                rows: list[int] = found.tolist()
+                return rows
             share *= 4
 
     def load(

@@ -368,8 +368,6 @@ class Ring:
         seen: list[int] = []
         at = self._at + start
         for base, chunk in self._open():
-            if n <= 0:
-                break
             if at >= len(chunk):
                 at -= len(chunk)
                 continue
@@ -377,14 +375,23 @@ class Ring:
             seen += [base + offset for offset in part] if base else part
             n -= len(part)
             at = 0
+            if n <= 0:
+                break
         return seen
 
-    def to_numpy(self) -> npt.NDArray[np.uint64]:
-        """Return all rows, the head first."""
-        chunks = [
-            np.array(chunk, dtype=np.uint64) + np.uint64(base) for base, chunk in self._open()
-        ]
-        return np.concatenate(chunks)[self._at :]
+    def to_numpy(self, n: int | None = None) -> npt.NDArray[np.uint64]:
+        """Return all rows, or up to n, the head first."""
+        n = self._count if n is None else min(n, self._count)
+        parts = []
+        at = self._at
+        for base, chunk in self._open():
+            part = np.array(chunk[at : at + n], dtype=np.uint64)
+            parts.append(part + np.uint64(base) if base else part)
+            n -= len(part)
+            at = 0
+            if not n:
+                break
+        return _joined(parts)
 
     def _open(self) -> Iterator[tuple[int, array[int]]]:
         """Base and offsets of every chunk; those taken are among the head's."""

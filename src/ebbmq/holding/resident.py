@@ -34,14 +34,16 @@ class Resident:
         "_behind",
         "_cost_mean",
         "_decays",
+        "_depth",
+        "_low_bytes",
         "_missed",
         "_node",
         "_pressed",
+        "_reached",
         "bytes",
         "bytes_max",
         "evicted",
         "hits",
-        "low_bytes",
         "misses",
         "page_to_disk",
         "window_bytes",
@@ -56,7 +58,7 @@ class Resident:
         #: How far to read ahead, unless the node pages out.
         self.window_bytes = min(bytes_max // 2, WINDOW_BYTES_MAX)
         #: With less than this more is to be read: what is left must last until it has been.
-        self.low_bytes = self.window_bytes * 3 // 4
+        self._low_bytes = self.window_bytes * 3 // 4
         self.hits = 0
         self.misses = 0
         self.evicted = 0
@@ -74,11 +76,25 @@ class Resident:
         self._cost_mean = 0
         self._missed = False
         self._pressed = False
+        # How deep was looked last, and the number of takes that comes to the end of that.
+        self._depth = 0
+        self._reached = 0
 
     @property
     def entries(self) -> int:
         """Bodies in RAM."""
         return sum(map(len, self._bands))
+
+    @property
+    def is_low(self) -> bool:
+        """Whether so little of what is delivered next is left that `wanted` is worth a look."""
+        if self._decays:
+            return 2 * self._reach() <= self._depth
+        return self.bytes < self._low_bytes
+
+    def _reach(self) -> int:
+        """How many of those delivered next are in RAM, as far as is known of a decaying order."""
+        return self._reached - self.hits - self.misses
 
     def state(self, waiting: int) -> State:
         """Residency of the `waiting` messages that are alive and not leased (see the module)."""
@@ -220,22 +236,19 @@ class Resident:
         """`admit` for many (seq, importance); False means there is no room for what follows."""
         if not keys:
             return True
-        first, importance = keys[0]
         seqs = [seq for seq, _ in keys]
         cost = sum(map(len, payloads)) + len(payloads) * _OVERHEAD
-        band = self._bands[importance]
+        band = self._ahead if self._decays else self._line_of(keys, seqs)
         if (
-            self._decays
+            band is None
             or not self.page_to_disk
-            or self._ahead
-            or self.bytes + cost > self.bytes_max
             or not self._node.fits(cost)
-            or (band and next(reversed(band)) >= first)
-            or seqs != sorted(seqs)
-            or any(other != importance for _, other in keys)
+            or not self._has_share_for(cost)
+            or len(self.missing(keys)) < len(keys)
         ):
             pairs = zip(keys, payloads, strict=True)
             return all(self.admit(*key, payload) for key, payload in pairs)
+        importance = keys[0][1]
         if self._behind.get(importance, seqs[-1] + 1) <= seqs[-1]:
             del self._behind[importance]
         band.update(zip(seqs, payloads, strict=True))
@@ -244,11 +257,36 @@ class Resident:
         self._node.bytes += cost
         return True
 
-    def wanted(self, ready_count: int) -> int:
+    def _line_of(
+        self, keys: Sequence[tuple[int, int]], seqs: Sequence[int]
+    ) -> dict[int, bytes] | None:
+        """Where bodies belong that all follow, in their order, those there are; else None."""
+        importance = keys[0][1]
+        band = self._bands[importance]
+        if (
+            self._ahead
+            or (band and next(reversed(band)) >= seqs[0])
+            or seqs != sorted(seqs)
+            or any(other != importance for _, other in keys)
+        ):
+            return None
+        return band
+
+    def _has_share_for(self, cost: int) -> bool:
+        """Whether `cost` more bytes are within the share once others of a decaying queue went."""
+        least = self.bytes_max - cost
+        if self.bytes > least >= 0 and self._decays:
+            self._pressed = True
+            self._evict_published(least)
+        return self.bytes <= least
+
+    def wanted(self, ready_count: int, depth_max: int = limits.LEASE_COUNT_MAX) -> int:
         """How deep from the head of the order to look for bodies to read now; 0 = enough is here.
 
         The window is half of the cache or 32 MiB, less while the node pages out. It is looked
-        through when less than 3/4 of it is resident, its near end when a lease has missed.
+        through when less than 3/4 of it is resident, its near end when a lease has missed. Of a
+        decaying queue, whose resident bodies may be of messages that are far from delivery, it is
+        looked through when half of those that were looked at are delivered.
         One read-ahead at a time: ask again when what was `missing` has been admitted.
         """
         entries = self.entries
@@ -262,9 +300,16 @@ class Resident:
             depth = min(ready_count, self._window_bytes() // self._cost_mean)
         else:
             depth = min(ready_count, DEPTH_OF_UNKNOWN) if self.bytes_max else 0
-        if 4 * entries >= 3 * depth:
+        depth = min(depth, depth_max)
+        self._depth = depth
+        if self._decays and entries < ready_count:
+            is_enough = 2 * self._reach() > depth
+        else:
+            is_enough = 4 * entries >= 3 * depth
+        if is_enough:
             depth = min(depth, DEPTH_AFTER_MISS) if self._missed else 0
         self._missed = False
+        self._reached = max(self._reached, self.hits + self.misses + depth)
         return depth
 
     def missing(self, wanted: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -276,6 +321,13 @@ class Resident:
         """Give up at least `wanted_bytes` from the far end, or all there is; return the bytes."""
         before = self.bytes
         least = before - wanted_bytes
+        self._evict_published(least)
+        if self.bytes > least and self._ahead:
+            self._evict_newest(self._ahead, least)
+        return before - self.bytes
+
+    def _evict_published(self, least: int) -> None:
+        """Give up bodies that were not read ahead of the order, down to `least` bytes in all."""
         for importance in range(1, len(self._bands)):
             band = self._bands[importance]
             if self.bytes <= least:
@@ -284,9 +336,6 @@ class Resident:
                 self._evict_oldest(band, least)
             elif band:
                 self._pass_by(self._evict_newest(band, least), importance)
-        if self.bytes > least and self._ahead:
-            self._evict_newest(self._ahead, least)
-        return before - self.bytes
 
     def _admit_some(
         self, seqs: range, importances: Sequence[int], payloads: Sequence[bytes]

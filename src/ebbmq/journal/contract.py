@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from ebbmq.errors import StorageFailed
     from ebbmq.model import Level
 
     Confirmed = Callable[[StorageFailed | None], None]
+    #: (segment, offset, length) each; three columns for many.
+    Places = Sequence[tuple[int, int, int]] | npt.NDArray[np.int64]
 
 
 class Journal(Protocol):
@@ -57,7 +62,7 @@ class Store(Protocol):
     def read(self, segment: int, offset: int, length: int) -> bytes:
         """Read bytes that were appended."""
 
-    def read_many(self, places: Sequence[tuple[int, int, int]]) -> list[bytes]:
+    def read_many(self, places: Places) -> list[bytes]:
         """Read many (segment, offset, length), neighbours together."""
 
     def append_old(

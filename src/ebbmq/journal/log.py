@@ -21,6 +21,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ebbmq import limits
 from ebbmq.errors import ClosedBroker, Overloaded, StorageFailed
 from ebbmq.journal import faults, record
@@ -42,7 +44,7 @@ from ebbmq.journal.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
-    from ebbmq.journal.contract import Confirmed
+    from ebbmq.journal.contract import Confirmed, Places
     from ebbmq.journal.disk import Disk
     from ebbmq.model import Level
 
@@ -331,20 +333,21 @@ class Log:
             self.write()
         return self._reader.read(segment, offset, length)
 
-    def read_many(self, places: Sequence[tuple[int, int, int]]) -> list[bytes]:
+    def read_many(self, places: Places) -> list[bytes]:
         """Read many (segment, offset, length) in the order given, neighbours with one call.
 
         Raises:
             DamagedRecord: some bytes are not there; `read` tells which.
         """
         written = self._writer.written_position
-        if written < self.position and any(
-            written >> 32 <= place[0] <= self._active.number for place in places
-        ):
-            self.write()
+        if len(places) and written < self.position:
+            places = np.asarray(places, dtype=np.int64)
+            segments = places[:, 0]
+            if ((segments >= written >> 32) & (segments <= self._active.number)).any():
+                self.write()
         return self._reader.read_many(places)
 
-    def read_cached(self, places: Sequence[tuple[int, int, int]]) -> list[bytes] | None:
+    def read_cached(self, places: Places) -> list[bytes] | None:
         """`read_many` of what is written, if it can be had in one call that waits for no device.
 
         Raises:

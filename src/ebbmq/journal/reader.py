@@ -6,17 +6,22 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from ebbmq import limits
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import faults
 from ebbmq.journal.segment import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
+    import numpy.typing as npt
+
+    from ebbmq.journal.contract import Places
     from ebbmq.journal.disk import Disk, File
 
-    Place = tuple[int, int, int]
+    Column = npt.NDArray[np.int64]
 
     #: Reads one place, or raises.
     Read = Callable[[int, int, int], bytes]
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 OPEN_FILES_MAX: Final = 64
 #: Reading over a gap of this size costs less than a second call.
 _GAP_BYTES_MAX: Final = 4 * limits.KIB
+#: The last place read by a call begins within so many bytes of the first.
 _READ_BYTES_MAX: Final = 4 * limits.MIB
 
 
@@ -56,11 +62,11 @@ class Reader:
             raise _unreadable(segment, offset, length, f"only {len(data)} bytes are there")
         return data
 
-    def read_many(self, places: Sequence[Place]) -> list[bytes]:
+    def read_many(self, places: Places) -> list[bytes]:
         """Read many places in the order given, neighbours with one call."""
         return self._collect(places, self.read)
 
-    def read_cached(self, places: Sequence[Place]) -> list[bytes] | None:
+    def read_cached(self, places: Places) -> list[bytes] | None:
         """`read_many`, or None if it would wait for a device.
 
         Raises:
@@ -80,29 +86,25 @@ class Reader:
             raise _NotCachedError
         return data
 
-    def _collect(self, places: Sequence[Place], read: Read) -> list[bytes]:
-        span = _span_of(places)
-        if span is not None:
-            return _cut(read(*span), places, span[1])
-        found: list[bytes] = [b""] * len(places)
-        order = sorted(range(len(places)), key=places.__getitem__)
-        run: list[int] = []
-        segment = start = end = -1
-        for index in order:
-            number, offset, length = places[index]
-            stop = offset + length
-            if (
-                number == segment
-                and offset - end <= _GAP_BYTES_MAX
-                and stop - start <= _READ_BYTES_MAX
-            ):
-                run.append(index)
-                end = max(end, stop)
-                continue
-            _read_run(read, places, run, (segment, start, end - start), found)
-            run, segment, start, end = [index], number, offset, stop
-        _read_run(read, places, run, (segment, start, end - start), found)
-        return found
+    def _collect(self, places: Places, read: Read) -> list[bytes]:
+        if not len(places):
+            return []
+        segments, offsets, lengths = np.asarray(places, dtype=np.int64).T
+        order = None
+        if not _is_sorted(segments, offsets):
+            order = np.lexsort((offsets, segments))
+            segments, offsets, lengths = segments[order], offsets[order], lengths[order]
+        ends = offsets + lengths
+        found: list[bytes] = []
+        for first, last in _stretches(segments, offsets, ends):
+            start, stop = int(offsets[first]), int(ends[first:last].max())
+            data = read(int(segments[first]), start, stop - start)
+            begins = (offsets[first:last] - start).tolist()
+            stops = (ends[first:last] - start).tolist()
+            found += [data[at:stop] for at, stop in zip(begins, stops, strict=True)]
+        if order is None:
+            return found
+        return [found[at] for at in np.argsort(order).tolist()]
 
     def forget(self, segment: int) -> None:
         """Let go of the file of a segment that is about to be deleted."""
@@ -128,38 +130,23 @@ class Reader:
         return file
 
 
-def _read_run(
-    read: Read, places: Sequence[Place], run: list[int], span: Place, found: list[bytes]
-) -> None:
-    if len(run) == 1:
-        found[run[0]] = read(*places[run[0]])
-    elif run:
-        segment, start, _ = span
-        data = read(*span)
-        for index in run:
-            _, offset, length = places[index]
-            found[index] = data[offset - start : offset - start + length]
-        assert segment == places[run[0]][0]
+def _is_sorted(segments: Column, offsets: Column) -> bool:
+    is_next = (segments[1:] == segments[:-1]) & (offsets[1:] >= offsets[:-1])
+    return bool((is_next | (segments[1:] > segments[:-1])).all())
 
 
-def _span_of(places: Sequence[Place]) -> Place | None:
-    """What one call reads to have all of these, if they follow one another closely."""
-    if not places:
-        return None
-    segment, start, _ = places[0]
-    last_segment, offset, length = places[-1]
-    nbytes = offset + length - start
-    if segment != last_segment or not 0 < nbytes <= _READ_BYTES_MAX:
-        return None
-    # Rows stand between the bodies of one record and of the next.
-    wanted = sum([place[2] for place in places])
-    if nbytes > 2 * wanted + _GAP_BYTES_MAX or (len(places) > 1 and sorted(places) != places):
-        return None
-    return segment, start, nbytes
-
-
-def _cut(data: bytes, places: Sequence[Place], start: int) -> list[bytes]:
-    return [data[offset - start : offset - start + length] for _, offset, length in places]
+def _stretches(segments: Column, offsets: Column, ends: Column) -> Iterator[tuple[int, int]]:
+    """Which of sorted places one call reads: from one of them to before another."""
+    is_far = (segments[1:] != segments[:-1]) | (offsets[1:] - ends[:-1] > _GAP_BYTES_MAX)
+    first = 0
+    for last in [*(np.flatnonzero(is_far) + 1).tolist(), len(offsets)]:
+        while offsets[last - 1] - offsets[first] > _READ_BYTES_MAX:
+            limit = offsets[first] + _READ_BYTES_MAX
+            part = first + int(offsets[first:last].searchsorted(limit, "right"))
+            yield first, part
+            first = part
+        yield first, last
+        first = last
 
 
 def _unreadable(segment: int, offset: int, length: int, why: str) -> DamagedRecord:

@@ -178,10 +178,10 @@ class Compactor:
         """The bodies of rows, damaged ones as they are."""
         if not sizes.any():
             return [b""] * len(seqs)
-        columns = (rows["segment"], rows["offset"], sizes, rows["crc"])
-        segments, offsets, lengths, crcs = (column.tolist() for column in columns)
-        bodies = self._engine.journal.read_many(list(zip(segments, offsets, lengths, strict=True)))
-        for seq, body, crc, length in zip(seqs, bodies, crcs, lengths, strict=True):
+        places = np.column_stack((rows["segment"], rows["offset"], sizes))
+        bodies = self._engine.journal.read_many(places.astype(np.int64, copy=False))
+        told = (seqs, bodies, rows["crc"].tolist(), sizes.tolist())
+        for seq, body, crc, length in zip(*told, strict=True):
             if length and crc32c(body) != crc:
                 log.error("damaged_body", message=f"{shard.partition.pid:x}-{seq:x}")
         return bodies

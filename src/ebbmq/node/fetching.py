@@ -7,7 +7,7 @@ where that fails another thread reads, and reads ahead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from ebbmq.errors import DamagedRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ebbmq.core.block import Words
     from ebbmq.core.grants import Grants
+    from ebbmq.journal.contract import Places
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
 
-    Read = Callable[[list[tuple[int, int, int]]], list[bytes] | None]
+    Read = Callable[[Places], list[bytes] | None]
 
 #: How many bodies, and bytes, to read beside those that are asked for: what takes about 2 ms.
 _MORE_ROWS: Final = 1_024
@@ -48,21 +48,21 @@ def read_rows(engine: Engine, shard: Shard, seqs: Sequence[int], read: Read) -> 
     kinds = words[:, KIND]
     if not (kinds & _STATE).all() or (kinds & _ELSEWHERE).any():
         return out
-    (segments, offsets), (lengths, crcs) = _halves(words[:, WHERE]), _halves(words[:, SIZE])
+    where, size = words[:, WHERE], words[:, SIZE]
+    places = np.column_stack((where & _LOW32, where >> _HALF, size & _LOW32)).astype(np.int64)
     try:
-        found = read(list(zip(segments, offsets, lengths, strict=True)))
+        found = read(places)
     except (DamagedRecord, OSError):
         return out
     if found is None:
         return out
+    crcs = (size >> _HALF).tolist()
+    if list(map(crc32c, found)) == crcs:
+        return [*found]
     return [
         payload if crc32c(payload) == crc else None
         for payload, crc in zip(found, crcs, strict=True)
     ]
-
-
-def _halves(column: Words) -> tuple[list[int], list[int]]:
-    return (column & _LOW32).tolist(), (column >> _HALF).tolist()
 
 
 def admit(shard: Shard, keys: Sequence[tuple[int, int]], payloads: Sequence[object]) -> bool:
@@ -76,11 +76,13 @@ def admit(shard: Shard, keys: Sequence[tuple[int, int]], payloads: Sequence[obje
     seqs = np.array([seq for seq, _ in keys], dtype=np.uint64)
     states = shard.partition.index.column(seqs, "state").tolist()
     kept = [
-        (key, payload)
-        for key, payload, state in zip(keys, payloads, states, strict=True)
-        if isinstance(payload, bytes) and state == READY
+        number
+        for number, (payload, state) in enumerate(zip(payloads, states, strict=True))
+        if state == READY and type(payload) is bytes
     ]
-    return shard.resident.admit_ahead([key for key, _ in kept], [body for _, body in kept])
+    if len(kept) < len(keys):
+        keys, payloads = [keys[at] for at in kept], [payloads[at] for at in kept]
+    return shard.resident.admit_ahead(keys, cast("Sequence[bytes]", payloads))
 
 
 def fill_at_once(
@@ -117,8 +119,10 @@ def _fill(engine: Engine, shard: Shard, grants: Grants, payloads: list[bytes | N
 def _next(engine: Engine, shard: Shard, count: int) -> list[tuple[int, int]]:
     """(seq, importance) of messages delivered next whose bodies are wanted (the lock is held)."""
     partition, resident = shard.partition, shard.resident
-    depth = min(count, resident.wanted(partition.depth[READY]))
-    if not depth or shard.reading_ahead:
+    if shard.reading_ahead:
+        return []
+    depth = resident.wanted(partition.depth[READY], count)
+    if not depth:
         return []
     seqs = partition.order.peek(depth, engine.now_ms())
     importances = partition.index.column(np.array(seqs, dtype=np.uint64), "importance")

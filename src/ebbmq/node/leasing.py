@@ -227,12 +227,13 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
     taken: list[list[bytes | None]] = []
     for shard, grants in granted:
         resident = shard.resident
-        taken.append(resident.take_many(grants.seqs, grants.column("importance")))
+        payloads = resident.take_many(grants.seqs, grants.column("importance"))
+        taken.append(payloads)
         ready = shard.partition.depth[READY]
-        if ready and not shard.reading_ahead and not shard.reads_at_once:
-            low = resident.bytes < resident.low_bytes
-            if None in taken[-1] or (low and ready > resident.entries):
-                engine.ask_ahead(shard)
+        if not ready or shard.reading_ahead or shard.reads_at_once:
+            continue
+        if None in payloads or (resident.is_low and ready > resident.entries):
+            engine.ask_ahead(shard)
     return taken
 
 
@@ -391,7 +392,7 @@ def read_ahead(engine: Engine, shard: Shard) -> bool:
         depth = shard.resident.wanted(partition.depth[READY])
         if not depth or shard.faulty is not None:
             return False
-        seqs = partition.order.peek(min(depth, limits.LEASE_COUNT_MAX), engine.now_ms())
+        seqs = partition.order.peek(depth, engine.now_ms())
         importances = partition.index.column(np.array(seqs, dtype=np.uint64), "importance")
         wanted = [
             (seq, importance)

@@ -99,7 +99,7 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
             engine.open_written()
         payload = resident.take(seq, row[2])
         if payload is not None:
-            if not resident.hits & _AHEAD_MASK and resident.bytes < resident.low_bytes:
+            if not resident.hits & _AHEAD_MASK and resident.is_low:
                 engine.ask_ahead_if_short(shard)
             return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
         engine.ask_ahead(shard)

@@ -335,13 +335,37 @@ def test_under_node_pressure_the_window_is_an_even_part():
     assert residents[1].wanted(1_000) == 8
 
 
-@pytest.mark.parametrize("decays", [False, True])
-def test_a_deep_backlog_is_drained_with_more_than_95_percent_hits(decays):
+def test_a_decaying_queue_looks_again_when_half_of_what_it_saw_is_delivered():
+    resident = fifo(100, decays=True)
+    publish(resident, list(range(1, 1_001)))
+    assert resident.is_low
+    assert resident.wanted(1_000) == 50
+    assert resident.admit_ahead([(seq, 5) for seq in range(1, 51)], [BODY] * 50)
+    for seq in range(1, 25):
+        resident.take(seq, 5)
+    assert not resident.is_low
+    assert resident.wanted(976) == 0
+    resident.take(25, 5)
+    assert resident.is_low
+    assert resident.wanted(975) == 50
+
+
+def test_what_is_read_ahead_together_takes_the_place_of_what_was_published():
+    resident = fifo(100, decays=True)
+    publish(resident, list(range(1_001, 1_101)))
+    assert resident.admit_ahead([(seq, 5) for seq in range(1, 41)], [BODY] * 40)
+    assert kept(resident, range(1, 41)) == list(range(1, 41))
+    assert 95 <= resident.entries <= 100
+    assert resident.state(1_000) == "paging"
+
+
+@pytest.mark.parametrize(("decays", "newest_first"), [(False, False), (True, True), (True, False)])
+def test_a_deep_backlog_is_drained_with_more_than_95_percent_hits(decays, newest_first):
     resident = fifo(1_000, decays=decays)
     for first in range(1, 20_001, 100):
         publish(resident, list(range(first, first + 100)))
     order = list(range(1, 20_001))
-    if decays:
+    if newest_first:
         order.reverse()
     for at in range(0, 20_000, 50):
         resident.take_many(order[at : at + 50], [5] * 50)

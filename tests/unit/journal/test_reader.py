@@ -72,6 +72,15 @@ def test_what_stands_between_neighbours_is_read_over() -> None:
     assert disk.reads == [(0, 39_500)]
 
 
+def test_a_call_reads_a_bounded_stretch() -> None:
+    disk = CountingDisk()
+    disk.create(name_of(1), 0).write(0, [bytes(10 << 20)])
+    places = [(1, 1_024 * number, 1_024) for number in range(10 << 10)]
+    assert b"".join(Reader(disk).read_many(places)) == bytes(10 << 20)
+    assert len(disk.reads) == 3
+    assert sum(nbytes for _, nbytes in disk.reads) == 10 << 20
+
+
 class SlowFile(MemoryFile):
     """Has only its first bytes in memory."""
 

@@ -95,13 +95,17 @@ class Reader:
             order = np.lexsort((offsets, segments))
             segments, offsets, lengths = segments[order], offsets[order], lengths[order]
         ends = offsets + lengths
+        stretches = _stretches(segments, offsets, ends)
+        numbers, begins, stops = segments.tolist(), offsets.tolist(), ends.tolist()
         found: list[bytes] = []
-        for first, last in _stretches(segments, offsets, ends):
-            start, stop = int(offsets[first]), int(ends[first:last].max())
-            data = read(int(segments[first]), start, stop - start)
-            begins = (offsets[first:last] - start).tolist()
-            stops = (ends[first:last] - start).tolist()
-            found += [data[at:stop] for at, stop in zip(begins, stops, strict=True)]
+        for first, last in stretches:
+            start = begins[first]
+            if last - first == 1:
+                found.append(read(numbers[first], start, stops[first] - start))
+                continue
+            data = read(numbers[first], start, max(stops[first:last]) - start)
+            there = zip(begins[first:last], stops[first:last], strict=True)
+            found += [data[at - start : stop - start] for at, stop in there]
         if order is None:
             return found
         return [found[at] for at in np.argsort(order).tolist()]

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 BEGUN_MS = NOW_MS - 600_000
+ENDED_MS = BEGUN_MS + 60_000
 
 
 def changes(spark: SparkSession, *told: dict[str, Any]) -> DataFrame:
     snapshots = spark.createDataFrame(
-        [("a", 1, BEGUN_MS, NOW_MS)], "node string, boot long, at_ms long, now_ms long"
+        [("a", 1, BEGUN_MS, ENDED_MS, NOW_MS)],
+        "node string, boot long, at_ms long, ended_ms long, now_ms long",
     )
     numbered = [{"at_ms": BEGUN_MS + n, "seq": n, **each} for n, each in enumerate(told, 1)]
     return touched(since(events(spark, *numbered), snapshots))
@@ -68,6 +70,21 @@ def test_messages_are_as_the_last_event_leaves_them(spark: SparkSession) -> None
         "before": ("ready", 0),
         "untouched": ("ready", 0),
     }
+
+
+def test_what_came_after_the_snapshot_is_not_looked_for_in_it(spark: SparkSession) -> None:
+    late = {"at_ms": ENDED_MS + 1}
+    told = [
+        {"message_id": "came meanwhile", "event": "published"},
+        {"message_id": "came meanwhile and went", "event": "published"},
+        {"message_id": "came meanwhile and went", "event": "acked"},
+        {"message_id": "came later", "event": "published", **late},
+        {"message_id": "came later and went", "event": "scheduled", **late},
+        {"message_id": "came later and went", "event": "acked", **late},
+        {"message_id": "went later", "event": "acked", **late},
+    ]
+    got = {row.message_id: row.now_state for row in changes(spark, *told).collect()}
+    assert got == {"came meanwhile and went": "gone", "went later": "gone"}
 
 
 def test_reads_count_as_the_broker_counts_them(spark: SparkSession) -> None:

@@ -33,6 +33,8 @@ Event = Literal[
 ]
 NAMES: Final[tuple[str, ...]] = get_args(Event)
 
+#: The first that happens to a message in its queue.
+ARRIVALS: Final = frozenset({"published", "scheduled"})
 #: After one of these nothing more happens to a message in its queue.
 LAST: Final = frozenset({"acked", "stale", "expired", "removed", "dead_lettered"})
 #: A message was read: its access rate rises, and falls again if the lease failed.

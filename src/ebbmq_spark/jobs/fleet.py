@@ -38,6 +38,7 @@ _SNAPSHOTS: Final = (
     .add("node", T.StringType())
     .add("boot", T.LongType())
     .add("at_ms", T.LongType())
+    .add("ended_ms", T.LongType())
     .add("now_ms", T.LongType())
 )
 _OF_NODE: Final = (
@@ -62,6 +63,8 @@ class Snapshot(NamedTuple):
     boot: int
     #: When it was begun, by the node's clock.
     at_ms: int
+    #: When it was complete, by the node's clock.
+    ended_ms: int
     #: What the node's clock says at the instant of the run.
     now_ms: int
     files: tuple[str, ...]
@@ -134,6 +137,7 @@ def read(
                 node,
                 manifest.boot,
                 _begun_ms(manifest),
+                manifest.written_at_ms,
                 # A clock that is ahead by less than counts never says less than it did then.
                 max(now_ms + skew_ms, manifest.written_at_ms),
                 files,
@@ -170,8 +174,10 @@ def told_since(fleet: Fleet, lake: Lake, aside: Mapping[str, UnknownFeed]) -> li
 
 
 def snapshots_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
-    """Which snapshot each node has, and what its clock says: node, boot, at_ms, now_ms."""
-    rows = [(each.node, each.boot, each.at_ms, each.now_ms) for each in fleet.snapshots]
+    """Which snapshot each node has, and what its clock says, as `touched.since` takes it."""
+    rows = [
+        (each.node, each.boot, each.at_ms, each.ended_ms, each.now_ms) for each in fleet.snapshots
+    ]
     return frame_of(spark, rows, _SNAPSHOTS)
 
 

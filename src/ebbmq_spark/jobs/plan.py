@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 #: How long advice holds unless the caller says otherwise.
 HOLD_MS: Final = 3_600_000
+#: Messages that were used since the snapshots, about 50 MB of them.
+_FEW: Final = 200_000
+#: Of so many messages that are due those that are there are kept, about 200 MB of them.
+_KEPT: Final = 1_000_000
 #: What becomes due before the next full hour is looked at, too: the bound is part of what Spark
 #: compiles, and of what Java makes quick once it has run a while.
 _BOUND_MS: Final = 3_600_000
@@ -81,7 +85,8 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
         asked: how.
     """
     changes = _changes(spark, fleet, output.lake)
-    catalog, looked_at = _messages(spark, fleet, output.lake, changes, full=asked.full)
+    told = changes.told if changes is not None and changes.messages else None
+    catalog, looked_at = _messages(spark, fleet, output.lake, told, full=asked.full)
     # What was decided for a node is dated by its clock.
     chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), asked.hold_ms)
     before, prices = fleets.cost(fleet), fleets.prices(fleet)
@@ -94,7 +99,7 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
     parts = output.write(PLANS, within.plan)
     catalog.unpersist()
     if changes is not None:
-        changes.unpersist()
+        changes.kept.unpersist()
     totals = totalling.of_parts(spark, output.lake, parts)
     output.publish(PLANS, parts)
     after = before + _change(totals, prices)
@@ -102,13 +107,26 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
     return Planned(fleet.rows, looked_at, actions, before, after, within.left_out, totals)
 
 
-def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> DataFrame | None:
+class _Changes(NamedTuple):
+    """What became of messages since the snapshots."""
+
+    #: To be let go of when the plan is written.
+    kept: DataFrame
+    #: The same, to be joined with a catalog.
+    told: DataFrame
+    messages: int
+
+
+def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> _Changes | None:
     """What became of messages since the snapshots; None where nothing was told since."""
     files = [lake.file(part.path) for each in fleet.told for part in each.parts]
     if not files:
         return None
     events = usable(read_table(spark, EVENTS, files, lake))
-    return touched(since(events, fleets.snapshots_of(spark, fleet))).persist()
+    kept = touched(since(events, fleets.snapshots_of(spark, fleet))).persist()
+    count = kept.count()
+    # Where they are few, no message of a catalog is moved to meet them.
+    return _Changes(kept, F.broadcast(kept) if count <= _FEW else kept, count)
 
 
 def _messages(
@@ -130,8 +148,8 @@ def _messages(
             rest = rest.where(F.coalesce("review_at_ms", F.lit(until_ms + 1)) > until_ms)
             found = found.unionByName(rest.join(again.select(*KEY), on=list(KEY), how="left_semi"))
         found = as_now(found, changes)
-    if lake.is_remote:
-        # It may be gone through more than once, and is fetched once.
+    if lake.is_remote or (changes is not None and rows <= _KEPT):
+        # It may be gone through more than once, and is fetched, or looked for, once.
         found = found.persist()
     return found, rows if changes is None else found.count()
 

@@ -20,7 +20,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from ebbmq.limits import GIB
-from ebbmq_spark.transforms.plans import once
+from ebbmq_spark.transforms.codegen import apart, once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 #: many may be worth the same. A tier is left unfilled by what one of these parts holds.
 _VALUE_STEPS: Final = 16
 _STEP_PARTS: Final = 64
-#: There are never as many.
-_PARTITIONS_MAX: Final = (1 << 31) - 1
 #: Sums that differ by less may be the same, added up in another order.
 _SAME: Final = 1e-9
 
@@ -169,11 +167,8 @@ def fitting(plan: DataFrame, capacity: DataFrame, overfull: DataFrame) -> DataFr
 
 def affordable(plan: DataFrame, prices: Mapping[str, float], unfunded_from: int) -> DataFrame:
     """The actions that there is money for, by what `unfunded` found: of the table PLANS."""
-    # This would be one piece of code with all that a plan is made by, too long for Java to compile
-    # (see `once`). Where partitions are put together, though here they stay as they are, another
-    # begins; and what seems to depend on the partition is not asked before.
-    apart = plan.coalesce(_PARTITIONS_MAX)
-    return apart.where((once(_cost(prices)) <= 0) | (_step() > unfunded_from))
+    # What seems to depend on the partition is not asked before the rows are apart.
+    return apart(plan).where((once(_cost(prices)) <= 0) | (_step() > unfunded_from))
 
 
 def _step() -> Column:
@@ -189,7 +184,7 @@ def _cost(prices: Mapping[str, float]) -> Column:
 
 
 def _price(tier: Column, prices: Mapping[str, float]) -> Column:
-    # By a map, not by cases: the code for a row has to stay short, see `once`.
+    # By a map, not by cases: the code for a row has to stay short, see `codegen`.
     known = F.create_map(*(F.lit(each) for pair in prices.items() for each in pair))
     return F.coalesce(known[F.coalesce(tier, F.lit(""))], F.lit(0.0))
 

@@ -19,6 +19,7 @@ from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.limits import DAY_MS, REPLICAS_MAX
 from ebbmq.policy.decay import Phase, decay_score
 from ebbmq_spark.schemas import schema_of
+from ebbmq_spark.transforms.codegen import once
 from ebbmq_spark.transforms.importance import current_importance
 from ebbmq_spark.transforms.scores import access_rate_at, phase_of, tier_of
 
@@ -100,16 +101,6 @@ def wanted_target() -> Column:
     Of the columns of a catalog joined with the parameters of its queue, and its phase.
     """
     return F.expr(_TARGET)
-
-
-def once(column: Column) -> Column:
-    """The same number, computed once.
-
-    Spark would write out what it is computed by wherever it is used, time and again: the code for a
-    row becomes so long that Java does not compile it, a hundred times as slow. It does not do so
-    with what depends on the partition, though this only seems to.
-    """
-    return column + F.expr("cast(spark_partition_id() < 0 AS int)")
 
 
 def due(catalog: DataFrame, until_ms: int) -> DataFrame:

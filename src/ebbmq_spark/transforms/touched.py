@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from ebbmq.feed import events as feed
 from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import ACCESS_MEMORY_DAYS
+from ebbmq_spark.transforms.codegen import apart
 from ebbmq_spark.transforms.quality import STEPS
 from ebbmq_spark.transforms.scores import access_rate_at
 
@@ -30,13 +31,14 @@ def since(events: DataFrame, snapshots: DataFrame) -> DataFrame:
 
     Args:
         events: of the table EVENTS, each told once.
-        snapshots: node, boot, at_ms, now_ms: which snapshot each node has, what its clock says now.
+        snapshots: node, boot, at_ms, ended_ms, now_ms: which snapshot each node has, from when to
+            when it was taken, what its clock says now.
 
     Returns:
-        of the table EVENTS, and now_ms
+        of the table EVENTS, and ended_ms, now_ms
     """
     known = snapshots.select(
-        "node", F.col("boot").alias("_boot"), F.col("at_ms").alias("_at_ms"), "now_ms"
+        "node", F.col("boot").alias("_boot"), F.col("at_ms").alias("_at_ms"), "ended_ms", "now_ms"
     )
     later = (F.col("boot") > F.col("_boot")) | (F.col("at_ms") >= F.col("_at_ms"))
     return (
@@ -47,6 +49,9 @@ def since(events: DataFrame, snapshots: DataFrame) -> DataFrame:
 def touched(events: DataFrame) -> DataFrame:
     """What became of messages, from `since`: a row for each that was used, wherever its copies are.
 
+    One that came after the snapshot was complete is not in it; and that one arrived meanwhile,
+    without anything more, says nothing of it.
+
     Returns:
         node, queue, message_id, now_state (null: as it was), now_generation, read_from_ms,
         read_to_ms (null: not read), gained: by how much its access rate rose, as of read_to_ms
@@ -54,6 +59,7 @@ def touched(events: DataFrame) -> DataFrame:
     is_step = F.col("event").isin(*STEPS)
     is_read, failed = F.col("event").isin(*feed.READS), F.col("event").isin(*feed.FAILURES)
     counts = is_read | failed
+    arrives = F.col("event").isin(*feed.ARRIVALS)
     last = F.max_by(F.when(is_step, _state()), F.when(is_step, F.struct("boot", "seq")))
     to_ms = F.max(F.when(counts, F.col("at_ms")))
     granted_ms = F.col("at_ms") - F.coalesce(F.col("latency_ms"), F.lit(0))
@@ -69,9 +75,12 @@ def touched(events: DataFrame) -> DataFrame:
             to_ms.alias("read_to_ms"),
             F.sum(weight).alias("_sum"),
             F.max("now_ms").alias("_now_ms"),
+            F.bool_or(~arrives).alias("_is_used"),
+            F.bool_or(arrives & (F.col("at_ms") > F.col("ended_ms"))).alias("_is_new"),
         )
+        .where("_is_used AND NOT _is_new")
         .withColumn("gained", F.col("_sum") * _faded(F.col("_now_ms") - F.col("read_to_ms"), 1))
-        .drop("_sum", "_now_ms")
+        .drop("_sum", "_now_ms", "_is_used", "_is_new")
     )
 
 
@@ -119,8 +128,9 @@ def as_now(catalog: DataFrame, changes: DataFrame) -> DataFrame:
         ),
         "access_at_ms": F.when(read, F.col("read_to_ms")).otherwise(F.col("access_at_ms")),
     }
-    return (
+    now = (
         catalog.join(changes, on=list(KEY), how="left")
         .where(F.coalesce("now_state", F.lit("")) != GONE)
         .select(*(columns.get(name, F.col(name)).alias(name) for name in catalog.columns))
     )
+    return apart(now)

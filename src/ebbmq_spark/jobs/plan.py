@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 #: How long advice holds unless the caller says otherwise.
 HOLD_MS: Final = 3_600_000
-#: Messages that were used since the snapshots, about 50 MB of them.
-_FEW: Final = 200_000
+#: Messages that were used since the snapshots, about 100 MB of them.
+_FEW: Final = 500_000
 #: Of so many messages that are due those that are there are kept, about 200 MB of them.
 _KEPT: Final = 1_000_000
 #: What becomes due before the next full hour is looked at, too: the bound is part of what Spark

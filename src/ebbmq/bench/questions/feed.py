@@ -69,10 +69,11 @@ def measure(run: Run) -> list[Row]:
             with_us=round(median["on"], 2),
             **settings,
         ),
-        stated(
+        at_most(
             "the same by the mean of each turn, waits for the interpreter included",
             mean["on"] / mean["off"],
             "ratio",
+            1.05,
             turns=rounds,
             snapshots=told["snapshots"],
         ),

@@ -1,8 +1,9 @@
 """How long does a plan for 20 M messages take, beside a bare scan and write of the same columns?
 
 Every message of the first lake has something to be done, so that the plan is as long as the
-catalog; of the second one in a hundred has, evenly spread over all queues and ages. Spark has 2 GB
-in all; DuckDB is given as much.
+catalog; of the second one in a hundred has, evenly spread over all queues and ages. Both again
+where brokers went on: since the snapshot one in a hundred was acked, as many were published, and a
+thousand were read. Spark has 2 GB in all; DuckDB is given as much.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 MEMORY: Final = "2g"
 ROUNDS: Final = 2
 DUE: Final = 0.01
+#: Of those in a snapshot, what went since, and came; and how many were read.
+WENT: Final = 0.01
+READ: Final = 1_000
 #: Time a row must not grow; it is measured once and never twice the same.
 GROWTH_MAX: Final = 1.15
 #: What a month of such a lake costs before: what a plan saves pays for some of what it adds.
 BUDGET: Final = 12.4
-_NO_BOUND: Final = 1 << 60
+#: How many times the smallest lake the largest is.
+_MOST: Final = 50
 _OTHERS: Final = {"duckdb": "DuckDB", "polars": "Polars"}
 
 
@@ -74,6 +79,10 @@ class _Bench:
             **self._engines(lake),
         }
         best = self._best(calls, self._run.scale(ROUNDS, 1))
+        self._go_on(lake, count)
+        live = self._best(
+            {"live": lambda: self._plan(lake, full=True, bounded=False)}, self._run.scale(ROUNDS, 1)
+        )
         told = {"messages": count, "best_of": ROUNDS, "memory": MEMORY}
         bare, plan = best["bare"], best["spark"]
         return [
@@ -88,6 +97,14 @@ class _Bench:
                 best["paid"] / bare,
                 "ratio",
                 2.5,
+            ),
+            at_most(
+                "a plan where brokers went on beside the bare job",
+                live["live"] / bare,
+                "ratio",
+                2.5,
+                went=WENT,
+                read=READ,
             ),
             *(stated(f"the same plan in {of}", best[name], "s") for name, of in _OTHERS.items()),
             *(
@@ -104,11 +121,20 @@ class _Bench:
             "due": lambda: self._plan(lake, full=False, bounded=False),
         }
         best = self._best(calls, self._run.scale(ROUNDS + 1, 1))
+        self._go_on(lake, count)
+        live = self._best(calls, self._run.scale(ROUNDS, 1))
         return [
             stated("a full plan where 1 % is due", best["full"], "s", messages=count),
             stated("an incremental plan where 1 % is due", best["due"], "s", messages=count),
             at_most(
                 "an incremental plan beside the full one", best["due"] / best["full"], "ratio", 0.15
+            ),
+            stated(
+                "an incremental plan beside the full one where brokers went on",
+                live["due"] / live["full"],
+                "ratio",
+                went=WENT,
+                read=READ,
             ),
         ]
 
@@ -117,14 +143,17 @@ class _Bench:
         took: dict[int, dict[str, float]] = {}
         lake = self._lake("growth", count // 10, 1.0)
         parts = catalogs_parts(lake)
-        for number, times in enumerate((1, 10, 50)):
+        for number, times in enumerate((1, 10, _MOST)):
             root = self._run.fresh(f"growth-{times}")
             shutil.rmtree(root)
             shutil.copytree(lake, root, copy_function=_link)
             whole = catalogs.repeated(root, parts, times)
-            catalogs.publish(root, whole, self._now_ms, number + 2, _NO_BOUND)
-            taken = self._best(self._engines(root), 1)
-            rows = times * sum(part.rows for part in parts)
+            rows = sum(part.rows for part in whole)
+            catalogs.publish(root, whole, self._now_ms, number + 2, _half(rows))
+            taken = self._best(self._engines(root), 1 if times == _MOST else ROUNDS)
+            if times == _MOST:
+                within = partial(self._plan, root, full=True, bounded=True)
+                taken |= self._best({"bounded": within}, 1)
             took[times] = {name: each / rows * 1e6 for name, each in taken.items()}
             shutil.rmtree(root)
             self._run.progress("growth", number + 1, 3)
@@ -134,6 +163,12 @@ class _Bench:
             stated("a row of a plan for a tenth as many", first, "us", messages=count // 10),
             stated("a row of a plan", middle, "us", messages=count),
             stated("a row of a plan for five times as many", last, "us", messages=most),
+            stated(
+                "a row of a plan within bounds for five times as many",
+                took[_MOST]["bounded"],
+                "us",
+                messages=most,
+            ),
             at_most("time a row, as many beside a tenth", middle / first, "ratio", GROWTH_MAX),
             at_most(
                 "time a row, five times as many beside as many", last / middle, "ratio", GROWTH_MAX
@@ -146,7 +181,7 @@ class _Bench:
                     messages=count // 10 * times,
                 )
                 for name, title in _OTHERS.items()
-                for times, told in ((1, "a tenth"), (50, "five times"))
+                for times, told in ((1, "a tenth"), (_MOST, "five times"))
             ),
         ]
 
@@ -166,10 +201,19 @@ class _Bench:
             self._now_ms,
             lambda done: self._run.progress(f"writing {count:,} messages", done, count),
         )
-        # Half of what is to be written fits.
-        room = sum(part.rows for part in parts) * 2_000 // 6
-        catalogs.publish(root, parts, self._now_ms, 1, max(room, GIB // 1024))
+        catalogs.publish(root, parts, self._now_ms, 1, _half(sum(part.rows for part in parts)))
         return root
+
+    def _go_on(self, lake: Path, count: int) -> None:
+        """What brokers tell of after their snapshots."""
+        went = int(count * WENT)
+        events = {
+            "leased": range(went),
+            "acked": range(went),
+            "published": range(count, count + went),
+            "peeked": range(went, went + min(READ, went)),
+        }
+        catalogs.tell(lake, events, self._now_ms + 1)
 
     def _bare(self, lake: Path) -> None:
         from ebbmq.feed.snapshots import CATALOG  # noqa: PLC0415
@@ -217,6 +261,11 @@ def catalogs_parts(lake: Path) -> list[Any]:
     from ebbmq_spark.lake import visible  # noqa: PLC0415
 
     return list(visible(lake, CATALOG).manifests[0].parts)
+
+
+def _half(rows: int) -> int:
+    """Room a tier for half of what is to be written for so many messages."""
+    return max(rows * 2_000 // 6, GIB // 1024)
 
 
 def _link(source: str, target: str) -> None:

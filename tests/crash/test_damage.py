@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec, TopicSpec
+from ebbmq.errors import StorageFailed
 from ebbmq.node import doctor
 from ebbmq.testing import ManualClock
 from tests.crash.worker import CONFIG
@@ -108,6 +109,7 @@ def _named(texts: list[str]) -> set[str]:
 
 def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
     """Open a damaged copy and compare; returns whether anything was reported."""
+    _put_back_identity(contents, directory)
     report = doctor.examine(directory, lambda done, total: None)
     named = _named(report.problems)
     got: dict[str, bytes] = {}
@@ -135,9 +137,23 @@ def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
     return not report.clean, "; ".join(report.problems)
 
 
+def _put_back_identity(contents: Contents, directory: Path) -> None:
+    """Where store.json is not as it was, it says so, or the store opens as ever."""
+    right = (contents.directory / "store.json").read_bytes()
+    if (directory / "store.json").read_bytes() == right:
+        return
+    try:
+        is_refused = doctor.examine(directory).unusable
+    except StorageFailed:
+        is_refused = True
+    if is_refused:
+        with pytest.raises(StorageFailed, match=r"store\.json"):
+            Broker.open(directory, config=CONFIG)
+        (directory / "store.json").write_bytes(right)
+
+
 def _files(directory: Path) -> list[Path]:
-    paths = [*(directory / "journal").iterdir(), *(directory / "checkpoints").iterdir()]
-    return sorted(path for path in paths if path.stat().st_size)
+    return sorted(path for path in directory.rglob("*") if path.is_file() and path.stat().st_size)
 
 
 def _flip(contents: Contents, path: Path, chance: random.Random) -> None:
@@ -172,6 +188,18 @@ def test_after_bit_flips_every_message_is_intact_or_named(
                 f"flip {number} in {[p.name for p in flipped]}: {error}"
             ) from error
         shutil.rmtree(copy)
+
+
+def test_whatever_bit_of_the_identity_is_flipped_no_message_is_lost(
+    contents: Contents, tmp_path: Path
+) -> None:
+    chance = random.Random(3)
+    for number in range(8):
+        copy = tmp_path / str(number)
+        shutil.copytree(contents.directory, copy)
+        _flip(contents, copy / "store.json", chance)
+        is_damaged, problems = _judge(contents, copy)
+        assert not is_damaged, problems
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A broker's data directory: one owner at a time, one identity for ever.
 
 data/
-  store.json    uuid and format version
+  store.json    uuid, format version and their checksum
   lock          held (flock) by the process that has the directory open
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
@@ -18,20 +18,49 @@ import fcntl
 import os
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from ebbmq.checksum import crc32c
 from ebbmq.errors import DirectoryInUse, InvalidSpec, StorageFailed
+from ebbmq.journal.record import UUID_BYTES
 
 FORMAT_VERSION: Final = 1
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """What makes this store itself."""
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What makes this store itself.
 
-    uuid: bytes
-    format_version: int
+    Every header of the journal is checked against the uuid, so a wrong one makes all of it look
+    like an end that was never finished. Stores that were made before there was a `crc` have none.
+    """
+
+    uuid: Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
+    format_version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+    #: CRC32C of the uuid and the version as u32, little endian.
+    crc: int | None = None
+
+
+def encode(identity: Identity) -> bytes:
+    """What store.json holds, with its checksum."""
+    return msgspec.json.encode(msgspec.structs.replace(identity, crc=_checksum(identity)))
+
+
+def decode(data: bytes) -> Identity:
+    """Read what store.json holds.
+
+    Raises:
+        msgspec.DecodeError: it is not what was written.
+    """
+    identity = msgspec.json.decode(data, type=Identity)
+    if identity.crc not in (None, _checksum(identity)):
+        raise msgspec.DecodeError("its checksum does not match")
+    return identity
+
+
+def _checksum(identity: Identity) -> int:
+    return crc32c(identity.format_version.to_bytes(4, "little"), crc32c(identity.uuid))
 
 
 def _path(path: object) -> Path:
@@ -82,7 +111,7 @@ class Directory:
         path = self.path / "store.json"
         if path.exists():
             try:
-                identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+                identity = decode(path.read_bytes())
             except msgspec.DecodeError as error:
                 self.close()
                 raise StorageFailed(
@@ -102,7 +131,7 @@ class Directory:
                 f"{path} is missing beside a journal", "restore it from a backup of this directory"
             )
         identity = Identity(secrets.token_bytes(16), FORMAT_VERSION)
-        write_durably(path, msgspec.json.encode(identity))
+        write_durably(path, encode(identity))
         return identity
 
     def close(self) -> None:

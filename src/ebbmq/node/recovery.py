@@ -22,7 +22,7 @@ from ebbmq.core.names import unpack as unpack_names
 from ebbmq.core.restore import Restorer
 from ebbmq.core.row import HIGH, LOW48, ROW
 from ebbmq.errors import DamagedRecord
-from ebbmq.journal import checkpoint, record, scan
+from ebbmq.journal import belonging, checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
@@ -124,7 +124,12 @@ class Recovery:
         return wall_ms - self.wall_ms if self.wall_ms else 0
 
     def read(self) -> int:
-        """Put the rows back and return where the journal ends; nothing on disk is changed."""
+        """Put the rows back and return where the journal ends; nothing on disk is changed.
+
+        Raises:
+            StorageFailed: the journal is another store's, or a later version's.
+        """
+        belonging.check(self._journal_disk, self._uuid)
         collecting = gc.isenabled()
         gc.disable()
         try:

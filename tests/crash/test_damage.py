@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -239,6 +240,34 @@ def test_without_checkpoints_nothing_is_lost_and_nothing_acked_comes_back(
     for path in (copy / "checkpoints").iterdir():
         path.unlink()
     _judge(contents, copy)
+
+
+@pytest.mark.parametrize(
+    ("left", "size"),
+    [("closed", 0), ("closed", 39), ("closed", 30_001), ("killed", 20_000), ("killed", 30_001)],
+)
+def test_a_sealed_segment_that_was_cut_short_costs_what_was_cut_off(
+    tmp_path: Path, left: str, size: int
+) -> None:
+    with Broker.open(tmp_path / "closed", NEVER) as broker:
+        broker.declare(QueueSpec("q"))
+        bodies = [b"this is body number %03d" % number + bytes(3_000) for number in range(40)]
+        ids = [broker.publish("q", [Message(body)])[0].id for body in bodies]
+        shutil.copytree(tmp_path / "closed", tmp_path / "killed")
+    directory = tmp_path / left
+    segment = directory / "journal" / "young-0000000001.seg"
+    before = segment.read_bytes()
+    os.truncate(segment, size)
+    starts = {id_: before.find(body) for id_, body in zip(ids, bodies, strict=True)}
+    lost = {id_ for id_, start in starts.items() if start >= 0 and start + len(bodies[0]) > size}
+    assert lost
+    assert _named(doctor.examine(directory).problems) == lost
+    with Broker.open(directory, NEVER) as broker:
+        assert {lease.id for lease in broker.lease("q", count=100)} == set(ids) - lost
+        assert _named(broker.health()["damage"]) == lost
+        broker.publish("q", [Message(b"it goes on")])
+    with Broker.open(directory, NEVER) as broker:
+        assert [lease.body for lease in broker.lease("q", count=100)] == [b"it goes on"]
 
 
 def _damage_header_of(directory: Path, body: bytes) -> None:

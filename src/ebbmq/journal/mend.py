@@ -19,11 +19,12 @@ def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
 
     The header's checksum, its length and the record after it must all agree.
     """
-    if item.nbytes < HEADER_BYTES:
-        return None
     file = disk.open(name_of(item.position >> 32))
     data = file.read(item.position & OFFSET_MASK, item.nbytes)
     file.close()
+    # A segment that was cut short has fewer bytes than are missing.
+    if len(data) < HEADER_BYTES:
+        return None
     store = record.seed(uuid)
     head = bytearray(data[:HEADER_BYTES])
     for bit in range(8 * HEADER_BYTES):

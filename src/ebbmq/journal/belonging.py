@@ -13,6 +13,7 @@ from ebbmq.errors import StorageFailed
 from ebbmq.journal import record, walk
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import name_of, numbers
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
@@ -47,7 +48,7 @@ def check(disk: Disk, uuid: bytes) -> None:
 
 def _starts_with_header(disk: Disk, store: int, number: int) -> bool:
     file = disk.open(name_of(number))
-    data = file.read(0, HEADER_BYTES)
+    data = read_around(file, 0, HEADER_BYTES)
     file.close()
     return record.parse(store, number << 32, data, 0) is not None
 

@@ -24,6 +24,7 @@ import msgspec
 
 from ebbmq.checksum import crc32c
 from ebbmq.errors import DirectoryInUse, InvalidSpec, StorageFailed
+from ebbmq.journal import faults
 from ebbmq.journal.record import UUID_BYTES
 
 FORMAT_VERSION: Final = 1
@@ -80,25 +81,39 @@ class Directory:
                 f"{self.path} is not a data directory: it has no store.json",
                 "name the directory that a broker was opened on",
             )
+        self._lock = self._take(create=create)
+        try:
+            self.identity = self._identity()
+        except OSError as error:
+            self.close()
+            raise faults.cannot_open(str(self.path), error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self, *, create: bool) -> int:
+        """The descriptor that holds the lock."""
         try:
             if create:
                 for part in ("", "journal", "checkpoints", "removals"):
                     (self.path / part).mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if faults.is_full(error):
+                raise faults.cannot_open(str(self.path), error) from error
             raise StorageFailed(
                 f"cannot use {self.path} as a data directory: {error.strerror}",
                 "give a directory that this user may write to",
             ) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._lock)
+            os.close(lock)
             raise DirectoryInUse(
                 f"{self.path} is open already, in another process or in this one",
                 "close it there, or connect to it instead of opening the directory",
             ) from error
-        self.identity = self._identity()
+        return lock
 
     @classmethod
     def of(cls, other: Directory) -> Directory:
@@ -113,12 +128,10 @@ class Directory:
             try:
                 identity = decode(path.read_bytes())
             except msgspec.DecodeError as error:
-                self.close()
                 raise StorageFailed(
                     f"{path} is damaged: {error}", "restore it from a backup of this directory"
                 ) from error
             if identity.format_version > FORMAT_VERSION:
-                self.close()
                 raise StorageFailed(
                     f"{self.path} has format version {identity.format_version}, "
                     f"this EbbMQ reads {FORMAT_VERSION}",
@@ -126,7 +139,6 @@ class Directory:
                 )
             return identity
         if any((self.path / "journal").iterdir()):
-            self.close()
             raise StorageFailed(
                 f"{path} is missing beside a journal", "restore it from a backup of this directory"
             )

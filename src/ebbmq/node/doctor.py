@@ -11,7 +11,7 @@ import msgspec
 
 from ebbmq.core.row import ELSEWHERE, ROW
 from ebbmq.errors import DamagedRecord, EbbError
-from ebbmq.journal import checkpoint, scan
+from ebbmq.journal import checkpoint, faults, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Found, Torn
 from ebbmq.journal.reader import Reader
@@ -76,9 +76,10 @@ def examine(
     directory = Directory(data, create=False)
     try:
         _examine(directory, disk, report, progress or (lambda done, total: None))
-    except EbbError as error:
+    except (EbbError, OSError) as error:
+        told = faults.cannot_open(str(data), error) if isinstance(error, OSError) else error
         report.unusable = True
-        report.problems.append(str(error))
+        report.problems.append(str(told))
     finally:
         directory.close()
     return report

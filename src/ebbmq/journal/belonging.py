@@ -2,7 +2,7 @@
 
 Checksums of headers start from the store's uuid. Under another one no record verifies, so that all
 of the log looks like an end that was never finished, which opening would erase. One header that
-verifies is proof enough, and mostly the first one does.
+verifies is proof enough, and mostly the first one does (ADR 0036).
 """
 
 from __future__ import annotations

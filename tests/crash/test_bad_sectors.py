@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from ebbmq.holding import opening
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Lack
 from ebbmq.holding.file import FileDevice
 from ebbmq.journal.disk import FileDisk
+from ebbmq.node import doctor
 from ebbmq.node.outflow import parse_id
 from tests.crash.copies import differences, holdings, wait_until_settled
 from tests.crash.devices import MIB, SOON
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.crash
 
 STORE = b"s" * 16
 MARKED = b"on a bad sector " * 8
+FILLER = bytes(range(256)) * 4
 TO_A = {"id": "A", "weight": 90, "device": "a", "when": "IMPORTANCE >= 1"}
 TO_B = {"id": "B", "weight": 80, "device": "b", "when": "IMPORTANCE >= 5"}
 
@@ -79,6 +82,75 @@ class WornDisk(FileDisk):
     @override
     def open(self, name: str) -> File:
         return WornFile(super().open(name), name, self._sectors)  # type: ignore[return-value]  # by __getattr__
+
+
+@pytest.mark.parametrize("left", ["closed", "killed"])
+@pytest.mark.parametrize("lost", ["body", "header"])
+def test_a_journal_with_a_bad_sector_opens_without_what_is_on_it(
+    tmp_path: Path, left: str, lost: str
+) -> None:
+    sectors = Sectors()
+    data, disks = tmp_path / "data", {name: tmp_path / name for name in ("closed", "killed")}
+    disks["closed"].mkdir()
+    # So large that no two are on the same sector.
+    bodies = [b"%d " % number + FILLER for number in range(19)]
+    bodies[9] = FILLER + MARKED + FILLER
+    with Broker.open(data, disk=WornDisk(disks["closed"], sectors)) as broker:
+        broker.declare(QueueSpec("q"))
+        ids = [broker.publish("q", [Message(body)])[0].id for body in bodies]
+        shutil.copytree(disks["closed"], disks["killed"])
+    sectors.break_where(disks[left], MARKED)
+    if lost == "header":
+        # Header 40, checksum of the rows 8, one row 64, then the body.
+        ((name, at),) = sectors.bad
+        sectors.bad = {(name, at - len(FILLER) - 100)}
+        for path in disks[left].glob("checkpoint*"):
+            path.unlink()
+    disk = WornDisk(disks[left], sectors)
+    report = doctor.examine(data, disk=disk)
+    assert not report.unusable
+    assert any(ids[9] in problem for problem in report.problems)
+    assert not any(ids[8] in problem or ids[10] in problem for problem in report.problems)
+    with Broker.open(data, disk=disk) as broker:
+        got = [lease.body for lease in broker.lease("q", 100)]
+        assert got == bodies[:9] + bodies[10:]
+        assert any(ids[9] in problem for problem in broker.health()["damage"])
+        broker.publish("q", [Message(b"it goes on")])
+    with Broker.open(data, disk=disk) as broker:
+        assert [lease.body for lease in broker.lease("q", 100)] == [b"it goes on"]
+
+
+def test_a_bad_sector_at_the_end_of_a_killed_journal_is_told(tmp_path: Path) -> None:
+    sectors = Sectors()
+    (tmp_path / "disk").mkdir()
+    with Broker.open(tmp_path / "data", disk=WornDisk(tmp_path / "disk", sectors)) as broker:
+        broker.declare(QueueSpec("q"))
+        for body in (b"first", b"second", FILLER + MARKED + FILLER):
+            broker.publish("q", [Message(body)])
+        shutil.copytree(tmp_path / "disk", tmp_path / "killed")
+    sectors.break_where(tmp_path / "killed", MARKED)
+    disk = WornDisk(tmp_path / "killed", sectors)
+    (problem,) = doctor.examine(tmp_path / "data", disk=disk).problems
+    assert "512 bytes at the end of the journal" in problem
+    with Broker.open(tmp_path / "data", disk=disk) as broker:
+        assert broker.health()["damage"] == [problem]
+        assert [lease.body for lease in broker.lease("q", 100)] == [b"first", b"second"]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
+    sectors = Sectors()
+    (tmp_path / "disk").mkdir()
+    disk = WornDisk(tmp_path / "disk", sectors)
+    with Broker.open(tmp_path / "data", disk=disk) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"first")])
+    (manifest,) = (tmp_path / "disk").glob("*.manifest")
+    sectors.bad.add((manifest.name, 0))
+    assert doctor.examine(tmp_path / "data", disk=disk).problems == [
+        f"checkpoint: {manifest.name} does not match its checksum"
+    ]
+    with Broker.open(tmp_path / "data", disk=disk) as broker:
+        assert [lease.body for lease in broker.lease("q")] == [b"first"]
 
 
 def copy_of(seq: int, payload: bytes) -> Copy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec, TopicSpec
+from ebbmq.errors import StorageFailed
 from ebbmq.node import doctor
 from ebbmq.testing import ManualClock
 from tests.crash.worker import CONFIG
@@ -108,6 +110,7 @@ def _named(texts: list[str]) -> set[str]:
 
 def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
     """Open a damaged copy and compare; returns whether anything was reported."""
+    _put_back_identity(contents, directory)
     report = doctor.examine(directory, lambda done, total: None)
     named = _named(report.problems)
     got: dict[str, bytes] = {}
@@ -135,9 +138,23 @@ def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
     return not report.clean, "; ".join(report.problems)
 
 
+def _put_back_identity(contents: Contents, directory: Path) -> None:
+    """Where store.json is not as it was, it says so, or the store opens as ever."""
+    right = (contents.directory / "store.json").read_bytes()
+    if (directory / "store.json").read_bytes() == right:
+        return
+    try:
+        is_refused = doctor.examine(directory).unusable
+    except StorageFailed:
+        is_refused = True
+    if is_refused:
+        with pytest.raises(StorageFailed, match=r"store\.json"):
+            Broker.open(directory, config=CONFIG)
+        (directory / "store.json").write_bytes(right)
+
+
 def _files(directory: Path) -> list[Path]:
-    paths = [*(directory / "journal").iterdir(), *(directory / "checkpoints").iterdir()]
-    return sorted(path for path in paths if path.stat().st_size)
+    return sorted(path for path in directory.rglob("*") if path.is_file() and path.stat().st_size)
 
 
 def _flip(contents: Contents, path: Path, chance: random.Random) -> None:
@@ -172,6 +189,18 @@ def test_after_bit_flips_every_message_is_intact_or_named(
                 f"flip {number} in {[p.name for p in flipped]}: {error}"
             ) from error
         shutil.rmtree(copy)
+
+
+def test_whatever_bit_of_the_identity_is_flipped_no_message_is_lost(
+    contents: Contents, tmp_path: Path
+) -> None:
+    chance = random.Random(3)
+    for number in range(8):
+        copy = tmp_path / str(number)
+        shutil.copytree(contents.directory, copy)
+        _flip(contents, copy / "store.json", chance)
+        is_damaged, problems = _judge(contents, copy)
+        assert not is_damaged, problems
 
 
 @pytest.mark.parametrize(
@@ -211,6 +240,34 @@ def test_without_checkpoints_nothing_is_lost_and_nothing_acked_comes_back(
     for path in (copy / "checkpoints").iterdir():
         path.unlink()
     _judge(contents, copy)
+
+
+@pytest.mark.parametrize(
+    ("left", "size"),
+    [("closed", 0), ("closed", 39), ("closed", 30_001), ("killed", 20_000), ("killed", 30_001)],
+)
+def test_a_sealed_segment_that_was_cut_short_costs_what_was_cut_off(
+    tmp_path: Path, left: str, size: int
+) -> None:
+    with Broker.open(tmp_path / "closed", NEVER) as broker:
+        broker.declare(QueueSpec("q"))
+        bodies = [b"this is body number %03d" % number + bytes(3_000) for number in range(40)]
+        ids = [broker.publish("q", [Message(body)])[0].id for body in bodies]
+        shutil.copytree(tmp_path / "closed", tmp_path / "killed")
+    directory = tmp_path / left
+    segment = directory / "journal" / "young-0000000001.seg"
+    before = segment.read_bytes()
+    os.truncate(segment, size)
+    starts = {id_: before.find(body) for id_, body in zip(ids, bodies, strict=True)}
+    lost = {id_ for id_, start in starts.items() if start >= 0 and start + len(bodies[0]) > size}
+    assert lost
+    assert _named(doctor.examine(directory).problems) == lost
+    with Broker.open(directory, NEVER) as broker:
+        assert {lease.id for lease in broker.lease("q", count=100)} == set(ids) - lost
+        assert _named(broker.health()["damage"]) == lost
+        broker.publish("q", [Message(b"it goes on")])
+    with Broker.open(directory, NEVER) as broker:
+        assert [lease.body for lease in broker.lease("q", count=100)] == [b"it goes on"]
 
 
 def _damage_header_of(directory: Path, body: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -181,6 +182,29 @@ def test_a_read_only_file_system_is_refused_by_name(tmp_path: Path) -> None:
         assert run("mount", "-o", "remount,rw", str(mountpoint)).returncode == 0
         with Broker.open(mountpoint / "data", config=CONFIG) as broker:
             assert everything(broker) == [b"kept"]
+
+
+@pytest.mark.parametrize("left_bytes", [0, 40_960])
+def test_on_a_full_disk_a_new_directory_is_refused_by_name_until_there_is_space(
+    small_disk: Path, left_bytes: int
+) -> None:
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4_096)):
+            pass
+    os.truncate(ballast, ballast.stat().st_size - left_bytes)
+    for _ in range(2):
+        with pytest.raises(Overloaded) as caught:
+            Broker.open(small_disk / "data", config=CONFIG)
+        assert caught.value.code == "disk_full"
+        assert "cannot be opened" in caught.value.detail
+        assert str(small_disk / "data") in caught.value.detail
+        assert caught.value.action
+    ballast.unlink()
+    with Broker.open(small_disk / "data", config=CONFIG) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"first")])
+        assert everything(broker) == [b"first"]
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])

@@ -380,6 +380,29 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     check_error(caught.value, str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["store.json", "removals/removals.log", "journal", "checkpoints"])
+def test_a_part_of_a_directory_that_cannot_be_read_is_refused_by_name_each_time(
+    tmp_path: Path, name: str
+) -> None:
+    Broker.open(tmp_path).close()
+    part, aside = tmp_path / name, tmp_path / "aside"
+    part.rename(aside)
+    if aside.is_dir():
+        part.write_text("a file")
+    else:
+        part.mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageFailed) as caught:
+            Broker.open(tmp_path)
+        check_error(caught.value, str(tmp_path))
+    if part.is_dir():
+        part.rmdir()
+    else:
+        part.unlink()
+    aside.rename(part)
+    Broker.open(tmp_path).close()
+
+
 def test_an_unknown_configuration_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
         Broker.open(tmp_path, config={"segment_byte": 1})

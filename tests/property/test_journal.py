@@ -13,6 +13,7 @@ from ebbmq.journal.disk import MemoryDisk
 from ebbmq.journal.log import Log
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.scan import Damaged, Found, Torn, scan
+from ebbmq.journal.sectors import SECTOR_BYTES
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of
 
 if TYPE_CHECKING:
@@ -172,6 +173,28 @@ def test_a_flipped_bit_before_a_proof_of_sync_is_damage_also_after_a_kill(
     if lost:
         assert lost[0].position <= hit < lost[0].end
     assert all(type(item) is not Torn or item.position >= proven for item in items)
+
+
+@given(st.lists(actions, min_size=3, max_size=30), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_sector_that_cannot_be_read_costs_the_records_it_is_in_and_nothing_else(
+    taken: list[Action], data: st.DataObject
+) -> None:
+    story = written_by(taken)
+    story.log.close()
+    name = data.draw(st.sampled_from(story.disk.names()), label="name")
+    sector = data.draw(st.integers(0, SEGMENT_BYTES // SECTOR_BYTES - 1), label="sector")
+    story.disk.spoil(name, sector * SECTOR_BYTES, SECTOR_BYTES)
+    start = int(name[6:16]) << 32 | sector * SECTOR_BYTES
+    items = scanned(story.disk)
+    found = [as_appended(item) for item in items if type(item) is Found]
+    lost = [a for a in story.appended if a.position < start + SECTOR_BYTES and a.end > start]
+    assert found == [appended for appended in story.appended if appended not in lost]
+    # The last LINK, which proves what was synced, may be what cannot be read.
+    damaged = [item for item in items if type(item) is not Found]
+    assert bool(damaged) >= bool(lost)
+    assert all(item.position < start + SECTOR_BYTES for item in damaged)
+    assert all(type(item) is Torn or item.end > start for item in damaged)
 
 
 def flip_any_bit(story: Story, data: st.DataObject) -> int:

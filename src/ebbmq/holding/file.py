@@ -32,6 +32,7 @@ from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.scan import scan
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -214,7 +215,7 @@ class FileDevice:
         ours = type(first) is not Torn or bool(first.headers)
         for number in numbers(self._disk, old=False)[:1]:
             file = self._disk.open(name_of(number))
-            data = file.read(0, record.HEADER_BYTES)
+            data = read_around(file, 0, record.HEADER_BYTES)
             file.close()
             ours = ours or record.parse(record.seed(uuid), number << 32, data, 0) is not None
         if not ours:

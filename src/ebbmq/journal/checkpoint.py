@@ -24,6 +24,7 @@ import msgspec
 from ebbmq.checksum import crc32c
 from ebbmq.errors import DamagedRecord, StorageFailed
 from ebbmq.journal import faults
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,7 +243,7 @@ class Checkpoints:
 
     def _manifest(self, generation: int) -> Manifest | None:
         file = self._disk.open(_manifest_name(generation))
-        data = file.read(0, file.size())
+        data = read_around(file, 0, file.size())
         file.close()
         if len(data) < _HEAD.size:
             return None

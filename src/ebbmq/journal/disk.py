@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ebbmq.journal import faults
-from ebbmq.journal.sectors import SECTOR_BYTES, Content
+from ebbmq.journal.sectors import SECTOR_BYTES, Content, sectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,8 +122,13 @@ class OsFile:
             done += more
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Read from `offset`."""
-        return os.pread(self._fd, nbytes, offset)
+        """Read from `offset`; before a sector that fails the kernel stops short, and says why."""
+        data = os.pread(self._fd, nbytes, offset)
+        while 0 < len(data) < nbytes and (
+            more := os.pread(self._fd, nbytes - len(data), offset + len(data))
+        ):
+            data += more
+        return data
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
         """Read from `offset` what the kernel has in memory."""
@@ -246,6 +251,7 @@ class MemoryFile:
         data = b"".join(chunks)
         end = offset + len(data)
         self._grow(end)
+        self._content.make_readable(offset, end)
         self._content.remember(offset, end)
         self._content.data[offset:end] = data
         return len(data)
@@ -257,6 +263,7 @@ class MemoryFile:
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read what was written, synced or not."""
         self._check()
+        self._content.check_readable(offset, offset + nbytes)
         return bytes(memoryview(self._content.data)[offset : offset + nbytes])
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
@@ -385,6 +392,10 @@ class MemoryDisk:
                 held = bytearray(kept[sector])
                 held[at] ^= 1 << bit
                 kept[sector] = bytes(held)
+
+    def spoil(self, name: str, offset: int, nbytes: int) -> None:
+        """Let sectors fail to be read until they are written again, as a failing medium does."""
+        self._content(name).unreadable |= set(sectors_of(offset, offset + nbytes))
 
     def count_sync(self) -> None:
         """Count a sync of any file and fail the one that was asked to fail."""

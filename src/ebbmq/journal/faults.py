@@ -35,6 +35,21 @@ def storage_failed(doing: str, where: str, error: OSError) -> StorageFailed:
     )
 
 
+def cannot_open(where: str, error: OSError) -> Overloaded | StorageFailed:
+    """Name what kept a directory from being opened; nothing runs on it."""
+    if is_full(error):
+        return Overloaded(
+            f"{where} cannot be opened: its disk is full",
+            "free space on that disk, then open it again; what the directory holds is safe",
+            code="disk_full",
+        )
+    file = f"{error.filename}: " if error.filename else ""
+    return StorageFailed(
+        f"{where} cannot be opened: {file}{reason(error)}",
+        "see that its disk works and that this user may read and write there, then open it again",
+    )
+
+
 def disk_full(where: str) -> Overloaded:
     """Name the directory that has no space for more messages."""
     return Overloaded(

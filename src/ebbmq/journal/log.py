@@ -115,7 +115,7 @@ class Log:
             old = OldGeneration(disk, uuid, segment_bytes, old_end)
         except OSError as error:
             if faults.is_full(error):
-                raise faults.disk_full(disk.where) from error
+                raise faults.cannot_open(disk.where, error) from error
             raise faults.storage_failed("opening the log in", disk.where, error) from error
         return cls(disk, uuid, young, old, threaded=threaded, counted=counted)
 

@@ -9,6 +9,7 @@ from ebbmq.journal import record
 from ebbmq.journal.found import Damaged, Found
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import OFFSET_MASK, name_of
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
@@ -19,11 +20,12 @@ def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
 
     The header's checksum, its length and the record after it must all agree.
     """
-    if item.nbytes < HEADER_BYTES:
-        return None
     file = disk.open(name_of(item.position >> 32))
-    data = file.read(item.position & OFFSET_MASK, item.nbytes)
+    data = read_around(file, item.position & OFFSET_MASK, item.nbytes)
     file.close()
+    # A segment that was cut short has fewer bytes than are missing.
+    if len(data) < HEADER_BYTES:
+        return None
     store = record.seed(uuid)
     head = bytearray(data[:HEADER_BYTES])
     for bit in range(8 * HEADER_BYTES):

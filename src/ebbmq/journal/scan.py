@@ -20,7 +20,8 @@ from ebbmq.checksum import crc32c
 from ebbmq.journal import record, walk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.record import HEADER_BYTES, LINK, Header
-from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers
+from ebbmq.journal.segment import OFFSET_MASK, OLD, name_of, numbers
+from ebbmq.journal.unreadable import parts, read_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,8 @@ def scan(
 def whole(disk: Disk, header: Header) -> Found | Damaged:
     """All of a record of which the beginning was read."""
     file = disk.open(name_of(header.position >> 32))
-    data = file.read((header.position & OFFSET_MASK) + HEADER_BYTES, header.payload_bytes)
+    start = (header.position & OFFSET_MASK) + HEADER_BYTES
+    data = read_around(file, start, header.payload_bytes)
     file.close()
     if len(data) == header.payload_bytes and crc32c(data) == header.payload_crc:
         return Found(header, memoryview(data))
@@ -140,13 +142,27 @@ def truncate_tail(disk: Disk, position: int) -> int:
     return erased
 
 
+def unreadable_bytes(disk: Disk, position: int) -> int:
+    """How much of the generation that `position` is in the disk cannot read from there on."""
+    lost = 0
+    for number in numbers(disk, old=bool(position >> 32 & OLD)):
+        if number < position >> 32:
+            continue
+        file = disk.open(name_of(number))
+        start = file.data_from(position & OFFSET_MASK if number == position >> 32 else 0)
+        found = parts(file, start, walk.blank_from(file, start) - start)
+        lost += sum(part.nbytes for part in found if part.data is None)
+        file.close()
+    return lost
+
+
 def linked_end(disk: Disk, store: int, number: int) -> int:
     """Where the segment before this one ended, as this one's LINK says; 0 if it cannot say."""
     try:
         file = disk.open(name_of(number))
     except FileNotFoundError:
         return 0
-    data = file.read(0, HEADER_BYTES)
+    data = read_around(file, 0, HEADER_BYTES)
     file.close()
     header = record.parse(store, number << 32, data, 0)
     if header is None or header.kind != LINK or header.first >> 32 != number - 1:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Final, Protocol
 
 SECTOR_BYTES: Final = 512
 #: Of the sectors that were not synced, how many a crash loses on average.
 _LOST_SHARE: Final = 0.5
+
+
+def sectors_of(start: int, end: int) -> range:
+    """The sectors that a range of bytes is in."""
+    return range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))
 
 
 class Chance(Protocol):
@@ -19,7 +26,7 @@ class Chance(Protocol):
 class Content:
     """Bytes of one file, and for every sector changed since the last sync what it held then."""
 
-    __slots__ = ("before", "data", "lost", "synced_size")
+    __slots__ = ("before", "data", "lost", "synced_size", "unreadable")
 
     def __init__(self, nbytes: int) -> None:
         self.data = bytearray(nbytes)
@@ -28,10 +35,22 @@ class Content:
         #: As `before`, for sectors a failed sync gave up on: no later sync saves them unless they
         #: are written again.
         self.lost: dict[int, bytes] = {}
+        #: Sectors that fail to be read.
+        self.unreadable: set[int] = set()
+
+    def check_readable(self, start: int, end: int) -> None:
+        """Raise what a disk raises that cannot read a range."""
+        if self.unreadable and not self.unreadable.isdisjoint(sectors_of(start, end)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def make_readable(self, start: int, end: int) -> None:
+        """Sectors that are written are fine again."""
+        if self.unreadable:
+            self.unreadable.difference_update(sectors_of(start, end))
 
     def remember(self, start: int, end: int) -> None:
         """Keep what the sectors of a range hold, before they change."""
-        for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+        for sector in sectors_of(start, end):
             if sector in self.lost:
                 self.before[sector] = self.lost.pop(sector)
             elif sector not in self.before:

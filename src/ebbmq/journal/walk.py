@@ -16,6 +16,7 @@ from ebbmq.checksum import crc32c
 from ebbmq.journal import record
 from ebbmq.journal.found import Begun, Damaged, Found
 from ebbmq.journal.record import ALIGNMENT, HEADER_BYTES, Header
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ class _Window:
             # All of the last one was used: more at once. Something was passed over: little.
             is_next = self._start <= offset <= self._end
             self._size = min(2 * self._size, WINDOW_BYTES_MAX) if is_next else WINDOW_BYTES_MIN
-            self.data = self._file.read(offset, max(self._size, nbytes))
+            self.data = read_around(self._file, offset, max(self._size, nbytes))
             self.view = memoryview(self.data)
             self._start, self._end = offset, offset + len(self.data)
         return offset - self._start if offset + nbytes <= self._end else -1
@@ -95,7 +96,7 @@ def windows(
 def every(place: Place, offset: int, limit: int) -> Iterator[Found | Damaged]:
     """Every record from `offset` to `limit`, and what does not verify between them."""
     store, base = place.store, place.base
-    data = place.file.read(0, place.file.size())
+    data = read_around(place.file, 0, place.file.size())
     view = memoryview(data)
     size = len(data)
     while offset < limit:
@@ -140,7 +141,7 @@ def chunks(file: File, offset: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a file from `offset` on, without what the file system knows as zeros."""
     size = file.size()
     while (offset := file.data_from(offset)) < size:
-        data = file.read(offset, _CHUNK_BYTES)
+        data = read_around(file, offset, _CHUNK_BYTES)
         if not data:
             return
         yield offset, data

@@ -6,13 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.journal.segment import name_of
 from ebbmq.node import declaring
-from ebbmq.node.directory import write_durably
+from ebbmq.node.directory import encode, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,5 +115,5 @@ def _copy(
     if (source / "decisions").is_dir():
         engine.keeping.decisions.flush()
         shutil.copytree(source / "decisions", goal / "decisions")
-    write_durably(goal / "store.json", msgspec.json.encode(engine.directory.identity))
+    write_durably(goal / "store.json", encode(engine.directory.identity))
     return done

@@ -1,7 +1,7 @@
 """A broker's data directory: one owner at a time, one identity for ever.
 
 data/
-  store.json    uuid and format version
+  store.json    uuid, format version and their checksum
   lock          held (flock) by the process that has the directory open
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
@@ -18,20 +18,50 @@ import fcntl
 import os
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from ebbmq.checksum import crc32c
 from ebbmq.errors import DirectoryInUse, InvalidSpec, StorageFailed
+from ebbmq.journal import faults
+from ebbmq.journal.record import UUID_BYTES
 
 FORMAT_VERSION: Final = 1
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """What makes this store itself."""
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What makes this store itself.
 
-    uuid: bytes
-    format_version: int
+    Every header of the journal is checked against the uuid, so a wrong one makes all of it look
+    like an end that was never finished. Stores that were made before there was a `crc` have none.
+    """
+
+    uuid: Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
+    format_version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+    #: CRC32C of the uuid and the version as u32, little endian.
+    crc: int | None = None
+
+
+def encode(identity: Identity) -> bytes:
+    """What store.json holds, with its checksum."""
+    return msgspec.json.encode(msgspec.structs.replace(identity, crc=_checksum(identity)))
+
+
+def decode(data: bytes) -> Identity:
+    """Read what store.json holds.
+
+    Raises:
+        msgspec.DecodeError: it is not what was written.
+    """
+    identity = msgspec.json.decode(data, type=Identity)
+    if identity.crc not in (None, _checksum(identity)):
+        raise msgspec.DecodeError("its checksum does not match")
+    return identity
+
+
+def _checksum(identity: Identity) -> int:
+    return crc32c(identity.format_version.to_bytes(4, "little"), crc32c(identity.uuid))
 
 
 def _path(path: object) -> Path:
@@ -51,25 +81,39 @@ class Directory:
                 f"{self.path} is not a data directory: it has no store.json",
                 "name the directory that a broker was opened on",
             )
+        self._lock = self._take(create=create)
+        try:
+            self.identity = self._identity()
+        except OSError as error:
+            self.close()
+            raise faults.cannot_open(str(self.path), error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self, *, create: bool) -> int:
+        """The descriptor that holds the lock."""
         try:
             if create:
                 for part in ("", "journal", "checkpoints", "removals"):
                     (self.path / part).mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if faults.is_full(error):
+                raise faults.cannot_open(str(self.path), error) from error
             raise StorageFailed(
                 f"cannot use {self.path} as a data directory: {error.strerror}",
                 "give a directory that this user may write to",
             ) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._lock)
+            os.close(lock)
             raise DirectoryInUse(
                 f"{self.path} is open already, in another process or in this one",
                 "close it there, or connect to it instead of opening the directory",
             ) from error
-        self.identity = self._identity()
+        return lock
 
     @classmethod
     def of(cls, other: Directory) -> Directory:
@@ -82,14 +126,12 @@ class Directory:
         path = self.path / "store.json"
         if path.exists():
             try:
-                identity = msgspec.json.decode(path.read_bytes(), type=Identity)
+                identity = decode(path.read_bytes())
             except msgspec.DecodeError as error:
-                self.close()
                 raise StorageFailed(
                     f"{path} is damaged: {error}", "restore it from a backup of this directory"
                 ) from error
             if identity.format_version > FORMAT_VERSION:
-                self.close()
                 raise StorageFailed(
                     f"{self.path} has format version {identity.format_version}, "
                     f"this EbbMQ reads {FORMAT_VERSION}",
@@ -97,12 +139,11 @@ class Directory:
                 )
             return identity
         if any((self.path / "journal").iterdir()):
-            self.close()
             raise StorageFailed(
                 f"{path} is missing beside a journal", "restore it from a backup of this directory"
             )
         identity = Identity(secrets.token_bytes(16), FORMAT_VERSION)
-        write_durably(path, msgspec.json.encode(identity))
+        write_durably(path, encode(identity))
         return identity
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from ebbmq.core.row import ELSEWHERE, ROW
 from ebbmq.errors import DamagedRecord, EbbError
-from ebbmq.journal import checkpoint, scan
+from ebbmq.journal import checkpoint, faults, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Found, Torn
 from ebbmq.journal.reader import Reader
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ebbmq.journal.disk import Disk
     from ebbmq.node.catalog import Shard
 
     Progress = Callable[[int, int], None]
@@ -58,8 +59,15 @@ class Report(msgspec.Struct):
         return {**msgspec.structs.asdict(self), "clean": self.clean}
 
 
-def examine(data: str | Path, progress: Progress | None = None) -> Report:
+def examine(
+    data: str | Path, progress: Progress | None = None, *, disk: Disk | None = None
+) -> Report:
     """Verify a data directory and change nothing in it.
+
+    Args:
+        data: the directory.
+        progress: told how much is done, and of how much.
+        disk: where journal and checkpoints are kept instead of in the directory.
 
     Raises:
         DirectoryInUse: a process has it open.
@@ -67,18 +75,19 @@ def examine(data: str | Path, progress: Progress | None = None) -> Report:
     report = Report()
     directory = Directory(data, create=False)
     try:
-        _examine(directory, report, progress or (lambda done, total: None))
-    except EbbError as error:
+        _examine(directory, disk, report, progress or (lambda done, total: None))
+    except (EbbError, OSError) as error:
+        told = faults.cannot_open(str(data), error) if isinstance(error, OSError) else error
         report.unusable = True
-        report.problems.append(str(error))
+        report.problems.append(str(told))
     finally:
         directory.close()
     return report
 
 
-def _examine(directory: Directory, report: Report, progress: Progress) -> None:
-    disk = FileDisk(directory.path / "journal", read_only=True)
-    pages = FileDisk(directory.path / "checkpoints", read_only=True)
+def _examine(directory: Directory, given: Disk | None, report: Report, progress: Progress) -> None:
+    disk = given or FileDisk(directory.path / "journal", read_only=True)
+    pages = given or FileDisk(directory.path / "checkpoints", read_only=True)
     total = sum(disk.open(name).size() for name in disk.names())
     _records(disk, directory.identity.uuid, report, progress, total)
     _checkpoints(pages, report)
@@ -99,7 +108,7 @@ def _examine(directory: Directory, report: Report, progress: Progress) -> None:
     reader.close()
 
 
-def _records(disk: FileDisk, uuid: bytes, report: Report, progress: Progress, total: int) -> None:
+def _records(disk: Disk, uuid: bytes, report: Report, progress: Progress, total: int) -> None:
     done = 0
     for found in (scan.scan(disk, uuid), scan.scan_old(disk, uuid)):
         for item in found:
@@ -111,7 +120,7 @@ def _records(disk: FileDisk, uuid: bytes, report: Report, progress: Progress, to
                 report.torn_bytes += item.nbytes
 
 
-def _checkpoints(disk: FileDisk, report: Report) -> None:
+def _checkpoints(disk: Disk, report: Report) -> None:
     checkpoints = checkpoint.Checkpoints(disk)
     for name in checkpoints.damaged_manifests():
         report.problems.append(f"checkpoint: {name} does not match its checksum")

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import InvalidSpec, Overloaded
+from ebbmq.journal import faults
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock, doubt_of
@@ -47,7 +48,8 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
 
     Raises:
         DirectoryInUse: another process has it.
-        StorageFailed: it cannot be read or written.
+        StorageFailed: it cannot be read or written, or is not what it was.
+        Overloaded: code `disk_full`; there is no space to open it in.
     """
     settings = load(config)
     directory = Directory(path)
@@ -73,12 +75,12 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
         engine.journal.on_commit = engine.committed
         engine.journal.before_commit = engine.gathering.take_in
         _note_start(engine, recovery)
-    except BaseException:
-        if devices is not None:
-            devices.close()
-        if removals is not None:
-            removals.close()
-        directory.close()
+    except BaseException as error:
+        for part in (devices, removals, directory):
+            if part is not None:
+                part.close()
+        if isinstance(error, OSError):
+            raise faults.cannot_open(str(directory.path), error) from error
         raise
     upkeep = Upkeep(engine, journal_disk, checkpoint_disk, recovery.generation)
     engine.upkeep = upkeep.run

@@ -22,12 +22,13 @@ from ebbmq.core.names import unpack as unpack_names
 from ebbmq.core.restore import Restorer
 from ebbmq.core.row import HIGH, LOW48, ROW
 from ebbmq.errors import DamagedRecord
-from ebbmq.journal import checkpoint, record, scan
+from ebbmq.journal import belonging, checkpoint, record, scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.mend import mended
 from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
+from ebbmq.journal.unreadable import parts
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.deriving import derive, let_go_of_unread
@@ -114,9 +115,9 @@ class Recovery:
             stop = end & OFFSET_MASK if number == end >> 32 else file.size()
             # Whole pages: a part of one is not sure to bring the rest of it along.
             start, stop = start // _PAGE * _PAGE, min(-(-stop // _PAGE) * _PAGE, file.size())
-            for offset in range(start, stop, limits.RECORD_BYTES_MAX):
-                size = min(limits.RECORD_BYTES_MAX, stop - offset)
-                file.write(offset, [file.read(offset, size)])
+            for part in parts(file, start, stop - start, _PAGE):
+                if part.data is not None:
+                    file.write(part.offset, [part.data])
             file.close()
 
     def since_ms(self, wall_ms: int) -> int:
@@ -124,7 +125,12 @@ class Recovery:
         return wall_ms - self.wall_ms if self.wall_ms else 0
 
     def read(self) -> int:
-        """Put the rows back and return where the journal ends; nothing on disk is changed."""
+        """Put the rows back and return where the journal ends; nothing on disk is changed.
+
+        Raises:
+            StorageFailed: the journal is another store's, or a later version's.
+        """
+        belonging.check(self._journal_disk, self._uuid)
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -430,6 +436,13 @@ class Recovery:
         if item.nbytes:
             log.warning("torn_tail", position=hex(item.position), discarded_bytes=item.nbytes)
             self._engine.torn_bytes = item.nbytes
+            lost = scan.unreadable_bytes(self._journal_disk, item.position)
+            if lost:
+                # A kill leaves none of that: it may have been confirmed.
+                self._losses.report(
+                    f"{lost} bytes at the end of the journal, from {item.position:#x} on, "
+                    "cannot be read; what was last published may be lost"
+                )
 
     def _damaged(self, item: Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""

@@ -57,6 +57,9 @@ class Relocated:
 
         If it was finished, its messages are nowhere else, and are missed when all is read.
         """
+        lost = scan.unreadable_bytes(self._disk, item.position) if item.nbytes else 0
+        if lost:
+            self._losses.report(f"{lost} bytes of the old segments' end cannot be read")
         for header in item.headers:
             self._unread = Unread(self._disk, header)
             self._losses.doubtful.setdefault(header.pid, set()).update(self._unread.seqs or ())

@@ -14,6 +14,7 @@ from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import OFFSET_MASK, name_of, numbers
+from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +35,7 @@ class Unread:
         self._disk = disk
         file = disk.open(name_of(header.position >> 32))
         self._start = (header.position & OFFSET_MASK) + HEADER_BYTES
-        self._payload = file.read(self._start, header.payload_bytes)
+        self._payload = read_around(file, self._start, header.payload_bytes)
         file.close()
         #: Its messages; None if not even these can be read.
         self.seqs = self._read_seqs()

@@ -1,0 +1,124 @@
+"""A journal beside the wrong store.json: refused by name, and nothing of it is erased."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.errors import StorageFailed
+from ebbmq.journal import belonging
+from ebbmq.journal.disk import FileDisk, MemoryDisk
+from ebbmq.journal.log import Log
+from ebbmq.journal.record import HEADER_BYTES
+from ebbmq.journal.segment import name_of
+from ebbmq.node import doctor
+from ebbmq.node.directory import Identity, decode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UUID = b"u" * 16
+SEGMENT = 4_096
+COUNT = 20
+
+
+@pytest.fixture(params=["closed", "killed"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A directory with messages, as its broker left it."""
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with Broker.open(directory) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"%d" % number) for number in range(COUNT)])
+        shutil.copytree(directory, copy)
+    return copy if request.param == "killed" else directory
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def set_identity(directory: Path, uuid: bytes) -> None:
+    """Write a store.json as those were that have no checksum."""
+    (directory / "store.json").write_bytes(msgspec.json.encode(Identity(uuid, 1)))
+
+
+def test_a_store_without_a_checksum_of_its_identity_opens(store: Path) -> None:
+    set_identity(store, decode((store / "store.json").read_bytes()).uuid)
+    assert doctor.examine(store).clean
+    with Broker.open(store) as broker:
+        assert len(broker.lease("q", COUNT)) == COUNT
+
+
+@pytest.mark.parametrize("bit", [0, 61, 127])
+def test_a_journal_of_another_store_is_refused_and_nothing_is_erased(store: Path, bit: int) -> None:
+    right = (store / "store.json").read_bytes()
+    uuid = bytearray(decode(right).uuid)
+    uuid[bit >> 3] ^= 1 << (bit & 7)
+    set_identity(store, bytes(uuid))
+    before = contents(store)
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match=r"no record of the store that store\.json names"):
+            Broker.open(store)
+    report = doctor.examine(store)
+    assert report.unusable
+    assert len(report.problems) == 1
+    after = contents(store)
+    assert {name: after[name] for name in before} == before
+    (store / "store.json").write_bytes(right)
+    with Broker.open(store) as broker:
+        assert len(broker.lease("q", COUNT)) == COUNT
+
+
+def test_doctor_ends_with_2_beside_another_stores_identity(store: Path, tmp_path: Path) -> None:
+    Broker.open(tmp_path / "other").close()
+    shutil.copy(tmp_path / "other" / "store.json", store / "store.json")
+    command = [sys.executable, "-m", "ebbmq.cli", "doctor", "--data", str(store)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "no record of the store" in ran.stdout
+    assert "unusable" in ran.stdout
+
+
+@pytest.mark.parametrize("written", range(0, HEADER_BYTES + 1, 5))
+def test_a_store_whose_first_opening_was_cut_short_opens(tmp_path: Path, written: int) -> None:
+    Broker.open(tmp_path / "other").close()
+    link = (tmp_path / "other" / "journal" / name_of(1)).read_bytes()[:written]
+    Broker.open(tmp_path / "data").close()
+    for path in [*(tmp_path / "data").glob("checkpoints/*"), *(tmp_path / "data").glob("j*/*")]:
+        path.unlink()
+    (tmp_path / "data" / "journal" / name_of(1)).write_bytes(link.ljust(SEGMENT, b"\0"))
+    with Broker.open(tmp_path / "data") as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"first")])
+    with Broker.open(tmp_path / "data") as broker:
+        assert [lease.body for lease in broker.lease("q")] == [b"first"]
+
+
+def test_a_record_torn_behind_the_first_link_does_not_make_a_log_anothers(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    log = Log.open(disk, UUID, segment_bytes=SEGMENT, threaded=False)
+    log.close()
+    disk.open(name_of(1)).write(HEADER_BYTES, [b"half of a record " * 9])
+    belonging.check(disk, UUID)
+    with pytest.raises(StorageFailed):
+        belonging.check(disk, UUID[::-1].replace(b"u", b"v"))
+
+
+def test_one_record_anywhere_shows_whose_a_log_is() -> None:
+    disk = MemoryDisk()
+    log = Log.open(disk, UUID, segment_bytes=SEGMENT, threaded=False)
+    for number in range(30):
+        log.append(1, 1, 1, number, [bytes(500)])
+    log.close()
+    segments = [name for name in disk.names() if disk.open(name).read(0, 1) != b"\0"]
+    assert len(segments) > 2
+    for name in segments:
+        disk.flip(name, 4, 1)
+    belonging.check(disk, UUID)

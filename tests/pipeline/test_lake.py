@@ -113,6 +113,41 @@ def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
     ]
 
 
+def done_after(number: int, took_ms: int, **told: object) -> tuple[dict[str, object], ...]:
+    """A message that was published, and done so long after its lease began."""
+    return (
+        {"seq": number, "event": "published", "bytes": 50, **told},
+        {"seq": number + 1, "event": "leased", **told},
+        {"seq": number + 2, "event": "acked", "latency_ms": took_ms, **told},
+    )
+
+
+def test_messages_of_two_nodes_that_have_the_same_id_are_two(spark: SparkSession) -> None:
+    told = events(spark, *done_after(1, 10, node="a"), *done_after(1, 5_000, node="b"))
+    assert sorted(row.service_ms for row in trace_of(told).collect()) == [10.0, 5_000.0]
+
+
+def test_a_number_that_was_given_anew_after_a_power_cut_is_another_message(
+    spark: SparkSession,
+) -> None:
+    """The first was never on a disk, so that the boot after it gives its number again."""
+    told = events(
+        spark,
+        {"seq": 1, "event": "published", "boot": 1, "bytes": 1},
+        {"seq": 2, "event": "retried", "boot": 1, "latency_ms": 3},
+        *done_after(1, 10, boot=2),
+    )
+    got = sorted((row.bytes, row.service_ms, row.failures) for row in trace_of(told).collect())
+    assert got == [(1, 10.0, 1), (50, 10.0, 0)]
+    # And what is done after a restart was published before it.
+    told = events(
+        spark,
+        {"seq": 7, "event": "published", "boot": 1},
+        {"seq": 2, "event": "acked", "boot": 2, "latency_ms": 30},
+    )
+    assert [row.service_ms for row in trace_of(told).collect()] == [30.0]
+
+
 def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     config = {"feed": {"lake": str(tmp_path / "lake")}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -15,32 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+#: Of a publish.
+_SAID: Final = ("at_ms", "importance", "ttl_ms", "decay_rate", "delay_ms", "bytes")
+#: Ids are unique in a store, and a lake has the messages of several.
+_KEY: Final = ("node", "queue", "message_id")
+
+
 def trace_of(events: DataFrame) -> DataFrame:
     """The traffic in a feed, to be replayed: of the table TRACE, a row for each publish.
 
     Work that was done takes as long as it took; of what was never done nobody knows, and it takes
     the mean of its queue. `useful_ms` is the message's TTL, absent where it has none.
     """
-    key = ["queue", "message_id"]
-    published = events.where(F.col("event") == "published").dropDuplicates(key)
-    event = F.col("event")
-    worked = (
-        events.where(event.isin("acked", *feed.FAILURES))
-        .groupBy(*key)
-        .agg(
-            F.max(F.when(event == "acked", F.col("latency_ms"))).alias("took_ms"),
-            F.count_if(event.isin(*feed.FAILURES)).alias("failed"),
-        )
-    )
     mean_ms = F.avg("took_ms").over(Window.partitionBy("queue"))
     joined = (
-        published.join(worked, on=key, how="left")
+        _messages(events)
         .withColumn("service_ms", F.coalesce("took_ms", mean_ms, F.lit(0.0)))
         .join(concurrency(events), on="queue", how="left")
     )
     columns = {
         "bytes": F.coalesce("bytes", F.lit(0)),
-        "failures": F.coalesce("failed", F.lit(0)),
+        "failures": F.col("failed"),
         "useful_ms": F.col("ttl_ms"),
     }
     return joined.select(
@@ -48,6 +43,29 @@ def trace_of(events: DataFrame) -> DataFrame:
             columns.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
             for field in schema_of(TRACE)
         )
+    )
+
+
+def _messages(events: DataFrame) -> DataFrame:
+    """What was told of each message when it was published, took_ms and failed.
+
+    A power cut may take messages that were never on a disk, and their numbers are given anew. So
+    what happens is about the last message that was published under an id.
+    """
+    event = F.col("event")
+    is_published, is_failure = event == "published", event.isin(*feed.FAILURES)
+    so_far = Window.partitionBy(*_KEY).orderBy("boot", "seq")
+    return (
+        events.where(is_published | is_failure | (event == "acked"))
+        .withColumn("_born", F.max(F.when(is_published, F.col("boot"))).over(so_far))
+        .where(F.col("_born").isNotNull())
+        .groupBy(*_KEY, "_born")
+        .agg(
+            F.first(F.when(is_published, F.struct(*_SAID)), ignorenulls=True).alias("said"),
+            F.max(F.when(event == "acked", F.col("latency_ms"))).alias("took_ms"),
+            F.count_if(is_failure).alias("failed"),
+        )
+        .select("queue", "took_ms", "failed", "said.*")
     )
 
 

@@ -12,11 +12,11 @@ from ebbmq.feed.traces import TRACE
 from ebbmq_spark.schemas import schema_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 #: Of a publish.
-_SAID: Final = ("at_ms", "importance", "ttl_ms", "decay_rate", "delay_ms", "bytes")
+_SAID: Final = ("at_ms", "delay_ms", "bytes", "given", "given_decay_rate", *feed.GIVEN)
 #: Ids are unique in a store, and a lake has the messages of several.
 _KEY: Final = ("node", "queue", "message_id")
 
@@ -25,7 +25,8 @@ def trace_of(events: DataFrame) -> DataFrame:
     """The traffic in a feed, to be replayed: of the table TRACE, a row for each publish.
 
     Work that was done takes as long as it took; of what was never done nobody knows, and it takes
-    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none.
+    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none. What
+    publishers did not say is absent: there a policy is to be tried, not the one the queue had.
     """
     mean_ms = F.avg("took_ms").over(Window.partitionBy("queue"))
     joined = (
@@ -34,6 +35,9 @@ def trace_of(events: DataFrame) -> DataFrame:
         .join(concurrency(events), on="queue", how="left")
     )
     columns = {
+        "importance": _if_given("importance"),
+        "ttl_ms": _if_given("ttl_ms"),
+        "decay_rate": _given_rate(),
         "bytes": F.coalesce("bytes", F.lit(0)),
         "failures": F.col("failed"),
         "useful_ms": F.col("ttl_ms"),
@@ -44,6 +48,21 @@ def trace_of(events: DataFrame) -> DataFrame:
             for field in schema_of(TRACE)
         )
     )
+
+
+def _if_given(name: str) -> Column:
+    """A value that a publisher gave; of a feed that does not say who did, the one that counted."""
+    given = F.col("given")
+    return F.when(given.isNull() | given.contains(name), F.col(name))
+
+
+def _given_rate() -> Column:
+    """The decay rate that a publisher gave.
+
+    Where the feed does not say who gave it, 0 was hardly a publisher: it is what most queues give.
+    """
+    told = F.when(F.col("decay_rate") > 0, F.col("decay_rate"))
+    return F.when(F.col("given").isNull(), told).otherwise(F.col("given_decay_rate"))
 
 
 def _messages(events: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from ebbmq import Broker, Message, QueueSpec
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.events import COPIES, EVENTS
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq.model import AdaptSpec
 from ebbmq.testing import ManualClock
 from tests.feeds import manifests_of, rows_of, shown
 from tests.served import Served
@@ -57,6 +58,37 @@ def test_published_leased_and_acked_are_in_the_lake(tmp_path, lake, clock) -> No
     assert set(shown(rows, *same)) == {("n1", 1, "orders", 0, 9, 0.5, 60_000, 4)}
     assert {row["enqueued_at_ms"] for row in rows} == {START_MS}
     assert [row["consumer"] for row in rows] == [None, None, "worker-1", "worker-1", None, None]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one publish", "one by one"])
+def test_a_publish_says_what_its_publisher_gave(tmp_path, lake, clock, together) -> None:
+    messages = [
+        Message(b"1"),
+        Message(b"2"),
+        Message(b"3", importance=5, ttl_ms=1_000),
+        Message(b"4", decay_rate=0.0, headers={"a": "b"}),
+        Message(b"5", decay_rate=0.4, delay_ms=50),
+    ]
+    with opened(tmp_path, clock) as broker:
+        broker.declare(QueueSpec("q", decay_rate=0.3, default_ttl_ms=9_000))
+        for batch in [messages] if together else [[each] for each in messages]:
+            broker.publish("q", batch)
+    rows = [row for row in rows_of(lake) if row["event"] == "published"]
+    assert shown(rows, "given", "given_decay_rate", "importance", "ttl_ms", "decay_rate") == [
+        ("nothing", None, 5, 9_000, 0.3),
+        ("nothing", None, 5, 9_000, 0.3),
+        ("importance ttl_ms", None, 5, 1_000, 0.3),
+        ("decay_rate", 0.0, 5, 9_000, 0.0),
+        ("decay_rate", 0.4, 5, 9_000, 0.4),
+    ]
+
+
+def test_a_rate_is_told_as_it_was_given_and_as_it_counts(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        broker.declare(QueueSpec("q", decay_rate=0.1, adapt=AdaptSpec()))
+        broker.engine.catalog.queues["q"].shards[0].partition.set_factor(3.0)
+        broker.publish("q", [Message(b"1", decay_rate=0.5), Message(b"2")])
+    assert shown(rows_of(lake), "given_decay_rate", "decay_rate") == [(0.5, 1.0), (None, 0.3)]
 
 
 def test_a_peek_that_counts_is_told_and_one_that_does_not_is_not(tmp_path, lake, clock) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ebbmq.feed import layout
 from ebbmq.feed.arrow import schema_of
@@ -63,3 +64,14 @@ def show(
     )
     stored.parent.mkdir(parents=True, exist_ok=True)
     stored.write_bytes(encode(manifest))
+
+
+def wiped(path: Path) -> None:
+    """Damage a file where only who reads all of it notices: size and end stay as they were."""
+    stored = bytearray(path.read_bytes())
+    end = len(stored) - int.from_bytes(stored[-8:-4], "little") - 8
+    stored[4:end] = bytes(end - 4)
+    path.write_bytes(bytes(stored))
+    assert pq.read_metadata(path).num_rows > 0
+    with pytest.raises((pa.ArrowException, OSError)):
+        pq.read_table(path, partitioning=None)

@@ -53,6 +53,20 @@ def test_a_lease_that_failed_was_no_read(spark: SparkSession) -> None:
     assert row.access_rate == pytest.approx(expected, rel=1e-9)
 
 
+def test_messages_of_two_nodes_that_have_the_same_id_are_read_each_for_itself(
+    spark: SparkSession,
+) -> None:
+    told = events(
+        spark,
+        {"node": "a", "seq": 1, "event": "leased"},
+        {"node": "b", "seq": 1, "event": "leased", "at_ms": NOW_MS - DAY_MS},
+        {"node": "b", "seq": 2, "event": "leased", "at_ms": NOW_MS},
+        {"node": "b", "seq": 3, "event": "retried", "at_ms": NOW_MS, "latency_ms": 0},
+    )
+    got = {row.node: (row.message_id, row.reads) for row in message_access(told, NOW_MS).collect()}
+    assert got == {"a": ("m", 1), "b": ("m", 2)}
+
+
 def test_queues_hours_and_the_hot_set(spark: SparkSession) -> None:
     at_nine = NOW_MS // DAY_MS * DAY_MS + 9 * HOUR_MS
     told = events(
@@ -70,9 +84,10 @@ def test_queues_hours_and_the_hot_set(spark: SparkSession) -> None:
         ),
     )
     access = spark.createDataFrame(
-        [("q", "a", 60.0, 6, 1), ("q", "b", 30.0, 3, 1), ("q", "c", 10.0, 1, 1),
-         ("r", "d", 1.0, 1, 1)],
-        "queue string, message_id string, access_rate double, reads long, last_read_at_ms long",
+        [("n", "q", "a", 60.0, 6, 1), ("n", "q", "b", 30.0, 3, 1), ("n", "q", "c", 10.0, 1, 1),
+         ("n", "r", "d", 1.0, 1, 1)],
+        "node string, queue string, message_id string, access_rate double, reads long, "
+        "last_read_at_ms long",
     )  # fmt: skip
     assert sorted(row.message_id for row in hot_set(access, 0.8).collect()) == ["a", "b", "d"]
     assertDataFrameEqual(

@@ -12,8 +12,9 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
+from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs import history
-from ebbmq_spark.jobs.running import Arguments, InvalidBudget, JobFailed, run, run_plan
+from ebbmq_spark.jobs.running import Arguments, InvalidBudget, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of

@@ -21,7 +21,7 @@ from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.simulation.study import study
-from ebbmq_spark.simulation.sweep import Sweep
+from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec
 from ebbmq_spark.simulation.traces import read_lake
 from ebbmq_spark.simulation.traffic import InvalidTrace
 from ebbmq_spark.transforms.recorded import trace_of
@@ -90,7 +90,7 @@ def test_an_empty_lake_is_a_table_without_rows(spark: SparkSession, tmp_path: Pa
 
 
 def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
-    sent = {"event": "published", "bytes": 50, "importance": 7}
+    sent = {"event": "published", "bytes": 50, "importance": 7, "decay_rate": 0.0}
     told = events(
         spark,
         {"seq": 1, "message_id": "done", **sent, "ttl_ms": 900, "delay_ms": 3},
@@ -111,6 +111,63 @@ def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
         ("q", NOW_MS + 1, 7, None, None, None, 50, 30.0, 1, None, 2),
         ("q", NOW_MS + 2, 7, None, None, None, 50, 20.0, 0, None, 2),
     ]
+
+
+def test_what_publishers_gave_is_told_apart_from_what_the_queue_did(spark: SparkSession) -> None:
+    counted = {"event": "published", "importance": 7, "ttl_ms": 900, "decay_rate": 1.0}
+    told = events(
+        spark,
+        {"seq": 1, "message_id": "a", **counted, "given": "nothing"},
+        {"seq": 2, "message_id": "b", **counted, "given": "importance ttl_ms"},
+        {"seq": 3, "message_id": "c", **counted, "given": "decay_rate", "given_decay_rate": 0.0},
+        # A broker that did not say who gave it.
+        {"seq": 4, "message_id": "d", **counted},
+    )
+    got = {
+        (row.importance, row.ttl_ms, row.decay_rate, row.useful_ms)
+        for row in trace_of(told).collect()
+    }
+    assert got == {
+        (None, None, None, 900),
+        (7, 900, None, 900),
+        (None, None, 0.0, 900),
+        (7, 900, 1.0, 900),
+    }
+
+
+def done_after(number: int, took_ms: int, **told: object) -> tuple[dict[str, object], ...]:
+    """A message that was published, and done so long after its lease began."""
+    return (
+        {"seq": number, "event": "published", "bytes": 50, **told},
+        {"seq": number + 1, "event": "leased", **told},
+        {"seq": number + 2, "event": "acked", "latency_ms": took_ms, **told},
+    )
+
+
+def test_messages_of_two_nodes_that_have_the_same_id_are_two(spark: SparkSession) -> None:
+    told = events(spark, *done_after(1, 10, node="a"), *done_after(1, 5_000, node="b"))
+    assert sorted(row.service_ms for row in trace_of(told).collect()) == [10.0, 5_000.0]
+
+
+def test_a_number_that_was_given_anew_after_a_power_cut_is_another_message(
+    spark: SparkSession,
+) -> None:
+    """The first was never on a disk, so that the boot after it gives its number again."""
+    told = events(
+        spark,
+        {"seq": 1, "event": "published", "boot": 1, "bytes": 1},
+        {"seq": 2, "event": "retried", "boot": 1, "latency_ms": 3},
+        *done_after(1, 10, boot=2),
+    )
+    got = sorted((row.bytes, row.service_ms, row.failures) for row in trace_of(told).collect())
+    assert got == [(1, 10.0, 1), (50, 10.0, 0)]
+    # And what is done after a restart was published before it.
+    told = events(
+        spark,
+        {"seq": 7, "event": "published", "boot": 1},
+        {"seq": 2, "event": "acked", "boot": 2, "latency_ms": 30},
+    )
+    assert [row.service_ms for row in trace_of(told).collect()] == [30.0]
 
 
 def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_path: Path) -> None:
@@ -139,6 +196,44 @@ def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_p
     sweep = Sweep(policies={"today": {}})
     (found,) = study(spark, read_lake(spark, tmp_path / "lake").trace, sweep)
     assert {each.policy: each.done for each in found.outcomes}["today"] == 12
+
+
+def test_every_policy_can_be_tried_on_what_a_real_queue_had(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A queue that fades nothing and has no TTL says nothing of what its messages should do."""
+    clock = ManualClock(NOW_MS)
+    config = {"feed": {"lake": str(tmp_path / "lake")}}
+    with Broker.open(
+        tmp_path / "data", config=config, clock=clock, disk=MemoryDisk(), threaded=False
+    ) as broker:
+        broker.declare(QueueSpec("orders"))
+        for number in range(80):
+            broker.publish("orders", [Message(b"x", importance=number * 7 % 10 + 1)])
+            clock.advance(10)
+        broker.publish("orders", [Message(b"kept", decay_rate=0.0, ttl_ms=60_000)])
+        for _ in range(4):
+            leases = broker.lease("orders")
+            clock.advance(40)
+            broker.ack("orders", [lease.token for lease in leases])
+    fading = {"decay_rate": 1.0, "band_width": 1.0}
+    sweep = Sweep(
+        traffic=TrafficSpec(useful_ms=1_000),
+        policies={
+            "fading": {**fading, "decay_unit_ms": 2_000},
+            "quickly": {**fading, "decay_unit_ms": 1_000},
+            "short": {"default_ttl_ms": 500},
+        },
+    )
+    trace = read_lake(spark, tmp_path / "lake").trace
+    (found,) = study(spark, trace, sweep)
+    told = {
+        each.policy: (each.done, each.worth_on_time, each.wait_p99_ms) for each in found.outcomes
+    }
+    assert told.keys() == {"fifo", "importance", *sweep.policies}
+    assert len(set(told.values())) == len(told), told
+    (kept,) = trace.where("bytes = 4").collect()
+    assert (kept.decay_rate, kept.ttl_ms, kept.importance) == (0.0, 60_000, None)
 
 
 def test_the_example_of_the_page_runs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,11 +14,16 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Part, UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streamed
 from ebbmq_spark.jobs.stream import stream
+from ebbmq_spark.simulation.generate import generate
+from ebbmq_spark.simulation.study import study_lake, study_trace
+from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec
+from ebbmq_spark.simulation.traffic import InvalidTrace, save
 from tests.feeds import manifests_of
-from tests.pipeline.handwritten import show, tell
+from tests.pipeline.handwritten import show, tell, wiped
 from tests.pipeline.lakes import DAY_MS, Node, rows
 
 if TYPE_CHECKING:
@@ -174,17 +178,6 @@ def test_a_stream_reads_the_rest_too_and_what_is_mended_later(
     assert published(lake) == (len(HARMS) + 2) * ROWS
 
 
-def wiped(path: Path) -> None:
-    """Damage a file where only who reads all of it notices: size and end stay as they were."""
-    stored = bytearray(path.read_bytes())
-    end = len(stored) - int.from_bytes(stored[-8:-4], "little") - 8
-    stored[4:end] = bytes(end - 4)
-    path.write_bytes(bytes(stored))
-    assert pq.read_metadata(path).num_rows > 0
-    with pytest.raises((pa.ArrowException, OSError)):
-        pq.read_table(path, partitioning=None)
-
-
 def test_a_file_that_is_damaged_inside_keeps_nobody_from_reading_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -211,6 +204,47 @@ def test_a_file_that_is_damaged_inside_keeps_nobody_from_reading_the_others(
     assert again.refused.keys() - record.refused.keys() == {
         layout.manifest_file("events", lake.now_ms, "n", 9, 1)
     }
+
+
+SWEEP = Sweep(traffic=TrafficSpec(useful_ms=1_000, consumers=1), policies={"today": {}})
+
+
+def test_a_simulation_names_what_it_cannot_read_and_replays_the_rest(
+    spark: SparkSession, lake: Lake
+) -> None:
+    told = harmed(lake)
+    found = study_lake(spark, lake.root, SWEEP)
+    assert {each.messages for each in found.studies[0].outcomes} == {2 * ROWS}
+    assert len(found.refused) == len(told)
+    for what in told.values():
+        assert any(what in each.detail for each in found.refused), what
+
+
+def test_a_simulation_goes_on_without_a_file_that_is_damaged_inside(
+    spark: SparkSession, lake: Lake
+) -> None:
+    lake.tell(1)
+    wiped(lake.tell(2))
+    found = study_lake(spark, lake.root, SWEEP)
+    assert {each.messages for each in found.studies[0].outcomes} == {ROWS}
+    (refused,) = found.refused
+    assert "1-000000002.parquet cannot be read" in refused.detail
+    wiped(lake.tell(1))
+    with pytest.raises(UnknownFeed, match=r"parquet cannot be read"):
+        study_lake(spark, lake.root, SWEEP)
+
+
+def test_a_trace_that_is_damaged_is_named_in_a_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.parquet"
+    save(generate("bursts", 500, seed=1), path)
+    wiped(path)
+    with pytest.raises(JobFailed, match="did not carry it through"):
+        study_trace(spark, str(path), SWEEP)
+    path.write_bytes(b"nothing of the kind" * 100)
+    with pytest.raises(InvalidTrace, match="cannot be read as Parquet"):
+        study_trace(spark, str(path), SWEEP)
 
 
 def test_a_stream_that_meets_a_damaged_file_names_it_and_goes_on_without_it_when_told(

@@ -21,8 +21,9 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark.attempts import failed
 from ebbmq_spark.jobs import history, reporting
-from ebbmq_spark.jobs.running import Arguments, failed, run, run_plan
+from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import PipelineBusy, visible

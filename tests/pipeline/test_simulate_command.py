@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq_spark.java import JavaMissing, require_java
+from tests.pipeline.handwritten import tell, wiped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +54,22 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ebbmq-best.toml", "ebbmq-simulate.png", "over.parquet", "sweep.toml",
     ]  # fmt: skip
+
+
+def test_a_damaged_file_of_a_lake_is_named_and_the_rest_replayed(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    tell(lake, 1, [{"seq": n, "message_id": f"a{n}"} for n in range(1, 51)])
+    wiped(tell(lake, 2, [{"seq": n, "message_id": f"b{n}"} for n in range(51, 101)]))
+    (tmp_path / "sweep.toml").write_text("[policies.today]\n")
+    done = ebbmq(
+        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s", "--consumers",
+        "1", "--no-picture", "--master", "local[2]", "--memory", "512m", "--json",
+        JAVA_TOOL_OPTIONS=QUICK_JAVA,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1-000000002.parquet cannot be read" in done.stderr
+    (queue,) = json.loads(done.stdout)["queues"].values()
+    assert {each["messages"] for each in queue["policies"]} == {50}
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:

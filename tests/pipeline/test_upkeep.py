@@ -12,6 +12,7 @@ from ebbmq.holding import mapping
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Lack, Properties
 from ebbmq.holding.objects import ObjectDevice
+from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place, UpkeepFailed
 
@@ -270,3 +271,20 @@ def test_dead_marks_that_are_damaged_stop_a_run(spark, tmp_path):
     mark.write_bytes(mark.read_bytes()[:-1])
     with pytest.raises(UpkeepFailed, match="is damaged"):
         run(spark, tmp_path)
+
+
+def test_a_task_that_fails_ends_a_run_with_a_sentence_and_changes_nothing(spark, tmp_path):
+    thinned(tmp_path)
+    in_its_place = tmp_path / mapping.upkeep_root(STORE.hex())
+
+    def harm(stage, _):
+        if stage == "writing packs":
+            in_its_place.write_bytes(b"no directory")
+
+    with pytest.raises(JobFailed, match=r"did not carry it through: .*putting archive") as failed:
+        upkeep(spark, Place(tmp_path.as_uri()), Asked(), harm)
+    assert "\n" not in failed.value.detail
+    in_its_place.unlink()
+    archive = device(tmp_path)
+    assert applied(archive) == []
+    assert bodies(archive) == KEPT

@@ -22,6 +22,7 @@ from ebbmq.cli.values import duration_ms, show_count, show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ebbmq.feed.manifests import UnknownFeed
     from ebbmq_spark.lake import Lake
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy
@@ -102,7 +103,6 @@ def simulate(session: Session, /, **options: Any) -> None:
         raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
     require_spark("simulating")
     from ebbmq_spark.session import spark_session  # noqa: PLC0415  # an extra
-    from ebbmq_spark.simulation.study import study  # noqa: PLC0415
 
     sweep = _sweep(options)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
@@ -115,13 +115,15 @@ def simulate(session: Session, /, **options: Any) -> None:
             def watch(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            studies = study(
+            studies, refused = _studied(
                 spark,
-                _read(session, spark, trace),
+                trace,
                 sweep,
                 resolution_ms=options["resolution_ms"],
                 progress=watch if settings.has_driver and session.err.is_terminal else None,
             )
+    for each in refused:
+        session.note(f"attention: {each.detail}; {each.action}")
     _finish(session, studies, sweep, options)
 
 
@@ -134,16 +136,15 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
-def _read(session: Session, spark: Any, trace: str | Lake) -> Any:
-    """The traffic in a file, or in a lake."""
-    from ebbmq_spark.simulation.traces import read_lake, read_trace  # noqa: PLC0415
+def _studied(
+    spark: Any, trace: str | Lake, sweep: Sweep, **options: Any
+) -> tuple[list[QueueStudy], list[UnknownFeed]]:
+    """What policies come to on the traffic in a file, or in a lake; what of it cannot be read."""
+    from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
 
     if isinstance(trace, str):
-        return read_trace(spark, trace)
-    found = read_lake(spark, trace)
-    for refused in found.refused:
-        session.note(f"attention: {refused.detail}; {refused.action}")
-    return found.trace
+        return study_trace(spark, trace, sweep, **options), []
+    return study_lake(spark, trace, sweep, **options)
 
 
 @contextlib.contextmanager

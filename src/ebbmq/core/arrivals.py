@@ -62,6 +62,8 @@ class Profile(NamedTuple):
     known: OrderClass
     class_bits: int
     end_age_ms: int
+    #: What a publisher gave.
+    given: ProfileKey
 
 
 class Run(NamedTuple):
@@ -77,13 +79,26 @@ class Run(NamedTuple):
 class Runs:
     """Collects the runs of one publish while its rows are packed."""
 
-    __slots__ = ("_at", "_partition", "_profile", "first", "now_ms", "out", "scheduled")
+    __slots__ = (
+        "_at",
+        "_partition",
+        "_profile",
+        "first",
+        "given",
+        "given_from",
+        "now_ms",
+        "out",
+        "scheduled",
+    )
 
     def __init__(self, partition: Partition, first: int, now_ms: int) -> None:
         self.first = first
         self.now_ms = now_ms
         self.out: list[Run] = []
         self.scheduled = 0
+        #: As `Happened` has them.
+        self.given: list[ProfileKey] = []
+        self.given_from: list[int] = []
         self._partition = partition
         self._profile: Profile | None = None
         self._at = first
@@ -92,6 +107,9 @@ class Runs:
         """Rows from `seq` on have another profile; returns importance, rate, TTL and class bits."""
         self.end(seq)
         self._profile = profile = self._partition.profile(key)
+        if not self.given or self.given[-1] != key:
+            self.given.append(profile.given)
+            self.given_from.append(seq - self.first)
         dead = self.now_ms + profile.ttl_ms if profile.ttl_ms else 0
         return profile.importance, profile.rate, dead | profile.class_bits
 
@@ -149,10 +167,20 @@ def publish(
     partition.next_place += count
     partition.facts.append(fact.publish(partition.pid, first, count, block, batch.payloads))
     if partition.tell is not None:
-        partition.tell(Happened(PUBLISHED, partition.pid, now_ms, count, None, block, first))
+        told = Happened(
+            PUBLISHED,
+            partition.pid,
+            now_ms,
+            count,
+            None,
+            block,
+            first,
+            given=runs.given,
+            given_from=runs.given_from,
+        )
+        partition.tell(told)
         if runs.scheduled:
-            told = TOLD_SCHEDULED, partition.pid, now_ms, runs.scheduled, None, block, first
-            partition.tell(Happened(*told))
+            partition.tell(told._replace(event=TOLD_SCHEDULED, messages=runs.scheduled))
     partition.depth[REPLICATING] += count - runs.scheduled
     partition.depth[SCHEDULED] += runs.scheduled
     partition.body_bytes += batch.body_bytes
@@ -237,7 +265,7 @@ def publish_one(  # a short way has no room for a batch
     body = message.body
     key = (message.importance, message.ttl_ms, message.decay_rate)
     profile = partition.profiles.get(key) or partition.profile(key)
-    importance, rate, ttl_ms, known, class_bits, end_age_ms = profile
+    importance, rate, ttl_ms, known, class_bits, end_age_ms, given = profile
     index = partition.index
     seq, place = index.next_seq, partition.next_place
     page = index.pages.get(seq >> PAGE_BITS) or index.page_for(seq)
@@ -275,6 +303,7 @@ def publish_one(  # a short way has no room for a batch
     if end_age_ms != NEVER:
         partition.end_wheel.add(now_ms + end_age_ms, seq)
     if partition.tell is not None:
-        partition.tell(Happened(PUBLISHED, partition.pid, now_ms, 1, None, row, seq))
+        told = Happened(PUBLISHED, partition.pid, now_ms, 1, None, row, seq, given=(given,))
+        partition.tell(told)
     partition.order.extend(known, seq, 1, place, now_ms)
     return seq, importance, _pack_head(crc32c(row), 0) + row + body

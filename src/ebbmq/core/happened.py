@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ebbmq.core.arrivals import ProfileKey
     from ebbmq.core.block import Words
 
     Numbers = Sequence[int] | npt.NDArray[np.uint64]
@@ -56,3 +57,8 @@ class Happened(NamedTuple):
     delay_ms: int = 0
     #: The name they were leased under.
     name: str = ""
+    #: For a publish: what publishers gave, of each stretch of messages for which that is the same;
+    #: empty where it is not known.
+    given: Sequence[ProfileKey] = ()
+    #: At which of the messages each stretch begins.
+    given_from: Sequence[int] = (0,)

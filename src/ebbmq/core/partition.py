@@ -204,7 +204,7 @@ class Partition:
                 class_key(importance, billionths, ttl or spec.decay_unit_ms)
             )
             ends = self.end_age(importance, billionths, ttl)
-            found = Profile(importance, billionths, ttl, known, known.number << HIGH, ends)
+            found = Profile(importance, billionths, ttl, known, known.number << HIGH, ends, key)
             if len(self.profiles) >= limits.CLASSES_MAX:
                 self.profiles.clear()
             self.profiles[key] = found

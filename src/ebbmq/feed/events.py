@@ -58,6 +58,9 @@ COPIES: Final = frozenset(
 #: Of no message, so without queue and id: events before it were left out, and `reason` says how
 #: many. They have their numbers, which are missing.
 GAP: Final = "gap"
+#: What a publisher may say, else the queue's own counts; `given` names them in this order.
+GIVEN: Final = ("importance", "ttl_ms", "decay_rate")
+NOTHING: Final = "nothing"
 #: What ends a lease.
 SETTLES: Final = frozenset({"acked", "retried", "released", "lease_expired"})
 
@@ -86,5 +89,7 @@ EVENTS: Final = Table(
         optional("consumer", "text", "who leased it"),
         optional("device", "text", "where, for what happens to copies"),
         optional("decay_score", "float64", "how faded it was, for what happens to copies"),
+        optional("given", "text", "of a publish: which of GIVEN it said itself, or NOTHING"),
+        optional("given_decay_rate", "float64", "of a publish: the rate it said, if it did"),
     ),
 )

@@ -8,13 +8,10 @@ published (a plan, rates) is advice that stands by itself.
 from __future__ import annotations
 
 import math
-import re
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import PySparkException
 
 from ebbmq.errors import ClientError
 from ebbmq.feed.events import EVENTS
@@ -25,6 +22,7 @@ from ebbmq.feed.runs import Record
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
+from ebbmq_spark.attempts import SPARK_ERRORS, TRIES, carried_through, failed, outrun
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
 from ebbmq_spark.jobs.plan import HOLD_MS, Asked, plan
 from ebbmq_spark.jobs.writing import Output
@@ -39,13 +37,7 @@ if TYPE_CHECKING:
     from ebbmq.feed.runs import Kind
     from ebbmq_spark.jobs.reporting import Figures
     from ebbmq_spark.jobs.totals import Total
-    from ebbmq_spark.lake import Lake, Where
-
-
-class JobFailed(ClientError):
-    """Spark did not carry a job through."""
-
-    code = "job_failed"
+    from ebbmq_spark.lake import Where
 
 
 class InvalidBudget(ClientError):
@@ -69,14 +61,6 @@ class Arguments(NamedTuple):
     hold_ms: int = HOLD_MS
 
 
-#: So often is a run begun anew because nodes took away what it was about to read.
-_TRIES: Final = 3
-#: Not every error of Java is made one of PySpark's.
-SPARK_ERRORS: Final = (PySparkException, Py4JError)
-#: How py4j begins to tell of an error of Java.
-_CALLING = re.compile(r"\AAn error occurred while calling [^\n]*\n: ")
-#: How Python names an error of this package at the end of a traceback.
-_OURS = re.compile(r"^\s*ebbmq[\w.]*\.[A-Z]\w+: (.+)$", re.MULTILINE)
 #: Sums that differ by less may be the same, added up in another order.
 _SAME: Final = 1e-9
 _NOTED = ("messages", "looked_at", "actions", "cost_before", "cost_after", "left_out")
@@ -124,7 +108,7 @@ def figures(spark: SparkSession, where: Where) -> Figures:
         JobFailed: Spark did not carry it through.
     """
     lake = opened(where)
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         # A stream plans nothing, so that there is little to report of it.
         records = [each for each in history.read(lake).records if each.kind != "stream"]
         found = fleet.read(lake, _now_ms())
@@ -133,7 +117,7 @@ def figures(spark: SparkSession, where: Where) -> Figures:
         except SPARK_ERRORS as error:
             if not soundness.is_any_gone(lake, found.manifests):
                 raise failed(error) from error
-    raise _outrun(lake)
+    raise outrun(lake)
 
 
 class _Run:
@@ -277,43 +261,10 @@ def _carried_out(
         )
     lake = opened(arguments.lake)
     stage("reading")
-    aside: dict[str, UnknownFeed] = {}
-    tries = _TRIES
+    told = arguments._replace(lake=lake)
     with lake.only_one("run"):
-        while True:
-            begun = _Run(spark, arguments._replace(lake=lake), kind, stage, aside)
-            try:
-                return begun.carry_out()
-            except SPARK_ERRORS as error:
-                # A file that is damaged inside must not keep the others from being read.
-                found = begun.damaged()
-                if not found.keys() - aside.keys():
-                    if not begun.is_outrun():
-                        raise failed(error) from error
-                    tries -= 1
-                    if not tries:
-                        raise _outrun(lake) from error
-                aside |= found
+        return carried_through(lake, lambda aside: _Run(spark, told, kind, stage, aside))
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _outrun(lake: Lake) -> JobFailed:
-    return JobFailed(
-        f"nodes took away files of {lake.where} before they were read, {_TRIES} times in a row",
-        "raise feed.snapshot_every_ms, or feed.bytes_max if events went: of snapshots a node keeps "
-        "the last two",
-    )
-
-
-def failed(error: Exception) -> JobFailed:
-    """What Spark said, for people; where a task of ours failed, what that said."""
-    text = _CALLING.sub("", str(error).strip())
-    ours = _OURS.findall(text)
-    lines = ours[-1:] or text.splitlines()[:1] or [type(error).__name__]
-    return JobFailed(
-        f"Spark did not carry it through: {lines[0][:300]}",
-        "nothing counts as done, so run it again",
-    )

@@ -20,11 +20,11 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.runs import Record
 from ebbmq_spark import soundness
+from ebbmq_spark.attempts import SPARK_ERRORS, failed
 from ebbmq_spark.directory_lake import DirectoryLake, replace
 from ebbmq_spark.jobs import history, writing
 from ebbmq_spark.jobs.events import KEEP_MS
 from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
-from ebbmq_spark.jobs.running import SPARK_ERRORS, failed
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.transforms.profiles import merged

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from ebbmq_spark.simulation import fleet, front, picture
+from ebbmq_spark import soundness
+from ebbmq_spark.attempts import SPARK_ERRORS, carried_through, failed
+from ebbmq_spark.lake import opened
+from ebbmq_spark.simulation import fleet, front, picture, traces
 from ebbmq_spark.simulation.sweep import REFERENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.manifests import UnknownFeed
     from ebbmq.model import QueueSpec
+    from ebbmq_spark.lake import Lake, Where
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Sweep
 
@@ -69,6 +74,66 @@ def study(
     finally:
         blocks.rows.unpersist()
     return [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
+
+
+class LakeStudy(NamedTuple):
+    """What the policies came to on the traffic in a lake, and what of it could not be read."""
+
+    studies: list[QueueStudy]
+    refused: list[UnknownFeed]
+
+
+def study_trace(spark: SparkSession, path: str, sweep: Sweep, **options: Any) -> list[QueueStudy]:
+    """As `study`, which `options` are of, on the trace in a Parquet file or a directory of them.
+
+    Raises:
+        InvalidTrace: there is none, it is empty, or holds what no broker would have taken.
+        InvalidSpec: a policy is not one a queue can have.
+        JobFailed: Spark did not carry it through.
+    """
+    trace = traces.read_trace(spark, path)
+    try:
+        return study(spark, trace, sweep, **options)
+    except SPARK_ERRORS as error:
+        raise failed(error) from error
+
+
+def study_lake(spark: SparkSession, where: Where, sweep: Sweep, **options: Any) -> LakeStudy:
+    """As `study`, which `options` are of, on the traffic that nodes wrote to a lake.
+
+    Raises:
+        UnknownFeed: there is no such lake, or nothing of it can be read.
+        InvalidTrace: it has no events.
+        InvalidSpec: a policy is not one a queue can have.
+        JobFailed: Spark did not carry it through.
+    """
+    lake = opened(where)
+
+    def begin(aside: Mapping[str, UnknownFeed]) -> _OfLake:
+        found = traces.read_lake(spark, lake, aside)
+        return _OfLake(lake, found, lambda: study(spark, found.trace, sweep, **options))
+
+    return carried_through(lake, begin)
+
+
+class _OfLake(NamedTuple):
+    """A study of what was in a lake when it was begun."""
+
+    lake: Lake
+    found: traces.Recorded
+    study: Callable[[], list[QueueStudy]]
+
+    def carry_out(self) -> LakeStudy:
+        """All of it."""
+        return LakeStudy(self.study(), self.found.refused)
+
+    def damaged(self) -> dict[str, UnknownFeed]:
+        """Of what was to be read: manifests that name a damaged file, and why."""
+        return soundness.damaged(self.lake, self.found.manifests)
+
+    def is_outrun(self) -> bool:
+        """Whether some of what was to be read was taken away by its node."""
+        return soundness.is_any_gone(self.lake, self.found.manifests)
 
 
 def _of_queue(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ebbmq.errors import EbbError
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.traces import TRACE
+from ebbmq_spark import soundness
+from ebbmq_spark.attempts import SPARK_ERRORS
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled
@@ -20,11 +22,11 @@ from ebbmq_spark.transforms.quality import usable
 from ebbmq_spark.transforms.recorded import trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ebbmq.feed.manifests import UnknownFeed
+    from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq_spark.lake import Where
 
 BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
@@ -38,7 +40,7 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
     """
     try:
         return as_trace(spark.read.parquet(path), path)
-    except AnalysisException as error:
+    except SPARK_ERRORS as error:
         first = str(error).strip().splitlines()[0]
         raise InvalidTrace(
             f"{path} cannot be read as Parquet: {first}",
@@ -51,23 +53,39 @@ class Recorded(NamedTuple):
 
     trace: DataFrame
     refused: list[UnknownFeed]
+    #: Of what is read.
+    manifests: list[Manifest]
 
 
-def read_lake(spark: SparkSession, where: Where) -> Recorded:
+def read_lake(
+    spark: SparkSession, where: Where, aside: Mapping[str, UnknownFeed] = MappingProxyType({})
+) -> Recorded:
     """The traffic in the events that nodes wrote to a lake; rows that are none are left out.
 
+    Args:
+        spark: where to run.
+        where: the lake.
+        aside: manifests that are known to name a damaged file, and why.
+
     Raises:
-        UnknownFeed: there is no such lake.
+        UnknownFeed: there is no such lake, or nothing of it can be read.
         InvalidTrace: it holds no events.
     """
     lake = opened(where)
     found = visible(lake, EVENTS)
-    if not found.files:
+    wrong = {**soundness.refused(lake, found.manifests), **aside}
+    sound = [each for each in found.manifests if soundness.name_of(each) not in wrong]
+    refused = [*found.refused, *wrong.values()]
+    files = [lake.file(part.path) for each in sound for part in each.parts]
+    if refused and not files:
+        raise refused[0]
+    if not files:
         raise InvalidTrace(
             f"there are no events in the lake at {lake.where}",
             "name the place that feed.lake of the nodes' configuration names",
         )
-    return Recorded(trace_of(usable(read_table(spark, EVENTS, found.files, lake))), found.refused)
+    told = usable(read_table(spark, EVENTS, files, lake))
+    return Recorded(trace_of(told), refused, sound)
 
 
 def as_trace(rows: DataFrame, name: str) -> DataFrame:

@@ -26,7 +26,7 @@ def message_access(events: DataFrame, now_ms: int) -> DataFrame:
     and 1/e of that a day later; that of a lease that failed is taken back.
 
     Returns:
-        queue, message_id, access_rate, reads, last_read_at_ms
+        node, queue, message_id, access_rate, reads, last_read_at_ms
     """
     is_read, failed = F.col("event").isin(*feed.READS), F.col("event").isin(*feed.FAILURES)
     granted_at_ms = F.col("at_ms") - F.coalesce(F.col("latency_ms"), F.lit(0))
@@ -37,7 +37,7 @@ def message_access(events: DataFrame, now_ms: int) -> DataFrame:
     )
     return (
         events.where((is_read | failed) & (F.col("at_ms") <= now_ms))
-        .groupBy("queue", "message_id")
+        .groupBy("node", "queue", "message_id")
         .agg(
             F.greatest(F.sum(weight), F.lit(0.0)).alias("access_rate"),
             F.count_if(is_read).alias("reads"),
@@ -100,7 +100,7 @@ def hot_set(access: DataFrame, share: float) -> DataFrame:
         the rows of `access` that are in the hot set
     """
     of_queue = Window.partitionBy("queue")
-    ranked = of_queue.orderBy(F.col("access_rate").desc(), F.col("message_id"))
+    ranked = of_queue.orderBy(F.col("access_rate").desc(), "node", "message_id")
     before = F.sum("access_rate").over(ranked.rowsBetween(Window.unboundedPreceding, -1))
     total = F.sum("access_rate").over(of_queue)
     return (

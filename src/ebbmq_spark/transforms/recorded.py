@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -12,35 +12,34 @@ from ebbmq.feed.traces import TRACE
 from ebbmq_spark.schemas import schema_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+
+#: Of a publish.
+_SAID: Final = ("at_ms", "delay_ms", "bytes", "given", "given_decay_rate", *feed.GIVEN)
+#: Ids are unique in a store, and a lake has the messages of several.
+_KEY: Final = ("node", "queue", "message_id")
 
 
 def trace_of(events: DataFrame) -> DataFrame:
     """The traffic in a feed, to be replayed: of the table TRACE, a row for each publish.
 
     Work that was done takes as long as it took; of what was never done nobody knows, and it takes
-    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none.
+    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none. What
+    publishers did not say is absent: there a policy is to be tried, not the one the queue had.
     """
-    key = ["queue", "message_id"]
-    published = events.where(F.col("event") == "published").dropDuplicates(key)
-    event = F.col("event")
-    worked = (
-        events.where(event.isin("acked", *feed.FAILURES))
-        .groupBy(*key)
-        .agg(
-            F.max(F.when(event == "acked", F.col("latency_ms"))).alias("took_ms"),
-            F.count_if(event.isin(*feed.FAILURES)).alias("failed"),
-        )
-    )
     mean_ms = F.avg("took_ms").over(Window.partitionBy("queue"))
     joined = (
-        published.join(worked, on=key, how="left")
+        _messages(events)
         .withColumn("service_ms", F.coalesce("took_ms", mean_ms, F.lit(0.0)))
         .join(concurrency(events), on="queue", how="left")
     )
     columns = {
+        "importance": _if_given("importance"),
+        "ttl_ms": _if_given("ttl_ms"),
+        "decay_rate": _given_rate(),
         "bytes": F.coalesce("bytes", F.lit(0)),
-        "failures": F.coalesce("failed", F.lit(0)),
+        "failures": F.col("failed"),
         "useful_ms": F.col("ttl_ms"),
     }
     return joined.select(
@@ -48,6 +47,44 @@ def trace_of(events: DataFrame) -> DataFrame:
             columns.get(field.name, F.col(field.name)).cast(field.dataType).alias(field.name)
             for field in schema_of(TRACE)
         )
+    )
+
+
+def _if_given(name: str) -> Column:
+    """A value that a publisher gave; of a feed that does not say who did, the one that counted."""
+    given = F.col("given")
+    return F.when(given.isNull() | given.contains(name), F.col(name))
+
+
+def _given_rate() -> Column:
+    """The decay rate that a publisher gave.
+
+    Where the feed does not say who gave it, 0 was hardly a publisher: it is what most queues give.
+    """
+    told = F.when(F.col("decay_rate") > 0, F.col("decay_rate"))
+    return F.when(F.col("given").isNull(), told).otherwise(F.col("given_decay_rate"))
+
+
+def _messages(events: DataFrame) -> DataFrame:
+    """What was told of each message when it was published, took_ms and failed.
+
+    A power cut may take messages that were never on a disk, and their numbers are given anew. So
+    what happens is about the last message that was published under an id.
+    """
+    event = F.col("event")
+    is_published, is_failure = event == "published", event.isin(*feed.FAILURES)
+    so_far = Window.partitionBy(*_KEY).orderBy("boot", "seq")
+    return (
+        events.where(is_published | is_failure | (event == "acked"))
+        .withColumn("_born", F.max(F.when(is_published, F.col("boot"))).over(so_far))
+        .where(F.col("_born").isNotNull())
+        .groupBy(*_KEY, "_born")
+        .agg(
+            F.first(F.when(is_published, F.struct(*_SAID)), ignorenulls=True).alias("said"),
+            F.max(F.when(event == "acked", F.col("latency_ms"))).alias("took_ms"),
+            F.count_if(is_failure).alias("failed"),
+        )
+        .select("queue", "took_ms", "failed", "said.*")
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ebbmq.holding.mapping import Mapping, Offered
+from ebbmq_spark.attempts import SPARK_ERRORS, failed
 from ebbmq_spark.upkeep import looking, offering, rewriting
 from ebbmq_spark.upkeep.choosing import DEAD_SHARE, choose
 from ebbmq_spark.upkeep.packs import frame_of, packs_of
@@ -94,8 +95,12 @@ def upkeep(
     Raises:
         UpkeepFailed: what is alive cannot be told.
         StorageFailed: the bucket cannot be read or written.
+        JobFailed: Spark did not carry it through; nothing was offered that is not complete.
     """
-    return _Run(spark, place, asked, tell).run()
+    try:
+        return _Run(spark, place, asked, tell).run()
+    except SPARK_ERRORS as error:
+        raise failed(error) from error
 
 
 class _Run:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 _FOURS: Final = np.frombuffer("".join(f"{each:04x}" for each in range(65_536)).encode(), np.uint32)
 _EVENTS: Final = schema_of(EVENTS)
 #: Columns that have a longer name in the lake.
-_CALLED: Final = {"rate": "decay_rate", "score": "decay_score"}
+_CALLED: Final = {
+    "rate": "decay_rate",
+    "score": "decay_score",
+    "given_rate": "given_decay_rate",
+}
 #: Columns of which each value is near the one before it.
 _DELTAS: Final = {
     "seq": "DELTA_BINARY_PACKED",

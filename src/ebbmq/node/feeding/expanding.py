@@ -28,6 +28,7 @@ from ebbmq.core.block import (
     as_words,
 )
 from ebbmq.core.happened import Happened
+from ebbmq.feed.events import GIVEN, NOTHING
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap, Numbered
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from ebbmq.core.arrivals import ProfileKey
     from ebbmq.core.block import Words
     from ebbmq.core.happened import Rows
 
@@ -57,6 +59,8 @@ ABSENT: Final[dict[str, float]] = {
     "consumer": 0,
     "device": 0,
     "score": float("nan"),
+    "given": 0,
+    "given_rate": float("nan"),
 }
 _NAMES: Final = {
     core.PUBLISHED: "published",
@@ -183,7 +187,34 @@ def _happened(told: Sequence[Numbered], texts: Texts) -> Columns:
             out["delay_ms"] = np.repeat([batch.delay_ms for batch in batches], counts)
     elif kind != core.PEEKED:
         _delay(out, known)
+    if kind == core.PUBLISHED:
+        _given(out, batches, texts)
     return out
+
+
+def _given(out: Columns, batches: Sequence[Happened], texts: Texts) -> None:
+    """What publishers gave themselves, where that is known."""
+    known: dict[ProfileKey | None, int] = {}
+    codes: list[int] = []
+    starts: list[int] = []
+    first = 0
+    for batch in batches:
+        codes += [known.setdefault(each, len(known)) for each in batch.given or (None,)]
+        starts += [first + each for each in batch.given_from]
+        first += batch.messages
+    which = np.repeat(np.array(codes, dtype=np.intp), np.diff([*starts, first]))
+    out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
+    rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
+    if not np.isnan(rates).all():
+        out["given_rate"] = np.array(rates)[which]
+
+
+def _named(given: ProfileKey | None) -> str:
+    """Which values a publisher gave."""
+    if given is None:
+        return ""
+    told = (name for name, value in zip(GIVEN, given, strict=True) if value is not None)
+    return " ".join(told) or NOTHING
 
 
 def _delay(out: Columns, known: Words) -> None:

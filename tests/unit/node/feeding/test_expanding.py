@@ -70,6 +70,27 @@ def test_a_batch_is_told_like_its_messages_one_by_one() -> None:
     assert {each["decay_rate"] for each in whole} == {0.25}
 
 
+def test_what_a_publisher_gave_is_told_apart_from_what_the_queue_did() -> None:
+    nothing, some, every = (None, None, None), (7, 60_000, None), (7, None, 0.0)
+    rows = packed(*[row()] * 5)
+    batches = [
+        Happened(core.PUBLISHED, 2, AT_MS, 5, None, rows, 1, given=[some, nothing, every],
+                 given_from=[0, 1, 4]),
+        Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 6, given=(every,)),
+        Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 7),
+    ]  # fmt: skip
+    found = [(each.get("given"), each.get("given_decay_rate")) for each in told(*batches)]
+    assert found == [
+        ("importance ttl_ms", None),
+        *[("nothing", None)] * 3,
+        *[("importance decay_rate", 0.0)] * 2,
+        (None, None),
+    ]
+    assert {
+        each["given"] for each in told(batches[0]._replace(given=[nothing], given_from=[0]))
+    } == {"nothing"}
+
+
 def test_of_a_publish_only_what_waits_is_scheduled() -> None:
     rows = packed(row(), row(SCHEDULED, due_ms=AT_MS + 70), row())
     (event,) = told(Happened(core.SCHEDULED, 2, AT_MS, 1, None, rows, 15))

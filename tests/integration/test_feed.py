@@ -174,6 +174,7 @@ def test_what_becomes_of_copies_is_in_the_lake_with_its_reason(tmp_path, lake) -
         )
     rows = [row for row in rows_of(lake) if row["event"] in COPIES]
     told = [row for row in rows if row["message_id"] == moved.id]
+    assert {row["latency_ms"] for row in told} == {None}
     assert shown(told, "event", "device", "reason") == [
         ("placed", "ssd", "rule W-001"),
         ("copied", "ssd", "move"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -273,6 +274,52 @@ def test_leftovers_of_an_end_in_the_middle_go_at_the_next_start(tmp_path, lake, 
         clock.advance(10)
     assert [path.exists() for path in (*left, others)] == [False, False, False, True]
     assert len(rows_of(lake)) == 1
+
+
+def spoil(manifest: Path, how: str) -> None:
+    """Make a manifest one that this version cannot read."""
+    told = json.loads(manifest.read_bytes())
+    newer = json.dumps({**told, "version": told["version"] + 1, "surprise": 1})
+    manifest.write_text(newer if how == "newer" else newer[:40])
+
+
+@pytest.mark.parametrize("how", ["newer", "damaged"])
+def test_files_of_a_manifest_that_cannot_be_read_stay_and_it_is_told(
+    tmp_path, lake, clock, how: str
+) -> None:
+    with opened(tmp_path, clock, snapshot_every_ms=10) as broker:
+        published(broker, 3)
+        clock.advance(10)
+    for table in ("events", "catalog"):
+        (manifest, *_) = sorted((lake / table / "_manifests").rglob("*.json"))
+        spoil(manifest, how)
+    kept = {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
+    with opened(tmp_path, clock, bytes_max=256 * KIB, snapshot_every_ms=20) as broker:
+        for _ in range(100):
+            published(broker, 1)
+            clock.advance(10)
+        health, figures = broker.health(), told(broker)
+    assert {path: path.read_bytes() for path in kept if path.exists()} == kept
+    assert health["ready"]
+    assert ["events/_manifests" in each for each in health["feed"]] == [True, False]
+    assert ["catalog/_manifests" in each for each in health["feed"]] == [False, True]
+    assert (figures["ok"], figures["files_removed"] > 0) == (1, True)
+
+
+def test_a_boot_of_which_no_manifest_can_be_read_is_not_used_again(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        shutil.copytree(tmp_path / "data", tmp_path / "kept")
+        published(broker, 1)
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "kept").rename(tmp_path / "data")
+    (manifest,) = (lake / "events/_manifests").rglob("*.json")
+    spoil(manifest, "newer")
+    (file,) = (lake / "events").rglob("*.parquet")
+    with opened(tmp_path, clock) as broker:
+        published(broker, 1)
+    first, second = sorted((lake / "events").rglob("*.parquet"))
+    assert first == file
+    assert second.name[:8] > first.name[:8]
 
 
 def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:

@@ -127,3 +127,68 @@ def test_without_a_lake_the_broker_looks_into_its_own(run: Run, tmp_path: Path) 
         assert [each["applied"] for each in told(run, "--url", url)] == [1, 3]
         is_done(served.broker)
         assert "Nothing new" in run("--url", url)[1]
+
+
+def decided(lake: Path, **factors: float) -> None:
+    """Runs, a minute apart and the last one now, that recommend a factor each."""
+    now_ms = time.time_ns() // 1_000_000
+    for ago, (name, factor) in enumerate(reversed(factors.items())):
+        at_ms = now_ms - ago * 60_000
+        times = {"decided_at_ms": at_ms, "until_ms": at_ms + HOUR_MS}
+        rows = [rate_row(queue, factor, **times) for queue in ("mine", "nobody's")]
+        write_rates(lake, name, rows, at_ms)
+
+
+def outcomes(run: Run, *arguments: str) -> dict[str, tuple[int, int, dict[str, int]]]:
+    return {
+        each["run"]: (each["applied"], each["in_force"], each["refused"])
+        for each in told(run, *arguments)
+    }
+
+
+def test_factors_that_are_handed_to_a_server_count_once_and_never_after_later_ones(
+    run: Run, tmp_path: Path
+) -> None:
+    lake, unknown = tmp_path / "lake", {"unknown_queue": 1}
+    decided(lake, r1=2.0, r2=4.0)
+    with Served(tmp_path / "data", node="n1") as served:
+        served.broker.declare(QueueSpec("mine", decay_rate=0.1, adapt=AdaptSpec()))
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert outcomes(run, *where) == {"r1": (1, 0, unknown), "r2": (1, 0, unknown)}
+        known = {each.run: (each.table, each.rows) for each in served.broker.plans().runs}
+        assert known == {"r1": ("rates", 2), "r2": ("rates", 2)}
+        assert outcomes(run, *where) == {}
+        assert outcomes(run, *where, "--run", "r2") == {"r2": (0, 1, unknown)}
+        stale = {"r1": (0, 0, {"superseded": 1, **unknown})}
+        assert outcomes(run, *where, "--run", "r1") == stale
+        assert served.broker.stats("mine")["decay_factor"] == 4.0
+    with Served(tmp_path / "data", node="n1") as served:
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert outcomes(run, *where, "--run", "r1") == stale
+        assert served.broker.stats("mine")["decay_factor"] == 4.0
+
+
+def test_an_older_factor_does_not_come_back_on_a_directory(run: Run, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    decided(lake, r1=2.0, r2=4.0)
+    with Broker.open(data) as broker:
+        broker.declare(SPEC)
+    where = ("--data", str(data), "--lake", str(lake))
+    told(run, *where)
+    assert outcomes(run, *where, "--run", "r1")["r1"][2]["superseded"] == 1
+    with Broker.open(data) as broker:
+        assert broker.stats("mine")["decay_factor"] == 4.0
+
+
+def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(
+    run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    decided(lake, r1=2.0)
+    now_ms = time.time_ns() // 1_000_000
+    with Served(tmp_path / "data", node="n1") as served:
+        served.broker.declare(QueueSpec("mine", decay_rate=0.1, adapt=AdaptSpec()))
+        served.broker.set_decay_factor("mine", 2.0, now_ms + HOUR_MS, "r1", now_ms)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert outcomes(run, *where) == {"r1": (0, 1, {"unknown_queue": 1})}
+        assert outcomes(run, *where) == {}

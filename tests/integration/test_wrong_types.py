@@ -178,6 +178,8 @@ CALLS: list[tuple[type[EbbError], Callable[[Any], object]]] = [
     (InvalidSpec, lambda b: b.set_decay_factor("q", "2", LATER_MS)),
     (InvalidSpec, lambda b: b.set_decay_factor("q", 10**400, LATER_MS)),
     (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, 5)),
+    (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, "r", "today")),
+    (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, 5, 5)),
     (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, HALF_A_PAIR)),
 ]
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_queue_to_queue" / "run.py"
+#: Long enough for a busy machine to extend leases in time, three times within it.
+LEASE_MS = 3_000
 NOTHING = {"ready": 0, "leased": 0, "scheduled": 0, "replicating": 0, "dying": 0}
 
 
@@ -193,6 +195,33 @@ def collecting(
     stream = spark.readStream.format("ebbmq").options(**world.options(**more)).load()
     query = stream.writeStream.foreachBatch(work).trigger(availableNow=True)
     return query.option("checkpointLocation", str(checkpoint)).start()
+
+
+def test_a_batch_that_takes_longer_than_its_leases_last_is_delivered_once(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    bodies = [str(number) for number in range(5)]
+    world.client.declare(QueueSpec("slow"))
+    world.client.publish("slow", [Message(each.encode()) for each in bodies])
+    kept: list[int] = []
+
+    def outlast(_: int) -> None:
+        """Take until every lease would be over, if nobody had extended it."""
+        first = [each.deadline_ms or 0 for each in world.client.peek("slow", state="leased")]
+        past_ms = max(first) + LEASE_MS
+        wait_patiently(lambda: world.client.stats("slow")["now_ms"] > past_ms)
+        kept.append(len(world.client.peek("slow", state="leased")))
+
+    read: list[str] = []
+    options = {"queue": "slow", "leaseTimeoutMs": str(LEASE_MS)}
+    to_end(
+        lambda: collecting(world, spark, tmp_path / "checkpoint", read, before=outlast, **options)
+    )
+    assert kept[-1] == len(bodies)
+    assert sorted(read, key=int) == bodies
+    assert world.depth("slow") == NOTHING
+    totals = world.client.stats("slow")["totals"]
+    assert (totals["leased"], totals["acked"], totals["lease_expired"]) == (5, 5, 0)
 
 
 def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(

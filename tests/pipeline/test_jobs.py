@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from ebbmq import Message, QueueSpec
+from ebbmq import AdaptSpec, Message, QueueSpec
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
@@ -79,6 +80,39 @@ def test_the_next_run_reads_only_what_is_new_and_ends_up_with_the_same(
         }
     assert profile_of(lake)["b", "published"] == 20
     assert profile_of(lake)["a", "published"] == 40
+
+
+def factors(spark: SparkSession, lake: Path, *, full: bool = False) -> dict[str, float]:
+    """What a run recommends."""
+    run(spark, Arguments(lake, bounded=False, full=full))
+    return {row["queue"]: row["factor"] for row in rows(lake, RATES)}
+
+
+def test_factors_go_on_from_the_last_ones_and_rest_between_steps(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    eager = AdaptSpec(raise_above_ms=1_000, lower_below_ms=500, step=2.0, dwell_ms=0)
+    queues = [
+        QueueSpec("eager", adapt=eager),
+        QueueSpec("calm", adapt=msgspec.structs.replace(eager, dwell_ms=DAY_MS)),
+    ]
+    with Node(tmp_path, "a") as node:
+
+        def work(took_ms: int) -> None:
+            for queue in queues:
+                node.work(queue, took_ms=took_ms)
+            node.clock.advance(10)
+
+        work(5_000)
+        assert factors(spark, lake) == {"eager": 2.0, "calm": 2.0}
+        work(5_000)
+        assert factors(spark, lake) == {"eager": 4.0, "calm": 2.0}
+        # All events are there again, and none of them is new.
+        assert factors(spark, lake, full=True) == {"eager": 4.0, "calm": 2.0}
+        # Leases were long on the whole, and have become short.
+        work(50)
+        assert factors(spark, lake, full=True) == {"eager": 2.0, "calm": 2.0}
 
 
 def key_of(row: dict[str, object]) -> tuple[object, ...]:

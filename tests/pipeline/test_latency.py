@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.model import AdaptSpec, QueueSpec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 THIS_HOUR_MS = NOW_MS // HOUR_MS * HOUR_MS
+BEFORE = "queue string, factor double, stepped_at_ms long"
 ADAPT = AdaptSpec(raise_above_ms=1_000, lower_below_ms=500, step=1.5, dwell_ms=0, factor_max=4)
 
 
@@ -67,10 +69,9 @@ def test_a_step_is_that_of_the_brokers_own_controller(spark: SparkSession) -> No
         told,
         adapting(spark, [*specs, QueueSpec("does not adapt")]),
         spark.createDataFrame(
-            [(queue, before) for queue, (before, _) in cases.items()],
-            "queue string, factor double",
+            [(queue, before, NOW_MS) for queue, (before, _) in cases.items()], BEFORE
         ),
-        since_ms=NOW_MS,
+        now_ms=NOW_MS,
         until_ms=NOW_MS + HOUR_MS,
     ).collect()
     assert {row.queue: tuple(row)[1:5] for row in got} == expected
@@ -82,12 +83,40 @@ def test_slow_consumers_anywhere_count_for_the_whole_fleet(spark: SparkSession) 
         spark,
         *({"seq": n, "event": "acked", "latency_ms": 100} for n in range(1, 4)),
         *({"node": "slow", "seq": n, "event": "acked", "latency_ms": 9_000} for n in range(1, 4)),
-        {"node": "slow", "seq": 9, "event": "acked", "latency_ms": 90_000, "at_ms": NOW_MS - 1},
     )
     queues = adapting(spark, [QueueSpec("q", adapt=ADAPT), QueueSpec("quiet", adapt=ADAPT)])
-    before = spark.createDataFrame([("quiet", 2.0)], "queue string, factor double")
-    got = recommended_factors(told, queues, before, since_ms=NOW_MS, until_ms=NOW_MS + 1)
+    before = spark.createDataFrame([("quiet", 2.0, 0)], BEFORE)
+    got = recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1)
     assert {row.queue: (row.factor, row.mean_ms) for row in got.collect()} == {
         "q": (1.5, 4_550.0),
         "quiet": (2.0, None),
     }
+
+
+def test_a_factor_rests_between_steps_as_that_of_the_broker_does(spark: SparkSession) -> None:
+    adapt = msgspec.structs.replace(ADAPT, dwell_ms=10_000)
+    cases = {
+        f"{latency_ms} ms, {rested_ms} ms after": (latency_ms, rested_ms)
+        for latency_ms in (100, 700, 5_000)
+        for rested_ms in (0, 9_999, 10_000)
+    }
+    expected = {}
+    for queue, (latency_ms, rested_ms) in cases.items():
+        controller = AdaptiveDecay(adapt)
+        controller.restore(AdaptState(factor=2.0, rested_from_ms=NOW_MS - rested_ms))
+        controller.observe(latency_ms, NOW_MS)
+        expected[queue] = controller.factor(NOW_MS), controller.state().rested_from_ms
+    told = events(
+        spark,
+        *(
+            {"queue": queue, "event": "acked", "latency_ms": latency_ms}
+            for queue, (latency_ms, _) in cases.items()
+        ),
+    )
+    before = spark.createDataFrame(
+        [(queue, 2.0, NOW_MS - rested_ms) for queue, (_, rested_ms) in cases.items()], BEFORE
+    )
+    queues = adapting(spark, [QueueSpec(queue, adapt=adapt) for queue in cases])
+    got = recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1).collect()
+    assert {row.queue: (row.factor, row.stepped_at_ms) for row in got} == expected
+    assert sorted(factor for factor, _ in expected.values()).count(2.0) == 7

@@ -13,7 +13,7 @@ from ebbmq import limits
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.spark import lake_settings_option
 from ebbmq.cli.values import show_count
-from ebbmq.errors import ClientError, InvalidSpec, UnknownQueue, UnknownRun
+from ebbmq.errors import ClientError, InvalidSpec, OutdatedAdvice, UnknownQueue, UnknownRun
 from ebbmq.feed.advice import REFUSALS, Applied
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS, PlanRow
@@ -96,7 +96,9 @@ class _Handing:
     def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:
         """All of a run, or of those that are new to the broker."""
         known = self._broker.plans()
-        seen = {(each.table, each.run) for each in known.runs if each.state == "applied"}
+        seen: dict[tuple[str, str], Applied] = {
+            (each.table, each.run): each for each in known.runs if each.state == "applied"
+        }
         since_ms = wall_ms() - limits.ADVICE_AGE_MS_MAX
         found = [(each, table) for table in (RATES, PLANS) for each in self._found(table)]
         chosen = [
@@ -106,7 +108,7 @@ class _Handing:
             or (
                 name is None
                 and each.written_at_ms >= since_ms
-                and (table.name, each.run) not in seen
+                and not _is_taken(seen.get((table.name, each.run)), each)
             )
         ]
         if name is not None and not chosen:
@@ -168,26 +170,35 @@ class _Handing:
             counts = Counter(
                 self._rate(found.run, *values) for values in zip(*batch.values(), strict=True)
             )
-            applied = counts.pop("applied", 0)
+            rows, applied, in_force = (
+                counts.total(),
+                counts.pop("applied", 0),
+                counts.pop("in_force", 0),
+            )
             yield Applied(
                 run=found.run,
                 table="rates",
-                rows=applied + counts.total(),
+                rows=rows,
                 applied=applied,
+                in_force=in_force,
                 refused=dict(counts),
             )
 
     def _rate(self, run: str, queue: str, factor: float, decided_ms: int, until_ms: int) -> str:
-        """Have one factor used, as a person would; what became of it."""
-        if decided_ms < wall_ms() - limits.ADVICE_AGE_MS_MAX:
-            return "too_old"
+        """Have one factor used, unless it is outdated; what became of it."""
+        if None in (queue, factor, decided_ms, until_ms):
+            return "invalid"
         try:
-            self._broker.set_decay_factor(queue, factor, until_ms, run=run)
-        except UnknownQueue:
-            return "unknown_queue"
+            return self._broker.set_decay_factor(queue, factor, until_ms, run, decided_ms)
+        except (UnknownQueue, OutdatedAdvice) as error:
+            return error.code
         except InvalidSpec:
             return "run_out" if until_ms <= wall_ms() else "invalid"
-        return "applied"
+
+
+def _is_taken(known: Applied | None, found: Found) -> bool:
+    """Whether a broker went through a run; factors are handed over one by one."""
+    return known is not None and (known.table == PLANS.name or known.is_whole(found.rows))
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:

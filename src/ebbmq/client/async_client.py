@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
+    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -175,10 +176,16 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._play(scripts.one(calls.purge(queue)))
 
     async def set_decay_factor(
-        self, queue: str, factor: float, until_ms: int, run: str = ""
-    ) -> None:
+        self,
+        queue: str,
+        factor: float,
+        until_ms: int,
+        run: str = "",
+        decided_at_ms: int | None = None,
+    ) -> FactorOutcome:
         """See Broker.set_decay_factor."""
-        await self._play(scripts.one(calls.set_decay_factor(queue, factor, until_ms, run)))
+        call = calls.set_decay_factor(queue, factor, until_ms, run, decided_at_ms)
+        return await self._play(scripts.one(call))
 
     async def publish(
         self,

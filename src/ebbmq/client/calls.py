@@ -16,6 +16,7 @@ from ebbmq.wire.http import codec, forms, managing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import Lease, Peeked, QueueSpec, Receipt, Removal, TopicSpec
 
 T = TypeVar("T")
@@ -226,6 +227,7 @@ _queue_views = reader(managing.QueuesForm)
 _removals = reader(managing.RemovalsForm)
 _purged = reader(managing.PurgedForm)
 _redriven = reader(managing.RedrivenForm)
+_factor = reader(managing.DecayFactorView)
 
 
 def declare(spec: QueueSpec) -> Call[None]:
@@ -300,10 +302,19 @@ def redrive(
     )
 
 
-def set_decay_factor(queue: str, factor: float, until_ms: int, run: str) -> Call[None]:
+def set_decay_factor(
+    queue: str, factor: float, until_ms: int, run: str, decided_at_ms: int | None
+) -> Call[FactorOutcome]:
     """Multiply newly published rates."""
-    body = codec.encode(managing.DecayFactorForm(factor=factor, until_ms=until_ms, run=run))
-    return Call(method="PUT", path=_queue(queue, "decay-factor"), body=body, read=nothing)
+    form = managing.DecayFactorForm(
+        factor=factor, until_ms=until_ms, run=run, decided_at_ms=decided_at_ms
+    )
+    return Call(
+        method="PUT",
+        path=_queue(queue, "decay-factor"),
+        body=codec.encode(form),
+        read=lambda body: _factor(body).outcome,
+    )
 
 
 def removals(

@@ -9,7 +9,11 @@ import msgspec
 # Fields of structs are looked up at run time, hence no names for type checkers only.
 AdviceTable = Literal["plans", "rates"]
 AdviceState = Literal["applying", "applied", "failed"]
+#: What became of a factor that was not refused.
+FactorOutcome = Literal["applied", "in_force"]
 
+#: Refusals of what was decided at another time than the present.
+OUTDATED: Final = ("superseded", "too_old", "clock")
 #: Why a row of a plan is refused, and what that means.
 REFUSALS: Final[dict[str, str]] = {
     "invalid": "it is no row of a plan: an id, an action or a number in it cannot be",
@@ -21,7 +25,7 @@ REFUSALS: Final[dict[str, str]] = {
     "too_old": "it was decided more than an hour ago",
     "clock": "it was decided more than five minutes from now: the clocks differ",
     "crossed": "the decay score crossed a threshold since, or the message was read",
-    "superseded": "a plan that was decided later, or another row of this one, has its message",
+    "superseded": "what was decided later, or another row of this run, has its message or queue",
     "faded": "its message is about to leave, because it faded",
     "unknown_tier": "no device here is of that tier, or the queue does not use it",
     "no_device": "no device of that tier can be used, or not as many as there are to be copies",
@@ -63,11 +67,16 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
             rows=self.rows + other.rows,
             applied=self.applied + other.applied,
             in_force=self.in_force + other.in_force,
+            rows_in_all=self.rows_in_all if other.rows_in_all is None else other.rows_in_all,
             refused={
                 each: self.refused.get(each, 0) + other.refused.get(each, 0)
                 for each in sorted(reasons)
             },
         )
+
+    def is_whole(self, rows: int) -> bool:
+        """Whether a run of so many rows was gone through: from a lake, or row by row."""
+        return self.rows_in_all is not None or self.rows - self.in_force >= rows
 
     @property
     def refusals(self) -> int:

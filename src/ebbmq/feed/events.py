@@ -85,7 +85,7 @@ EVENTS: Final = Table(
         optional("bytes", "int64", "headers and body"),
         optional("failures", "int32", "leases that failed so far"),
         optional("enqueued_at_ms", "int64", "when it was first published"),
-        optional("latency_ms", "int64", "what ended took so long: a lease, a copy, a move"),
+        optional("latency_ms", "int64", "how long a lease lasted, where one ended"),
         optional("consumer", "text", "who leased it"),
         optional("device", "text", "where, for what happens to copies"),
         optional("decay_score", "float64", "how faded it was, for what happens to copies"),

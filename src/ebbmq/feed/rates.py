@@ -23,5 +23,6 @@ RATES: Final = Table(
         optional("mean_ms", "float64", "how long leases lasted, over all nodes"),
         optional("p95_ms", "float64", "95 of 100 leases were shorter"),
         Column("samples", "int64", "leases it was judged by"),
+        optional("stepped_at_ms", "int64", "when leases last asked for a step; 0: never"),
     ),
 )

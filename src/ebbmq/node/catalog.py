@@ -144,6 +144,8 @@ class Declared(msgspec.Struct, frozen=True):
     segments: list[int] = []
     #: The queues deleted last, oldest first.
     deleted: list[DeletedQueue] = []
+    #: By queue, when the last factor that was advised was decided.
+    decided: dict[str, int] = {}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -183,6 +185,7 @@ class Catalog:
         self.next_pid = 1
         self.epoch = 0
         self.factors: dict[str, tuple[float, int, str]] = {}
+        self.decided: dict[str, int] = {}
         self.deleted: deque[DeletedQueue] = deque(maxlen=limits.DELETED_QUEUES_MAX)
 
     def queue(self, name: object) -> Queue:
@@ -255,6 +258,7 @@ class Catalog:
             self.factors,
             segments,
             list(self.deleted),
+            self.decided,
         )
 
     def fact(self, segments: list[int]) -> fact.Fact:

@@ -40,28 +40,52 @@ def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: i
         shard.partition.set_external_factor(factor, until_ms, run, now_ms)
 
 
-def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
-    """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
+def check_instant(field: str, instant_ms: object) -> None:
+    """See that it is an instant.
+
+    Raises:
+        InvalidSpec: it is none, or too late to be kept.
+    """
+    if not is_int(instant_ms, 0, _INSTANT_MS_MAX):
+        raise InvalidSpec(
+            f"{field} is {instant_ms!r:.80}", "give an instant in whole milliseconds: int(..)"
+        )
+
+
+def checked_factor(factor: float, until_ms: int, run: str) -> tuple[float, str]:
+    """A decay factor and its run, as they are kept.
+
+    Raises:
+        InvalidSpec: one of the three cannot be.
+    """
     factor, run = plain(factor), plain(run)
     if not is_number(factor, 0, sys.float_info.max) or not factor:
         raise InvalidSpec(f"factor is {factor!r:.80}", "use a positive number, 1 for none")
-    if not is_int(until_ms, 0, _INSTANT_MS_MAX):
-        raise InvalidSpec(
-            f"until_ms is {until_ms!r:.80}", "give an instant in whole milliseconds: int(..)"
-        )
+    check_instant("until_ms", until_ms)
     if not is_text(run) or len(run) > limits.NAME_CHARS_MAX:
         raise InvalidSpec(
             f"run is {run!a:.80}", f"use a string of at most {limits.NAME_CHARS_MAX} characters"
         )
+    return factor, run
+
+
+def past_factor(until_ms: int, now_ms: int) -> InvalidSpec:
+    """The error of a factor that ended before it began."""
+    return InvalidSpec(
+        f"until_ms is {until_ms}, which is past: it is {now_ms}",
+        "give the instant, in milliseconds, up to which the factor is to hold",
+    )
+
+
+def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
+    """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
+    factor, run = checked_factor(factor, until_ms, run)
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
         now_ms = engine.now_ms()
         if until_ms <= now_ms:
-            raise InvalidSpec(
-                f"until_ms is {until_ms}, which is past: it is {now_ms}",
-                "give the instant, in milliseconds, up to which the factor is to hold",
-            )
+            raise past_factor(until_ms, now_ms)
         apply_factor(queue, factor, until_ms, run, now_ms)
         engine.catalog.factors[queue.spec.name] = (float(factor), int(until_ms), run)
         return note_catalog(engine)
@@ -191,6 +215,7 @@ def delete(engine: Engine, name: str) -> int:
         engine.departures.tell_of(queue)
         engine.catalog.remove(name)
         engine.catalog.factors.pop(name, None)
+        engine.catalog.decided.pop(name, None)
         for topic in list(engine.catalog.topics.values()):
             if name in topic.queues:
                 left = [queue_name for queue_name in topic.queues if queue_name != name]

@@ -207,7 +207,7 @@ class Recovery:
         catalog = self._engine.catalog
         catalog.next_pid = max(catalog.next_pid, told.next_pid)
         catalog.epoch = max(catalog.epoch, told.epoch)
-        catalog.factors = dict(told.factors)
+        catalog.factors, catalog.decided = dict(told.factors), dict(told.decided)
         catalog.deleted.clear()
         catalog.deleted.extend(told.deleted)
         self._losses.segments = told.segments

@@ -54,6 +54,12 @@ def _of_boots(*numbers: str) -> T.StructType:
 
 _PLACES: Final = _of_boots("first", "last")
 _BOOTS: Final = _of_boots("told_to", "kept_from")
+_READ: Final = (
+    T.StructType()
+    .add("node", T.StringType())
+    .add("read_boot", T.LongType())
+    .add("read_seq", T.LongType())
+)
 
 
 class Unread(NamedTuple):
@@ -221,6 +227,17 @@ def count(spark: SparkSession, events: DataFrame, last: Record | None, output: O
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))
 
 
+def since(spark: SparkSession, events: DataFrame, last: Record | None) -> DataFrame:
+    """Of all events those that were told after a run had read."""
+    read = [(node, each.boot, each.last_seq) for node, each in (last.read if last else {}).items()]
+    is_later = F.struct("boot", "seq") > F.struct("read_boot", "read_seq")
+    return (
+        events.join(F.broadcast(frame_of(spark, read, _READ)), on="node", how="left")
+        .where(F.col("read_boot").isNull() | is_later)
+        .select(*events.columns)
+    )
+
+
 def judge(
     spark: SparkSession,
     events: DataFrame,
@@ -230,11 +247,16 @@ def judge(
     *,
     hold_ms: int,
 ) -> None:
-    """Recommend decay factors from what happened since the last run, and write them."""
+    """Recommend decay factors from what happened since a run, a step from its own; write them."""
     before = of_run(spark, output.lake, RATES, last.counted if last else None)
-    until_ms = output.at_ms + hold_ms
+    # Rows of an earlier version do not say when the factor was stepped.
+    stepped = F.coalesce("stepped_at_ms", "decided_at_ms").alias("stepped_at_ms")
     factors = recommended_factors(
-        events, adapting(spark, queues), before, since_ms=0, until_ms=until_ms
+        events,
+        adapting(spark, queues),
+        before.select("queue", "factor", stepped),
+        now_ms=output.at_ms,
+        until_ms=output.at_ms + hold_ms,
     )
     columns = {
         "decided_at_ms": F.lit(output.at_ms),

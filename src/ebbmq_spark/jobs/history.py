@@ -24,6 +24,11 @@ class History(NamedTuple):
         """The last run of a kind."""
         return next((each for each in reversed(self.records) if each.kind == kind), None)
 
+    def last_counted(self) -> Record | None:
+        """The last run that leaves rates to go on from, its own or those of one before it."""
+        counted = [each for each in self.records if each.kind == "run" and each.counted is not None]
+        return counted[-1] if counted else None
+
 
 def read(where: Where) -> History:
     """The history of a lake; a record that cannot be read is named, the others are there.

@@ -173,7 +173,8 @@ class _Run:
     def read_events(self) -> None:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
-        last = None if self._arguments.full else history.read(self._lake).last("run")
+        known = history.read(self._lake)
+        last = None if self._arguments.full else known.last("run")
         unread = events.unread(self._lake, last, self._aside)
         self._manifests += unread.manifests
         refused = {**self._record.refused, **unread.refused}
@@ -195,8 +196,11 @@ class _Run:
             self._stage("counting")
             events.count(spark, sound, last, output)
             self._stage("judging")
+            # A factor is a step from the one before, also where all the rest is looked at anew.
+            rated = known.last_counted()
+            new = events.since(spark, sound, rated) if self._arguments.full else sound
             queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
-            events.judge(spark, sound, queues, last, output, hold_ms=hold_ms)
+            events.judge(spark, new, queues, rated, output, hold_ms=hold_ms)
         finally:
             told.unpersist()
         self._note(**checked._asdict(), counted=output.run)

@@ -26,6 +26,7 @@ _ADAPT = {
     "step": T.DoubleType(),
     "factor_min": T.DoubleType(),
     "factor_max": T.DoubleType(),
+    "dwell_ms": T.DoubleType(),
 }
 
 
@@ -80,26 +81,28 @@ def adapting(spark: SparkSession, specs: Iterable[QueueSpec | QueueParameters]) 
 
 
 def recommended_factors(
-    events: DataFrame, controllers: DataFrame, before: DataFrame, *, since_ms: int, until_ms: int
+    events: DataFrame, controllers: DataFrame, before: DataFrame, *, now_ms: int, until_ms: int
 ) -> DataFrame:
     """The decay factor for the new messages of each queue that adapts, from the whole fleet.
 
-    One step of `policy.adapt.AdaptiveDecay` on the mean latency over all nodes since the last run:
-    up where it is above the upper threshold, down where it is below the lower one. A queue of
-    which nothing is told since keeps its factor.
+    One step of `policy.adapt.AdaptiveDecay` on the mean latency over all nodes: up where it is
+    above the upper threshold, down where it is below the lower one, and neither before the last
+    step is `dwell_ms` ago. All leases count: `window` is for a broker, which sees them one by one.
+    A queue of which nothing is told keeps its factor.
 
     Args:
-        events: of the table EVENTS.
+        events: of the table EVENTS, since the last run; those before are judged already.
         controllers: as `adapting` makes them.
-        before: queue, factor: what the last run recommended; a queue without one had 1.
-        since_ms: when the last run was; what happened before is judged already.
+        before: queue, factor, stepped_at_ms: what the last run recommended; a queue without it
+            had 1, and rested long enough.
+        now_ms: when that is, by the clock of who recommends.
         until_ms: how long the recommendation holds.
 
     Returns:
-        queue, factor, mean_ms, leases, until_ms, p95_ms
+        queue, factor, mean_ms, leases, until_ms, p95_ms, stepped_at_ms
     """
     means = (
-        _settled(events.where(F.col("at_ms") >= since_ms))
+        _settled(events)
         .groupBy("queue")
         .agg(
             F.count("*").alias("leases"),
@@ -108,20 +111,18 @@ def recommended_factors(
         )
     )
     last = F.coalesce(F.col("factor"), F.lit(1.0))
+    stepped = F.coalesce(F.col("stepped_at_ms"), F.lit(0))
+    rested = F.lit(now_ms) - stepped >= F.col("dwell_ms")
+    up = rested & (F.col("mean_ms") > F.col("raise_above_ms"))
+    down = rested & (F.col("mean_ms") < F.col("lower_below_ms"))
     factor = (
-        F.when(
-            F.col("mean_ms") > F.col("raise_above_ms"),
-            F.least(last * F.col("step"), F.col("factor_max")),
-        )
-        .when(
-            F.col("mean_ms") < F.col("lower_below_ms"),
-            F.greatest(last / F.col("step"), F.col("factor_min")),
-        )
+        F.when(up, F.least(last * F.col("step"), F.col("factor_max")))
+        .when(down, F.greatest(last / F.col("step"), F.col("factor_min")))
         .otherwise(last)
     )
     return (
         controllers.join(means, on="queue", how="left")
-        .join(before.select("queue", "factor"), on="queue", how="left")
+        .join(before.select("queue", "factor", "stepped_at_ms"), on="queue", how="left")
         .select(
             "queue",
             factor.alias("factor"),
@@ -129,5 +130,7 @@ def recommended_factors(
             F.coalesce("leases", F.lit(0)).alias("leases"),
             F.lit(until_ms).cast("long").alias("until_ms"),
             "p95_ms",
+            # Also at a bound, as the controller does.
+            F.when(up | down, F.lit(now_ms)).otherwise(stepped).cast("long").alias("stepped_at_ms"),
         )
     )

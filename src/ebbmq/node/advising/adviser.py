@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from ebbmq import limits
-from ebbmq.errors import EbbError, InvalidSpec, UnknownRun
+from ebbmq.errors import EbbError, InvalidSpec, OutdatedAdvice, UnknownRun
 from ebbmq.feed import advice, layout
 from ebbmq.feed.advice import Applied
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
+from ebbmq.node import declaring
 from ebbmq.node.advising import pinning, rates
 from ebbmq.node.advising.applying import Applying
 from ebbmq.node.advising.room import Room
 from ebbmq.node.advising.rows import COLUMNS, rows_of
 from ebbmq.node.advising.runs import Runs
+from ebbmq.node.catalog import unknown
 from ebbmq.node.log import log
+from ebbmq.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ebbmq.feed.advice import AdviceTable
+    from ebbmq.errors import ClientError
+    from ebbmq.feed.advice import AdviceTable, FactorOutcome
     from ebbmq.node.advising.reading import Found
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.lake import Lake
@@ -129,9 +133,16 @@ class Adviser:
         out: list[Applied] = []
         with self._turn:
             for found, table in self._found(lake, since_ms, now_ms + limits.ADVICE_AHEAD_MS_MAX):
-                if self.runs.get(table, found.run) is None and not self._stop.is_set():
+                if self._is_new(found, table) and not self._stop.is_set():
                     out.append(self._apply(lake, found, table, progress))
         return out
+
+    def _is_new(self, found: Found, table: AdviceTable) -> bool:
+        """Whether a run was not gone through; of rates somebody may have handed over a part."""
+        known = self.runs.get(table, found.run)
+        if known is None or table == layout.PLANS:
+            return known is None
+        return known.state == "applied" and not known.is_whole(found.rows)
 
     def apply_run(self, run: str, progress: Progress | None = None) -> list[Applied]:
         """Take the plan and the rates of a run in the lake, also if that was done before.
@@ -159,6 +170,43 @@ class Adviser:
             began_ms = self._engine.clock.wall_ms()
             counts = self._counted(run, table, _own(columns, self._node))
             return self._end(Applied(run=run, table=table, began_at_ms=began_ms), counts)
+
+    def apply_factor(
+        self, run: str, queue: str, factor: float, decided_at_ms: int, until_ms: int
+    ) -> FactorOutcome:
+        """Take one factor of a run that somebody else read; what became of it is on the record.
+
+        Raises:
+            InvalidSpec: a value cannot be, or `until_ms` is past.
+            UnknownQueue: there is no such queue.
+            OutdatedAdvice: a later decision counts, or this one is not of the present.
+        """
+        factor, run = declaring.checked_factor(factor, until_ms, run)
+        declaring.check_instant("decided_at_ms", decided_at_ms)
+        if not run:
+            raise InvalidSpec(
+                "a factor that was decided at an instant is of no run",
+                "say which run decided it, or leave decided_at_ms out",
+            )
+        row = {"queue": plain(queue), "factor": factor, "decided_at_ms": decided_at_ms}
+        columns = {name: [value] for name, value in (*row.items(), ("until_ms", until_ms))}
+        told = self.apply_rows(run, columns, "rates")
+        for why in told.refused:
+            raise self._refusal(why, queue, factor, until_ms)
+        return "in_force" if told.in_force else "applied"
+
+    def _refusal(self, why: str, queue: str, factor: float, until_ms: int) -> ClientError:
+        if why == "unknown_queue":
+            return unknown("queue", queue, self._engine.catalog.queues)
+        if why == "run_out":
+            return declaring.past_factor(until_ms, self._engine.now_ms())
+        if why in advice.OUTDATED:
+            return OutdatedAdvice(
+                f"the factor {factor!r} of queue {queue!r:.80} is not used: {advice.REFUSALS[why]}",
+                "nothing is to be done: the next run of the pipeline decides anew",
+                code=why,
+            )
+        return InvalidSpec(f"factor is {factor!r:.80}", "use a number above 0, up to 1,000,000")
 
     def told(self) -> advice.Plans:
         """What was made of advice so far."""

@@ -20,11 +20,10 @@ _FACTOR_MAX: Final = 1_000_000
 
 
 class Rates:
-    """The factors a node was advised to use, and when each was decided."""
+    """The factors a node was advised to use; one that was decided earlier does not come back."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._decided: dict[str, int] = {}
 
     def apply(self, run: str, columns: Mapping[str, Sequence[Any]]) -> Counter[str]:
         """Use factors until they run out; returns how many of each outcome (the lock is free)."""
@@ -53,12 +52,12 @@ class Rates:
             ),
             ("too_old", decided_ms < now_ms - limits.ADVICE_AGE_MS_MAX),
             ("clock", decided_ms > now_ms + limits.ADVICE_AHEAD_MS_MAX),
-            ("superseded", decided_ms < self._decided.get(queue, 0)),
+            ("superseded", decided_ms < engine.catalog.decided.get(queue, 0)),
         )
         for outcome, is_so in outcomes:
             if is_so:
                 return outcome
-        self._decided[queue] = decided_ms
+        engine.catalog.decided[queue] = decided_ms
         told = float(factor), min(until_ms, now_ms + limits.ADVICE_HOLDS_MS_MAX), run
         declaring.apply_factor(engine.catalog.queues[queue], *told, now_ms)
         engine.catalog.factors[queue] = told

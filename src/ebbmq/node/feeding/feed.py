@@ -138,19 +138,27 @@ class Feed:
 
     def troubles(self) -> list[str]:
         """What is wrong with the feed, for people."""
-        where, problem = self.files.lake.where, self.problem
+        where, problem = self.files.lake.where, self._failing()
+        known = [
+            f"in the feed in {where} {each}; files that they may name stay, and are not counted"
+            for each in self.files.refused
+        ]
+        if problem is not None:
+            left_out = f"messages are safe, {self.buffer.missed} events are left out so far"
+            known.append(f"the feed cannot be written to {where}: {problem}; {left_out}")
+        return known
+
+    def _failing(self) -> str | None:
+        """Why nothing can be written, for people."""
         since_ms = self._working_since_ms
         if since_ms is not None and self._engine.clock.elapsed_ms() - since_ms > _STUCK_MS:
-            problem = "it does not answer"
-        if problem is None:
-            return []
-        left_out = f"{self.buffer.missed} events are left out so far"
-        return [f"the feed cannot be written to {where}: {problem}; messages are safe, {left_out}"]
+            return "it does not answer"
+        return self.problem
 
     def figures(self) -> dict[str, int]:
         """What was done since the start, and what is there."""
         return {
-            "ok": int(not self.troubles()),
+            "ok": int(self._failing() is None),
             "pending_bytes": self.buffer.pending_bytes,
             "lake_bytes": self.files.bytes,
             "events": self.events_written,

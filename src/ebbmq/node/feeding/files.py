@@ -1,7 +1,8 @@
 """The node's own files in the lake: written and made visible together, bounded, oldest away first.
 
 Only files of the node's name are ever touched. What an end in the middle left behind, files that no
-manifest names, goes at the next start.
+manifest names, goes at the next start. A manifest that cannot be read may name any of them: while
+there is one, nothing that is unnamed goes from its table.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Files:
         self.written = 0
         #: Files that had to go so that others fit.
         self.removed = 0
+        #: Tables with own manifests that cannot be read, and why. They stay, and so does what they
+        #: may name: for whoever can read it, and beside what is bounded here.
+        self.refused: list[str] = []
         self._node = node
         self._bytes_max = bytes_max
         self._number = 0
@@ -61,25 +65,33 @@ class Files:
             InvalidSpec: another store writes to the lake under this node's name.
         """
         self._claim()
-        self.boot, self.bytes = epoch, 0
-        for table, visible in self._visible.items():
-            visible.clear()
-            orphans: dict[str, int] = {}
-            named: set[str] = set()
-            for path, size in sorted(self.lake.list(table)):
-                if not self._is_own(path):
-                    continue
-                if path.endswith(".json"):
-                    found = self._read(path, size)
-                    visible.append(found)
-                    self.bytes += found.bytes
-                    named.update(found.parts)
-                else:
-                    orphans[path] = size
-            left = sorted(orphans.keys() - named)
-            if left:
-                log.info("feed_leftovers", lake=self.lake.where, files=len(left))
-                self.lake.delete(left)
+        self.boot, self.bytes, self.refused = epoch, 0, []
+        for table in self._visible:
+            self._see(table)
+
+    def _see(self, table: str) -> None:
+        """Find what is visible of a table, and delete what never became so."""
+        visible, unnamed = self._visible[table], set[str]()
+        visible.clear()
+        refused: list[str] = []
+        for path, size in sorted(self.lake.list(table)):
+            if not self._is_own(path):
+                continue
+            if not path.endswith(".json"):
+                unnamed.add(path)
+                continue
+            try:
+                visible.append(self._read(path, size))
+            except UnknownFeed as error:
+                refused.append(error.detail)
+        self.bytes += sum(found.bytes for found in visible)
+        unnamed.difference_update(*(found.parts for found in visible))
+        if refused:
+            log.warning("feed_manifests_not_known", manifests=len(refused), first=refused[0])
+            self.refused.append(f"{len(refused)} manifests cannot be read, such as {refused[0]}")
+        elif unnamed:
+            log.info("feed_leftovers", lake=self.lake.where, files=len(unnamed))
+            self.lake.delete(sorted(unnamed))
 
     def _claim(self) -> None:
         """Have the node's name for this store alone: readers tell nodes apart by it."""
@@ -101,12 +113,11 @@ class Files:
         return f"node={own}" in parts
 
     def _read(self, path: str, size: int) -> _Visible:
-        try:
-            told = manifests.decode(self.lake.read(path), path)
-        except UnknownFeed as error:
-            # It stays for whoever can read it, and so do its files.
-            log.warning("feed_manifest_not_known", detail=error.detail)
-            return _Visible(path, (), size)
+        # What is told under a boot stays its own, also where only the name can be read.
+        named = layout.named(path)
+        if named is not None:
+            self.boot = max(self.boot, named.boot + 1)
+        told = manifests.decode(self.lake.read(path), path)
         self.boot = max(self.boot, told.boot + 1)
         parts = tuple(part.path for part in told.parts)
         return _Visible(path, parts, size + sum(part.bytes for part in told.parts))

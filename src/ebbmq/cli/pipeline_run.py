@@ -13,6 +13,7 @@ import msgspec
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
+from ebbmq.feed.runs import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,8 @@ def _run_options(command: Any) -> Any:
             "--attended",
             is_flag=True,
             help="For who starts this as a child: options of the lake and of Spark are the first "
-            "line of standard input, as JSON, and this ends when it does.",
+            "line of standard input, as JSON, this ends when it does, and one line of JSON says "
+            "what came of it.",
         ),
         spark_options,
         lake_option,
@@ -73,6 +75,9 @@ def run(session: Session, /, **options: Any) -> None:
       ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
     """
     record = _carry_out(session, "run", options)
+    if options["attended"]:
+        session.show_json_line(Outcome.of(record))
+        return
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
         return

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Lake
 
-#: The page of the last run.
-LATEST: Final = f"{layout.REPORTS}/latest.html"
+LATEST: Final = layout.LATEST_REPORT
 #: Ages by which the backlog is told apart: up to a minute, up to ten, and so on.
 AGES_MS: Final = (60_000, 600_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS, 7 * 24 * HOUR_MS)
 #: Hours of which latencies and losses are shown.

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ebbmq.feed import layout
+from ebbmq.feed.runs import Outcome
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.node.config import PipelineConfig
+
+    #: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
+    Ended = tuple[str | None, Outcome | None]
 
 #: Of what a child says, so much is kept: the last lines tell why it failed.
 _SAID_BYTES: Final = 64 * 1024
@@ -57,7 +62,7 @@ class Scheduled:
         try:
             while True:
                 await asyncio.sleep(self._config.every_ms / 1_000)
-                self._ended(await self._once())
+                self._ended(*await self._once())
         finally:
             self._kill()
 
@@ -67,46 +72,49 @@ class Scheduled:
             return []
         return [f"the pipeline did not run: {self.problem}; messages are not touched by that"]
 
-    def _ended(self, problem: str | None) -> None:
+    def _ended(self, problem: str | None, outcome: Outcome | None) -> None:
         self.runs += 1
         if problem is None:
             if self.problem is not None:
                 log.info("pipeline_well_again", lake=self._lake)
+            if outcome is not None:
+                report = f"{self._lake.rstrip('/')}/{layout.LATEST_REPORT}"
+                log.info("pipeline_ran", **msgspec.structs.asdict(outcome), report=report)
         else:
             self.failures += 1
             if problem != self.problem:  # the same is not said again
                 log.warning("pipeline_failed", lake=self._lake, detail=problem)
         self.problem = problem
 
-    async def _once(self) -> str | None:
-        """One run; what went wrong with it."""
+    async def _once(self) -> Ended:
+        """One run; what went wrong with it, or what came of it."""
         try:
             child = self._child = await asyncio.create_subprocess_exec(
                 *self._command(),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 # Java and the workers of Spark are of one group with it, and end with it.
                 start_new_session=True,
             )
         except OSError as error:
-            return f"it could not be started: {error.strerror}"
+            return f"it could not be started: {error.strerror}", None
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
-        told = {"lake_options": self._options, "conf": self._config.conf}
-        child.stdin.write(msgspec.json.encode(told) + b"\n")
+        asked = {"lake_options": self._options, "conf": self._config.conf}
+        child.stdin.write(msgspec.json.encode(asked) + b"\n")
         try:
             async with asyncio.timeout(self._config.timeout_ms / 1_000):
-                said = await _last_of(child.stderr)
+                told, said = await asyncio.gather(_last_of(child.stdout), _last_of(child.stderr))
                 code = await child.wait()
         except TimeoutError:
-            return f"it took longer than {self._config.timeout_ms} ms and was ended"
+            return f"it took longer than {self._config.timeout_ms} ms and was ended", None
         finally:
             self._kill()
         if code == 0:
-            return None
+            return None, _outcome(told)
         lines = [line for line in said.splitlines() if line.strip()]
-        return " ".join(lines[-_LINES:]) or f"it ended with {code}"
+        return " ".join(lines[-_LINES:]) or f"it ended with {code}", None
 
     def _command(self) -> list[str]:
         # Who is served comes first.
@@ -130,6 +138,15 @@ class Scheduled:
 def address_of(lake: str, data: Path) -> str:
     """A lake as others find it: a directory is named from the data directory on."""
     return lake if "://" in lake else str(data / lake)
+
+
+def _outcome(told: str) -> Outcome | None:
+    """What a run says of itself in its last line; None if that is something else."""
+    lines = told.splitlines() or [""]
+    try:
+        return msgspec.json.decode(lines[-1], type=Outcome)
+    except msgspec.DecodeError:
+        return None
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:

@@ -72,31 +72,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that somebody else started says of itself when it ends: one line of JSON."""
-
-    run: str
-    #: Actions of its plan, in all and by kind.
-    actions: int = 0
-    plan: dict[str, int] = {}
-    looked_at: int = 0
-    messages: int = 0
-    events: int = 0
-
-    @classmethod
-    def of(cls, record: Record) -> Outcome:
-        """What there is to say of a run."""
-        plan = {action: each.count for action, each in sorted(record.actions.items())}
-        return cls(
-            run=record.run,
-            actions=sum(plan.values()),
-            plan=plan,
-            looked_at=record.looked_at,
-            messages=record.messages,
-            events=record.events,
-        )
-
-
 def record_file(run: str) -> str:
     """Where the record of a run is; names sort by instant."""
     return f"{RUNS}/{run}.json"

@@ -1,4 +1,4 @@
-# make run     set everything up and serve an example on this machine until Ctrl-C; PORT=9090 elsewhere
+# make run     set everything up, Spark included, and serve an example on this machine until Ctrl-C; PORT=9090 elsewhere
 # make test    set everything up and run every check and test
 # make install the set-up alone; make spark adds Spark; make bench the figures; make lock new pins
 
@@ -14,6 +14,8 @@ PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+JAVA := "$${JAVA_HOME:+$$JAVA_HOME/bin/}java"
+NO_JAVA := there is no Java, and it could not be installed: all works but the pipeline, and tests of it fail
 SYSTEM := strace e2fsprogs chromium
 LOCK := $(BIN)/pip-compile --quiet --upgrade --no-header --generate-hashes --strip-extras \
 	--allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
@@ -52,28 +54,33 @@ $(VENV)/run.stamp: requirements/run.lock pyproject.toml hatch_build.py src/ebbmq
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/run.stamp
+	@echo "installing what tests, checks and the build of Spark need"
 	$(PIP) install --require-hashes -r requirements/dev.lock
 	@touch $@
 
 # Spark comes as source: it is built with the pinned tools of dev.lock, without fetching others.
 $(VENV)/spark.stamp: requirements/spark.lock $(VENV)/dev.stamp
-	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if ! $(JAVA) -version >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Java, which Spark needs"; \
 		{ apt-get install -y -qq openjdk-17-jre-headless \
-			|| { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; }; } >/dev/null 2>&1 \
-			|| echo "Java could not be installed: what runs on Spark will say so and the tests of it fail"; \
+			|| { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; }; } >/dev/null 2>&1 || true; \
 	fi
+	@echo "building Spark, once: this takes a minute or two"
 	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.lock
 	@touch $@
 
 # Which Java there is; as old as the change to it.
 $(VENV)/java.stamp: $(VENV)/spark.stamp always
-	@{ "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 || true; } | grep -v '^Picked up' >$@.new || true
+	@{ $(JAVA) -version 2>&1 || true; } | grep -v '^Picked up' >$@.new || true
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@$(JAVA) -version >/dev/null 2>&1 || echo "$(NO_JAVA)"
 
 # Java starts in half the time with what it made of Spark's classes before; not with what another made.
 $(VENV)/classes.stamp: src/ebbmq_spark/classes.py $(VENV)/spark.stamp $(VENV)/java.stamp
-	@$(BIN)/python -m ebbmq_spark.classes >/dev/null \
-		|| echo "the classes of Spark could not be kept: it starts without them, in twice the time"
+	@if $(JAVA) -version >/dev/null 2>&1; then \
+		$(BIN)/python -m ebbmq_spark.classes >/dev/null \
+			|| echo "the classes of Spark could not be kept: it starts without them, in twice the time"; \
+	fi
 	@touch $@
 
 # Fault injection (strace), power cuts (mkfs.ext4) and pages in a browser (chromium): tests of what is
@@ -105,7 +112,9 @@ dev: $(VENV)/dev.stamp $(VENV)/spark.stamp
 
 spark: $(VENV)/classes.stamp
 
+# Messages do not depend on the pipeline: without it they are served all the same.
 run: install
+	@$(MAKE) --no-print-directory spark || echo "Spark could not be set up: all works but the pipeline"
 	@$(BIN)/ebbmq serve --data data --config deploy/example.toml --http-port $(PORT) --example
 
 lint: dev

@@ -71,6 +71,30 @@ def test_make_run_serves_on_the_port_it_is_told(words: tuple[str, ...], port: in
     assert f"--http-port {port} " in done.stdout
 
 
+def test_make_run_on_a_fresh_machine_sets_up_spark_before_it_serves(tmp_path: Path) -> None:
+    fresh = f"VENV={tmp_path / 'venv'}"
+    done = run(needs("make"), "--dry-run", "--directory", str(ROOT), "run", fresh)
+    steps = ("requirements/run.lock", "requirements/spark.lock", "ebbmq serve ")
+    assert all(step in done.stdout for step in steps)
+    assert sorted(steps, key=done.stdout.index) == list(steps)
+
+
+def test_make_run_serves_also_where_spark_cannot_be_set_up(tmp_path: Path) -> None:
+    ready = tmp_path / "venv"
+    (ready / "bin").mkdir(parents=True)
+    for name in ("python", "ebbmq"):
+        tool = ready / "bin" / name
+        ends = 1 if name == "python" else 0
+        tool.write_text(f'#!/bin/sh\necho "{name} $1 $2 $3"\nexit {ends}\n')
+        tool.chmod(0o755)
+    for name in ("compiler.stamp", "run.stamp"):
+        (ready / name).touch()
+    done = run(needs("make"), "--directory", str(ROOT), "run", f"VENV={ready}")
+    assert done.returncode == 0
+    assert "Spark could not be set up" in done.stdout
+    assert "ebbmq serve --data data" in done.stdout
+
+
 def rules() -> list[dict[str, Any]]:
     return [
         rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]

@@ -60,6 +60,7 @@ def test_the_example_is_put_into_a_new_directory_once(tmp_path: Path) -> None:
             "example.alerts",
             "example.orders",
             "example.orders.dead",
+            "example.photos",
         }
         assert broker.stats("example.alerts")["depth"]["ready"] == 5
         broker.delete("example.alerts")

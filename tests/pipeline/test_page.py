@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 from ebbmq.feed.runs import Action, Record
 from ebbmq_spark.jobs import page
+from ebbmq_spark.jobs.changes import Changed
 from ebbmq_spark.jobs.fleet import Tier
 from ebbmq_spark.jobs.reads import Reads
 from ebbmq_spark.jobs.reporting import Figures, Lasting, Rate
@@ -30,6 +31,11 @@ FULL = Figures(
     reads=[Reads(EVIL, 5_432.1, 77, 3, [2_000] + [0] * 23, [0] * 23 + [9])],
     planned=[Total("archive", "ssd", EVIL, 3, 400, 800)],
     rates=[Rate(EVIL, 1.5, EVIL)],
+    changed=Changed(
+        run=EVIL, made_at_ms=HOUR_MS, asked={"move": Action(9_876, 1), EVIL: Action(1, 1)},
+        applied={"move": 5_432}, copied={"move": Action(5_000, 3 << 20)},
+        refused={"gone": 1_111, EVIL: 1}, ended={EVIL: 5}, nodes=[EVIL],
+    ),
 )  # fmt: skip
 
 
@@ -66,6 +72,13 @@ def test_names_stay_text_and_every_tag_is_closed() -> None:
     assert "read: 9" in page.html(FULL)
     assert "2 k" in page.html(FULL)
     assert "2.00 → 1.50 of 1.75" in page.html(FULL)
+
+
+def test_what_became_of_the_last_plan_is_told_by_action_and_by_reason() -> None:
+    text = page.html(FULL)
+    assert "9,877 actions: 5,432 applied, 1,112 refused, 3,333 not told of yet; 3.0 MiB" in text
+    assert "5,432 of 9,876" in text
+    assert "its message is not there" in text
 
 
 def test_what_was_left_out_is_told_also_where_nothing_is_left_to_do() -> None:

@@ -244,3 +244,50 @@ def test_an_archive_below_the_data_of_a_server_is_named_by_place_and_device(tmp_
         done = command(*place, "--device", "cold")
     assert done.returncode == 0, done.stderr
     assert "applied: 10 messages in 1 new pack" in done.stdout
+
+
+def fed(lake):
+    """The configuration with a lake that is written to at once."""
+    return {**CONFIG, "feed": {"lake": str(lake), "every_ms": 10, "snapshot_every_ms": 100}}
+
+
+def test_a_run_of_the_pipeline_looks_after_the_archive_that_is_named(tmp_path):
+    data, lake, config = tmp_path / "data", tmp_path / "lake", tmp_path / "ebbmq.toml"
+    with archived(Broker.open(data, fed(lake))) as broker:
+        thinned(broker, 10)
+        until(lambda: list(lake.glob("catalog/_manifests/**/*.json")), "a snapshot")
+    config.write_text(TOML)
+    words = [*COMMAND[:-1], "run", "--lake", str(lake), "--master", "local[1]", "--verify"]
+
+    def command(*more):
+        return subprocess.run([*words, *more], capture_output=True, check=False, text=True)
+
+    without = command()
+    assert without.returncode == 2
+    assert "name it, with --device or --archive" in without.stderr
+    done = command("--config", str(config), "--device", "cold", "--data", str(data))
+    assert done.returncode == 0, done.stderr
+    assert "The report:" in done.stdout
+    assert "applied: 10 messages in 1 new pack; 0 had left or moved since" in done.stdout
+    assert "checksums verified: 0 faults" in done.stdout
+    with Broker.open(data, CONFIG) as broker:
+        assert delivered(broker, 10) == rest(10)
+
+
+def test_a_server_has_its_own_archives_looked_after_on_its_schedule(tmp_path):
+    data, config = tmp_path / "data", tmp_path / "ebbmq.toml"
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, 10)
+    before = packs(data)
+    config.write_text(
+        f'{TOML}[feed]\nlake = "lake"\nevery_ms = 50\n[pipeline]\nevery_ms = 2000\n'
+        'master = "local[1]"\nmemory = "512m"\nupkeep_verify = true\n'
+    )
+    with Running(data, "--config", str(config)) as server:
+        until(lambda: "upkeep_applied" in server.log(), server.log)
+        until(lambda: server.log().count("pipeline_ran") > 1, server.log)
+        assert server.stop() == 0
+    told = [line for line in server.log().splitlines() if "archive_looked_after" in line]
+    assert len(told) == 1, "not with every run"
+    assert "damaged=0 device=cold expired=0 packs=1 rewritten=1" in told[0]
+    assert set(packs(data)).isdisjoint(before)

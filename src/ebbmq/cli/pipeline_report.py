@@ -30,7 +30,7 @@ def report(session: Session, /, **options: Any) -> None:
     """Draw the report anew: one HTML page that needs nothing else.
 
     Backlog by age and importance, bytes and cost by tier, stale and dead letters by reason,
-    latencies, and what the last plan changes.
+    latencies, what the last run plans, and what brokers made of the last plan.
 
     \b
     Example:

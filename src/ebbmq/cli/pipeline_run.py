@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
-from ebbmq.cli.session import Session, common_options, pass_session
+from ebbmq.cli import archives
+from ebbmq.cli.session import Session, anywhere_options, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
+from ebbmq.feed.attended import Errand, Kept, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ebbmq.feed.runs import Record
+    from ebbmq_spark.upkeep.job import Told
+    from ebbmq_spark.upkeep.packs import Place
 
 HOLD_DEFAULT = "1h"
 
@@ -45,18 +49,27 @@ def _run_options(command: Any) -> Any:
             "--attended",
             is_flag=True,
             help="For who starts this as a child: options of the lake and of Spark are the first "
-            "line of standard input, as JSON, and this ends when it does.",
+            "line of standard input, as JSON, this ends when it does, and one line of JSON says "
+            "what came of it.",
         ),
         spark_options,
         lake_option,
-        common_options,
     ):
         command = option(command)
     return command
 
 
+class _Done(NamedTuple):
+    """What came of a run, and of the upkeep of archives after it, by device."""
+
+    record: Record
+    archives: dict[str, Told]
+
+
 @click.command(short_help="Check, count, recommend, plan and report, once.")
+@archives.archive_options
 @_run_options
+@anywhere_options
 @pass_session
 def run(session: Session, /, **options: Any) -> None:
     """Do everything once, from where the last run ended.
@@ -64,18 +77,40 @@ def run(session: Session, /, **options: Any) -> None:
     Checks what brokers told since, counts it by queue and hour, recommends decay factors, plans
     copies and tiers within the room there is, and writes a report. Brokers take up plans and
     factors from the lake, or by `ebbmq pipeline apply`. A run that is killed changes nothing for
-    the next one.
+    the next one. If an archive is named (--device with --config, or --archive), it is looked after
+    last, as `ebbmq pipeline upkeep` does; --dead, --keep, --verify, --no-apply and --url are about
+    that.
 
     \b
     Examples:
       ebbmq pipeline run --lake /var/lib/ebbmq-lake
       ebbmq pipeline run --lake /mnt/lake --master spark://head:7077 --full
       ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
+      ebbmq pipeline run --lake /mnt/lake --config ebbmq.toml --device archive --keep 90d
     """
-    record = _carry_out(session, "run", options)
-    if session.as_json:
-        session.show_json(msgspec.to_builtins(record))
+    record, kept = _carry_out(session, "run", options)
+    if options["attended"]:
+        found = {device: _kept(told) for device, told in kept.items()}
+        session.show_json_line(Outcome.of(record, found))
         return
+    if not session.as_json:
+        _show_run(session, record, options)
+    if not kept:
+        if session.as_json:
+            session.show_json(msgspec.to_builtins(record))
+        return
+    (told,) = kept.values()
+    applied = archives.apply(session, options, told)
+    if session.as_json:
+        upkeep = {"run": told, "applied": applied}
+        session.show_json({**msgspec.to_builtins(record), "upkeep": upkeep})
+    else:
+        archives.show(session, told, applied)
+    if told.damage:
+        raise SystemExit(1)
+
+
+def _show_run(session: Session, record: Record, options: dict[str, Any]) -> None:
     after_all = f" ({record.recovered:,} came after all)" if record.recovered else ""
     session.say(
         f"run {record.run}: {show_count(record.events, 'event')} read, "
@@ -88,6 +123,7 @@ def run(session: Session, /, **options: Any) -> None:
 
 @click.command(short_help="Plan copies and tiers for the whole fleet.")
 @_run_options
+@common_options
 @pass_session
 def plan(session: Session, /, **options: Any) -> None:
     """Plan which copies to add, drop and move, from the last snapshot of each broker.
@@ -100,22 +136,27 @@ def plan(session: Session, /, **options: Any) -> None:
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake --budget 120
     """
-    record = _carry_out(session, "run_plan", options)
+    record = _carry_out(session, "run_plan", options).record
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
         return
     _show_plan(session, record)
 
 
-def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
+def _carry_out(session: Session, name: str, options: dict[str, Any]) -> _Done:
     if options["attended"]:
-        told = _told_by_parent()
-        options["lake_options"] = [*options["lake_options"], *told["lake_options"].items()]
-        options["conf"] = [*options["conf"], *map("=".join, told["conf"].items())]
+        errand = _told_by_parent()
+        options["lake_options"] = [*options["lake_options"], *errand.lake_options.items()]
+        options["conf"] = [*options["conf"], *map("=".join, errand.conf.items())]
+        options |= {"keep_ms": errand.keep_ms, "verify": errand.verify}
         _end_with_parent()
+    else:
+        errand = Errand()
     require_spark("the pipeline")
+    places = _places(session, options, errand)
     from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
+    from ebbmq_spark.upkeep.job import upkeep  # noqa: PLC0415
 
     arguments = running.Arguments(
         open_lake(options),
@@ -133,21 +174,52 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Record:
 
         with spark_session(spark_settings(options), "ebbmq pipeline") as spark:
             record = job(spark, arguments, stage)
+            kept: dict[str, Told] = {}
+            for device, place in places.items():
+                bar.update(task, description=f"looking after {device or place.url}")
+                kept[device] = upkeep(spark, place, archives.asked_of(options))
     for note in record.notes:
         session.note(f"attention: {note}")
     for refused, why in record.refused.items():
         session.note(f"attention: {refused} was not read: {why}")
-    return record
+    return _Done(record, kept)
 
 
-def _told_by_parent() -> dict[str, dict[str, str]]:
+def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[str, Place]:
+    """The archives to look after, by device: those of the errand, or that which was named."""
+    from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415  # an extra
+
+    if errand.archives:
+        return {
+            device: Place(each.url, each.options, each.timeout_ms)
+            for device, each in errand.archives.items()
+        }
+    if options.get("archive") is None and options.get("device") is None:
+        if not options["attended"] and (options.get("keep_ms") or options.get("verify")):
+            raise click.UsageError(
+                "--keep and --verify are about an archive: name it, with --device or --archive"
+            )
+        return {}
+    return {options["device"] or "": archives.place_of(session, options)}
+
+
+def _kept(told: Told) -> Kept:
+    return Kept(
+        packs=told.packs,
+        rewritten=told.rewritten,
+        expired=told.expired,
+        damaged=len(told.damage),
+    )
+
+
+def _told_by_parent() -> Errand:
     """Options that may be secrets: on the command line everybody would see them."""
     line = b""
     while not line.endswith(b"\n"):
         if not (some := os.read(0, 1)):
             raise SystemExit(1)
         line += some
-    return msgspec.json.decode(line, type=dict[str, dict[str, str]])
+    return msgspec.json.decode(line, type=Errand)
 
 
 def _end_with_parent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -11,6 +13,7 @@ import click
 
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.errors import ClientError
+from ebbmq.feed import layout
 from ebbmq.node import config as configuration
 from ebbmq.node.server.example import FIRST_QUEUE
 
@@ -106,10 +109,19 @@ def _first_steps(session: Session, started: Started) -> list[str]:
         steps["declare"] = f"curl -s {token}-X PUT {path} -d '{{}}'"
     steps["publish"] = f"curl -s {token}{path}/messages -d '{message}'"
     steps["lease"] = f"curl -s {token}{path}/leases -d '{{\"count\": 1}}'"
+    let_in = " --token-file FILE" if started.has_users else ""
+    steps["queues"] = f"{_ebbmq()} queues --url {url}{let_in}"
     if not started.has_users:
-        steps["users"] = "none, so this machine only; ebbmq users --help says how to add one"
+        steps["users"] = f"none, so this machine only; {_ebbmq()} users --help says how to add one"
     if started.lake is not None:
-        lake = started.lake if "://" in started.lake else session.data / started.lake
-        steps["spark"] = f"ebbmq pipeline history --lake {lake}"
+        lake = started.lake if "://" in started.lake else str(session.data / started.lake)
+        steps["plans"] = f"made by Spark now and then: {_ebbmq()} pipeline history --lake {lake}"
+        steps["report"] = f"{lake.rstrip('/')}/{layout.LATEST_REPORT}, once it has run"
     steps["data"] = f"{session.data}; stop with Ctrl-C"
     return [f"  {name:8} {step}" for name, step in steps.items()]
+
+
+def _ebbmq() -> str:
+    """This command as whoever started it would type it."""
+    given = Path(sys.argv[0])
+    return "ebbmq" if given.name != "ebbmq" or shutil.which("ebbmq") else str(given)

@@ -36,6 +36,17 @@ REFUSALS: Final[dict[str, str]] = {
 }
 
 
+def plan_reason(run: str, why: str) -> str:
+    """The reason of an event that a plan is the cause of; `why` begins with the action."""
+    return f"plan {run}: {why}"
+
+
+def of_plan(run: str, reason: str) -> str | None:
+    """What `plan_reason` was told of a run; None for any other reason."""
+    begin = plan_reason(run, "")
+    return reason.removeprefix(begin) if reason.startswith(begin) else None
+
+
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the rows of a run that are about this node."""
 

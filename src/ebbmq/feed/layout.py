@@ -22,6 +22,8 @@ PLANS: Final = "plans"
 PROFILES: Final = "profiles"
 RATES: Final = "rates"
 REPORTS: Final = "reports"
+#: The page of the last run.
+LATEST_REPORT: Final = f"{REPORTS}/latest.html"
 #: Readers of Parquet directories skip names that start with an underscore.
 MANIFESTS: Final = "_manifests"
 REJECTED: Final = "_rejected"

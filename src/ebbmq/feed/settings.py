@@ -1,5 +1,7 @@
 """What a snapshot was judged by: the parameters of the node's queues, and the room on its devices.
 
+Beside that, what became of the last plans there, for reports.
+
 It stands in the manifest of the snapshot, so that a plan never mixes messages of one moment with
 parameters of another. Fields may be added; a reader takes those it knows.
 """
@@ -8,11 +10,13 @@ from __future__ import annotations
 
 import msgspec
 
+from ebbmq.feed.advice import Applied
 from ebbmq.model import AdaptSpec, OnFaded
 
 # Fields of structs are looked up at run time, hence no names for type checkers only.
 Faded = OnFaded
 Adapt = AdaptSpec | None
+Advised = tuple[Applied, ...]
 
 
 class QueueParameters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,3 +64,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: tuple[QueueParameters, ...] = ()
     devices: tuple[DeviceRoom, ...] = ()
+    #: What the node made of the last plans with rows about it, newest last.
+    advice: Advised = ()

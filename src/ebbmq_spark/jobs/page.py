@@ -8,18 +8,21 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.feed.advice import REFUSALS
+from ebbmq.feed.runs import Action
 from ebbmq.limits import GIB, KIB, MIB
 from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ebbmq.feed.runs import Action
+    from ebbmq_spark.jobs.changes import Changed
     from ebbmq_spark.jobs.reporting import Figures
 
 _AGES: Final = (
     "up to 1 min", "up to 10 min", "up to 1 h", "up to 6 h", "up to 1 day", "up to 1 week", "older",
 )  # fmt: skip
+_NOTHING: Final = Action(0, 0)
 _GROUPS: Final = (("high", 8, 10), ("middle", 4, 7), ("low", 1, 3))
 
 
@@ -34,7 +37,8 @@ def html(told: Figures) -> str:
         _card("Backlog by age and importance", _backlog(told)),
         _card("Bytes and cost by tier", _tiers(told)),
         _card("What left without being done", _losses(told)),
-        _card("What the last plan changes", _plan(told)),
+        _card("What the plan of this run asks for", _plan(told)),
+        _card("What the last plan changed", _changed(told.changed), "card wide"),
         _card("How long leases last", _latencies(told), "card wide"),
         _card("Who is read, and when", _reads(told), "card wide"),
         _card("Recommended decay factors", _rates(told)),
@@ -222,6 +226,65 @@ def _plan(told: Figures) -> str:
             for each in told.planned
         ),
     )  # fmt: skip
+
+
+def _changed(plan: Changed | None) -> str:
+    if plan is None:
+        return _none("no plan asked for anything so far")
+    asked, applied = sum(each.count for each in plan.asked.values()), sum(plan.applied.values())
+    written = sum(each.bytes for each in plan.copied.values())
+    said = [f"{applied:,} applied", f"{sum(plan.refused.values()):,} refused"]
+    said += [f"{plan.open:,} not told of yet"] if plan.open else []
+    nodes = ", ".join(plan.nodes) or "no node yet"
+    out = (
+        f"<p>Plan {escape(plan.run)}, {_instant(plan.made_at_ms)}, asked for {asked:,} actions: "
+        f"{', '.join(said)}; {_bytes(written)} were moved or copied for it. "
+        f"Told by: {escape(nodes)}.</p>"
+    )
+    return out + _by_action(plan) + _whys(plan)
+
+
+def _by_action(plan: Changed) -> str:
+    rows = [
+        Bar(
+            action.replace("_", " "),
+            [
+                Segment(applied, "used", f"{action}: {applied:,} applied"),
+                Segment(max(0, asked.count - applied), "room", f"{action}: {asked.count:,} asked"),
+            ],
+            f"{applied:,} of {asked.count:,}",
+        )
+        for action, asked in plan.asked.items()
+        for applied in (plan.applied.get(action, 0),)
+    ]
+    table = _table(
+        ("action", ">asked for", ">applied", ">copies made", ">bytes of them"),
+        (
+            (
+                action.replace("_", " "), f"{asked.count:,}", f"{plan.applied.get(action, 0):,}",
+                f"{made.count:,}", _bytes(made.bytes),
+            )
+            for action, asked in plan.asked.items()
+            for made in (plan.copied.get(action, _NOTHING),)
+        ),
+    )  # fmt: skip
+    keys = _keys((("used", "applied"), ("room", "refused, or not told of yet")))
+    return keys + bars(rows, "actions of the last plan that were applied") + table
+
+
+def _whys(plan: Changed) -> str:
+    """Why rows were refused, and why messages are held to the plan no more."""
+    out = ""
+    if plan.refused:
+        rows = (
+            (reason, f"{count:,}", REFUSALS.get(reason, ""))
+            for reason, count in plan.refused.items()
+        )
+        out += _table(("refused because", ">rows", "which means"), rows)
+    if plan.ended:
+        ended = ((why, f"{count:,}") for why, count in sorted(plan.ended.items()))
+        out += _table(("held to it no more because", ">messages"), ended)
+    return out
 
 
 def _left_out(of: Mapping[str, Action]) -> str:

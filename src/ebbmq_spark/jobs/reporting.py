@@ -14,6 +14,7 @@ from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import page
+from ebbmq_spark.jobs.changes import Changed, changed
 from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Lake
 
-#: The page of the last run.
-LATEST: Final = f"{layout.REPORTS}/latest.html"
+LATEST: Final = layout.LATEST_REPORT
 #: Ages by which the backlog is told apart: up to a minute, up to ten, and so on.
 AGES_MS: Final = (60_000, 600_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS, 7 * 24 * HOUR_MS)
 #: Hours of which latencies and losses are shown.
@@ -74,6 +74,7 @@ class Figures(NamedTuple):
     reads: list[Reads]
     planned: list[Total]
     rates: list[Rate]
+    changed: Changed | None = None
 
 
 def figures(
@@ -81,6 +82,7 @@ def figures(
     lake: Lake,
     fleet: Fleet,
     record: Record | None,
+    before: Record | None,
     planned: list[Total] | None = None,
 ) -> Figures:
     """Gather what a report shows.
@@ -90,11 +92,12 @@ def figures(
         lake: which.
         fleet: its last snapshots.
         record: the run that is reported.
+        before: the run of which it is told what became of its plan.
         planned: what its plan asks for; that of the last plan unless given.
     """
     files = _last(lake, PROFILES)
     # There are few hours and queues: these need no Spark.
-    hours = _columns(lake, files, "queue", "hour_ms", "event", "reason", "count")
+    hours = _columns(lake, files, "queue", "hour_ms", "event", "reason", "count", "bytes")
     profiles = read_table(spark, PROFILES, files, lake)
     newest = max((row["hour_ms"] for row in hours), default=0)
     since_ms = newest - HOURS * HOUR_MS
@@ -112,6 +115,7 @@ def figures(
         reads=reads(spark, lake, fleet, profiles, hours, newest + HOUR_MS),
         planned=planned,
         rates=sorted(Rate(**row) for row in rates),
+        changed=changed(before, fleet, hours),
     )
 
 

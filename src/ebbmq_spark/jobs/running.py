@@ -24,6 +24,7 @@ from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS, TRIES, carried_through, failed, outrun
 from ebbmq_spark.jobs import events, fleet, history, reporting, writing
+from ebbmq_spark.jobs.changes import last_plan
 from ebbmq_spark.jobs.plan import HOLD_MS, Asked, plan
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table
@@ -113,7 +114,8 @@ def figures(spark: SparkSession, where: Where) -> Figures:
         records = [each for each in history.read(lake).records if each.kind != "stream"]
         found = fleet.read(lake, _now_ms())
         try:
-            return reporting.figures(spark, lake, found, records[-1] if records else None)
+            last = records[-1] if records else None
+            return reporting.figures(spark, lake, found, last, last_plan(records))
         except SPARK_ERRORS as error:
             if not soundness.is_any_gone(lake, found.manifests):
                 raise failed(error) from error
@@ -234,8 +236,10 @@ class _Run:
         """Write the page for people."""
         self._stage("reporting")
         self._note(ended_at_ms=_now_ms())
+        # Nobody can have taken up the plan of this run yet: it is told of the one before.
+        before = last_plan(history.read(self._lake).records)
         figures = reporting.figures(
-            self._spark, self._lake, self._fleet, self._record, self._totals
+            self._spark, self._lake, self._fleet, self._record, before, self._totals
         )
         reporting.keep(self._lake, self._record.run, figures)
 

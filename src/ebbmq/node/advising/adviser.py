@@ -312,16 +312,21 @@ class Adviser:
             engine.check_open()
             position = engine.append([self.runs.note(told)])
         engine.journal.wait("synced", position)
-        log.info(
-            "advice_taken",
-            run=told.run,
-            table=told.table,
-            rows=told.rows,
-            applied=told.applied,
-            in_force=told.in_force,
-            refused=told.refused,
-        )
+        if told.rows:
+            _tell(told)
         return told
+
+
+def _tell(told: Applied) -> None:
+    log.info(
+        "advice_taken",
+        run=told.run,
+        table=told.table,
+        rows=told.rows,
+        applied=told.applied,
+        in_force=told.in_force,
+        refused=told.refused,
+    )
 
 
 def _with(began: Applied, counts: Mapping[str, int]) -> Applied:

@@ -16,6 +16,7 @@ from ebbmq import limits
 from ebbmq.core.block import SIZE
 from ebbmq.core.copies import name_of
 from ebbmq.core.pins import Advice
+from ebbmq.feed.advice import plan_reason
 from ebbmq.node.advising import checks, pinning
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.keeping.placing import replicas_of
@@ -182,7 +183,7 @@ class Applying:
         alike = alike._replace(seqs=fitting)
         why = {group.reasons[seq] for seq in fitting}
         told = why.pop() if len(why) == 1 else f"score {wanted.score:.1f}"
-        reason = f"plan {self._run}: {group.advice.action}, {told}"
+        reason = plan_reason(self._run, f"{group.advice.action}, {told}")
         base = name_of(shard.partition.pid, 0)
         names = [base | seq for seq in fitting]
         tier = group.advice.pin.tier or ""

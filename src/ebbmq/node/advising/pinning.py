@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq.core import pins
 from ebbmq.core.copies import name_of, parts_of
 from ebbmq.core.row import AT_FLAGS, FREE, HELD
+from ebbmq.feed.advice import plan_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ def _let_go(engine: Engine, pinned: Sequence[tuple[Name, Advice]], reason: str) 
     now_ms = engine.now_ms()
     for run, names in by_run.items():
         engine.append(engine.pins.pin(names, None))
-        engine.keeping.decisions.note(now_ms, names, "unpinned", "", f"plan {run}: {reason}")
+        engine.keeping.decisions.note(now_ms, names, "unpinned", "", plan_reason(run, reason))
 
 
 def _look_again(engine: Engine, names: Sequence[Name], now_ms: int) -> None:

@@ -26,12 +26,14 @@ _OF_QUEUES = tuple(
     name for name in QueueParameters.__struct_fields__ if name not in ("name", "version")
 )
 _OF_DEVICES = DeviceRoom.__struct_fields__
+#: Runs of which a snapshot says what became of them.
+_RUNS: Final = 8
 _WAITS: Final = 1
 _URGENT: Final = 2
 
 
 def settings_of(engine: Engine) -> Settings:
-    """The parameters of a node's queues and the room on its devices."""
+    """The parameters of a node's queues, the room on its devices, and what became of plans."""
     devices = [
         DeviceRoom(**{name: getattr(each, name) for name in _OF_DEVICES})
         for each in looking.devices(engine)
@@ -46,7 +48,8 @@ def settings_of(engine: Engine) -> Settings:
             )
             for queue in engine.catalog.queues.values()
         ]
-    return Settings(queues=tuple(queues), devices=tuple(devices))
+    plans = [each for each in engine.adviser.told().runs if each.table == "plans" and each.rows]
+    return Settings(queues=tuple(queues), devices=tuple(devices), advice=tuple(plans[-_RUNS:]))
 
 
 class Judged(NamedTuple):

@@ -31,6 +31,7 @@ from ebbmq.core.copies import (
 from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH
 from ebbmq.core.stretches import Stretches
 from ebbmq.core.values import as_run
+from ebbmq.feed.advice import plan_reason
 from ebbmq.node.devices.describing import Counts
 from ebbmq.node.keeping import decisions as reasons
 from ebbmq.node.keeping import restarting
@@ -261,7 +262,8 @@ class Keeper:
             # Some were asked for twice, or are not asked for any more.
             names = [name for some in changed.held.values() for name in some]
         for reason, some in self._made_for(device, names, changed.dropped.values()):
-            self.decisions.note(now_ms, some, "copied", device, reason)
+            for why, of_it in self._by_plan(reason, some):
+                self.decisions.note(now_ms, of_it, "copied", device, why)
         for left, moved in changed.dropped.items():
             self.decisions.moved(now_ms, moved, device, left)
         self.carrying.change(changed)
@@ -283,6 +285,17 @@ class Keeper:
             else:
                 reason = reasons.MOVE if name in moving else reasons.REPLICA
             by_reason.setdefault(reason, []).append(name)
+        return list(by_reason.items())
+
+    def _by_plan(self, reason: str, names: Sequence[Name]) -> list[tuple[str, Sequence[Name]]]:
+        """Why copies were made, those apart whose messages are held to a plan: that is why."""
+        pins = self._engine.pins
+        if not len(pins) or reason == reasons.REPAIR:
+            return [(reason, names)]
+        by_reason: dict[str, list[Name]] = {}
+        for name, advice in zip(names, pins.of_many(names), strict=True):
+            why = reason if advice is None else plan_reason(advice.run, advice.action)
+            by_reason.setdefault(why, []).append(name)
         return list(by_reason.items())
 
     def copies_failed(self, device: str, names: Sequence[Name], reason: str) -> None:

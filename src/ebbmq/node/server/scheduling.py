@@ -13,10 +13,13 @@ import os
 import shutil
 import signal
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ebbmq.feed import layout
+from ebbmq.feed.attended import ArchivePlace, Errand, Outcome
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.node.config import PipelineConfig
+    from ebbmq.node.devices.settings import DeviceConfig
+
+    #: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
+    Ended = tuple[str | None, Outcome | None]
 
 #: Of what a child says, so much is kept: the last lines tell why it failed.
 _SAID_BYTES: Final = 64 * 1024
@@ -34,7 +41,11 @@ class Scheduled:
     """The runs of the pipeline that a server starts."""
 
     def __init__(
-        self, config: PipelineConfig, lake: str, options: Mapping[str, str] | None = None
+        self,
+        config: PipelineConfig,
+        lake: str,
+        options: Mapping[str, str] | None = None,
+        archives: Mapping[str, ArchivePlace] = MappingProxyType({}),
     ) -> None:
         """Name what is run; nothing is started yet.
 
@@ -42,10 +53,14 @@ class Scheduled:
             config: how often, and where.
             lake: a directory, or the URL of an object store.
             options: of that store, as obstore names them.
+            archives: what is looked after now and then, by device.
         """
         self._config = config
         self._lake = lake
         self._options = dict(options or {})
+        self._archives = dict(archives)
+        #: When archives are looked after again, by the clock of the loop.
+        self._upkeep_at_s = 0.0
         self._child: asyncio.subprocess.Process | None = None
         self.runs = 0
         self.failures = 0
@@ -57,7 +72,7 @@ class Scheduled:
         try:
             while True:
                 await asyncio.sleep(self._config.every_ms / 1_000)
-                self._ended(await self._once())
+                self._ended(*await self._once())
         finally:
             self._kill()
 
@@ -67,46 +82,74 @@ class Scheduled:
             return []
         return [f"the pipeline did not run: {self.problem}; messages are not touched by that"]
 
-    def _ended(self, problem: str | None) -> None:
+    def _ended(self, problem: str | None, outcome: Outcome | None) -> None:
         self.runs += 1
         if problem is None:
             if self.problem is not None:
                 log.info("pipeline_well_again", lake=self._lake)
+            if outcome is not None:
+                self._tell(outcome)
         else:
             self.failures += 1
             if problem != self.problem:  # the same is not said again
                 log.warning("pipeline_failed", lake=self._lake, detail=problem)
         self.problem = problem
 
-    async def _once(self) -> str | None:
-        """One run; what went wrong with it."""
+    def _tell(self, outcome: Outcome) -> None:
+        report = f"{self._lake.rstrip('/')}/{layout.LATEST_REPORT}"
+        told = msgspec.structs.asdict(outcome)
+        kept = told.pop("archives")
+        log.info("pipeline_ran", **told, report=report)
+        for device, each in kept.items():
+            tell = log.warning if each.damaged else log.info
+            tell("archive_looked_after", device=device, **msgspec.structs.asdict(each))
+
+    def _errand(self) -> Errand:
+        """What the next run is asked for beside its command line: archives, if it is time."""
+        config, now_s = self._config, asyncio.get_running_loop().time()
+        archives = self._archives
+        if not config.upkeep_every_ms or now_s < self._upkeep_at_s:
+            archives = {}
+        return Errand(
+            lake_options=self._options,
+            conf=config.conf,
+            archives=archives,
+            keep_ms=config.upkeep_keep_ms,
+            verify=config.upkeep_verify,
+        )
+
+    async def _once(self) -> Ended:
+        """One run; what went wrong with it, or what came of it."""
         try:
             child = self._child = await asyncio.create_subprocess_exec(
                 *self._command(),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 # Java and the workers of Spark are of one group with it, and end with it.
                 start_new_session=True,
             )
         except OSError as error:
-            return f"it could not be started: {error.strerror}"
+            return f"it could not be started: {error.strerror}", None
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
-        told = {"lake_options": self._options, "conf": self._config.conf}
-        child.stdin.write(msgspec.json.encode(told) + b"\n")
+        errand = self._errand()
+        child.stdin.write(msgspec.json.encode(errand) + b"\n")
         try:
             async with asyncio.timeout(self._config.timeout_ms / 1_000):
-                said = await _last_of(child.stderr)
+                told, said = await asyncio.gather(_last_of(child.stdout), _last_of(child.stderr))
                 code = await child.wait()
         except TimeoutError:
-            return f"it took longer than {self._config.timeout_ms} ms and was ended"
+            return f"it took longer than {self._config.timeout_ms} ms and was ended", None
         finally:
             self._kill()
         if code == 0:
-            return None
+            if errand.archives:
+                every_s = self._config.upkeep_every_ms / 1_000
+                self._upkeep_at_s = asyncio.get_running_loop().time() + every_s
+            return None, _outcome(told)
         lines = [line for line in said.splitlines() if line.strip()]
-        return " ".join(lines[-_LINES:]) or f"it ended with {code}"
+        return " ".join(lines[-_LINES:]) or f"it ended with {code}", None
 
     def _command(self) -> list[str]:
         # Who is served comes first.
@@ -130,6 +173,26 @@ class Scheduled:
 def address_of(lake: str, data: Path) -> str:
     """A lake as others find it: a directory is named from the data directory on."""
     return lake if "://" in lake else str(data / lake)
+
+
+def archives_of(devices: Mapping[str, DeviceConfig], data: Path) -> dict[str, ArchivePlace]:
+    """The archives of a node that are left to the pipeline, by device."""
+    return {
+        name: ArchivePlace(
+            each.url or (data / each.directory).resolve().as_uri(), each.options, each.timeout_ms
+        )
+        for name, each in devices.items()
+        if each.kind == "object" and each.upkeep == "pipeline"
+    }
+
+
+def _outcome(told: str) -> Outcome | None:
+    """What a run says of itself in its last line; None if that is something else."""
+    lines = told.splitlines() or [""]
+    try:
+        return msgspec.json.decode(lines[-1], type=Outcome)
+    except msgspec.DecodeError:
+        return None
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:

@@ -1,0 +1,73 @@
+"""What a server and the run of the pipeline that it starts as its child tell each other.
+
+Each is one line of JSON: the errand on the child's standard input, for it may hold secrets, and
+what came of it on its standard output.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ebbmq.feed.runs import Record
+
+
+class ArchivePlace(msgspec.Struct, frozen=True):
+    """Where the archive on an object device is, and what it takes to get in."""
+
+    url: str
+    options: dict[str, str] = {}
+    timeout_ms: int = 30_000
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a run, beside what its command line says."""
+
+    #: Of the lake's store, and of Spark.
+    lake_options: dict[str, str] = {}
+    conf: dict[str, str] = {}
+    #: Archives to look after, by the name of their device; how long messages stay there, and
+    #: whether every checksum is compared.
+    archives: dict[str, ArchivePlace] = {}
+    keep_ms: int | None = None
+    verify: bool = False
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What upkeep found and did in an archive."""
+
+    packs: int = 0
+    #: Packs that were written anew, messages that are to leave for their age, damaged messages.
+    rewritten: int = 0
+    expired: int = 0
+    damaged: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run says of itself when it ends."""
+
+    run: str
+    #: Actions of its plan, in all and by kind.
+    actions: int = 0
+    plan: dict[str, int] = {}
+    looked_at: int = 0
+    messages: int = 0
+    events: int = 0
+    #: By device.
+    archives: dict[str, Kept] = {}
+
+    @classmethod
+    def of(cls, record: Record, archives: dict[str, Kept]) -> Outcome:
+        """What there is to say of a run."""
+        plan = {action: each.count for action, each in sorted(record.actions.items())}
+        return cls(
+            run=record.run,
+            actions=sum(plan.values()),
+            plan=plan,
+            looked_at=record.looked_at,
+            messages=record.messages,
+            events=record.events,
+            archives=archives,
+        )

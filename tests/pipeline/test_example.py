@@ -1,0 +1,70 @@
+"""What `make run` serves, as it is: a plan that changes something is made and applied."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ebbmq.node.server.example import PHOTO_COUNT
+from tests.serving import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "example.toml"
+DEADLINE_S = 600
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def sooner(path: Path) -> Path:
+    """The example with nothing changed but how long it waits before the first run."""
+    text = EXAMPLE.read_text()
+    # Snapshots must not be so many that they go before they are read.
+    for name, before_ms, ms in (
+        ("snapshot_every_ms", 30_000, 15_000),
+        ("every_ms", 45_000, 16_000),
+    ):
+        assert text.count(f"\n{name} = {before_ms}\n") == 1
+        text = text.replace(f"\n{name} = {before_ms}\n", f"\n{name} = {ms}\n")
+    path.write_text(text)
+    return path
+
+
+def eventually(holds: Callable[[], bool], server: Running) -> None:
+    """Look again and again: Spark may take minutes where others are at work, too."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert server.process.poll() is None, server.log()
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.2)
+
+
+def applied(server: Running) -> int:
+    with server.caller() as caller:
+        runs: list[dict[str, Any]] = caller.call("GET", "/v1/plans").json["runs"]
+    return sum(each["applied"] for each in runs if each["table"] == "plans")
+
+
+def copies(server: Running) -> dict[str, int]:
+    with server.caller() as caller:
+        devices = caller.call("GET", "/v1/devices").json["devices"]
+    return {each["name"]: each["copies"] for each in devices}
+
+
+def test_the_example_of_make_run_has_a_plan_made_and_applied_and_says_so(tmp_path: Path) -> None:
+    config = sooner(tmp_path / "example.toml")
+    data = tmp_path / "data"
+    with Running(data, "--config", str(config), "--example", environment=QUICK_JAVA) as server:
+        assert copies(server)["slow"] == PHOTO_COUNT
+        eventually(lambda: applied(server) >= PHOTO_COUNT, server)
+        eventually(lambda: copies(server)["slow"] == 0, server)
+        eventually(lambda: f"actions={PHOTO_COUNT}" in server.log(), server)
+        with server.caller() as caller:
+            assert caller.call("GET", "/health/ready").json["pipeline"] == []
+        assert server.stop() == 0
+    report = data / "lake" / "reports" / "latest.html"
+    assert report.exists()
+    (told,) = [line for line in server.lines if line.startswith("  report ")]
+    assert str(report) in told
+    assert f"report={report}" in server.log()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.crash.faults import Operation
     from tests.crash.server import Server
 
 pytestmark = pytest.mark.crash
@@ -51,13 +52,17 @@ def fill(broker: Broker, batch: int) -> list[bytes]:
 
 
 def publish_until(
-    broker: Broker, expected: type[Refusal], batch: int, body: bytes = BODY
+    broker: Broker,
+    expected: type[Refusal],
+    batch: int,
+    body: bytes = BODY,
+    ttl_ms: int | None = None,
 ) -> tuple[list[bytes], Refusal]:
     confirmed: list[bytes] = []
     for number in itertools.count():
         bodies = [b"%d.%d " % (number, i) + body for i in range(batch)]
         try:
-            broker.publish("q", [Message(body) for body in bodies], confirm="synced")
+            broker.publish("q", [Message(b, ttl_ms=ttl_ms) for b in bodies], confirm="synced")
         except expected as error:
             return confirmed, error
         confirmed += bodies
@@ -204,6 +209,32 @@ def test_a_failed_write_or_sync_stops_intake_and_is_never_tried_again(
         got = everything(broker)
         assert got[: len(confirmed)] == confirmed
         assert got[len(confirmed) :] in ([], [b"%d.0 " % len(confirmed)])
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [("sync", errno.EIO), ("sync", errno.ENOSPC), ("write", errno.EIO)],
+)
+def test_a_removals_log_that_fails_stops_intake_and_is_never_tried_again(
+    tmp_path: Path, operation: Operation, error: int
+) -> None:
+    disk = FaultyDisk.real(tmp_path, Fault(operation, "before", "removals.", 2, error))
+    broker = Broker.open(tmp_path, config=CONFIG, disk=disk)
+    broker.declare(QueueSpec("q"))
+    confirmed, failure = publish_until(broker, StorageFailed, 10, b"", ttl_ms=1)
+    assert "the removals log" in failure.detail
+    told = broker.health()
+    assert not told["ready"]
+    assert "the removals log" in told["problems"][0]
+    with pytest.raises(StorageFailed):
+        broker.publish("q", [Message(b"refused")], confirm="memory")
+    with pytest.raises(StorageFailed):
+        broker.close()
+    assert disk.count == 2
+    with Broker.open(tmp_path, config=CONFIG) as broker:
+        while sum(broker.stats("q")["depth"].values()):
+            broker.lease("q", wait_ms=10)
+        assert len(broker.removals("q", count=10_000)) >= len(confirmed)
 
 
 @pytest.mark.parametrize("when", [3, 9, 20])

@@ -197,7 +197,7 @@ class Simulation:
     def delete_checkpoints(self) -> None:
         """A checkpoint makes opening quick; nothing may depend on having one."""
         for name in self.disk.names():
-            if not name.endswith(".seg"):
+            if name.startswith("checkpoint-"):
                 self.disk.delete(name)
 
     def drain(self) -> None:

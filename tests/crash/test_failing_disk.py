@@ -16,7 +16,7 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.errors import EbbError, Overloaded, StorageFailed
-from tests.crash.faults import Fault, FaultyDisk
+from tests.crash.faults import DataDisk, Fault, FaultyDisk
 from tests.crash.mounts import enlarge, run, tmpfs
 from tests.crash.server import ROOT
 from tests.crash.story import Story
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ebbmq.journal.disk import File
     from tests.crash.faults import Operation
     from tests.crash.server import Server
 
@@ -235,6 +236,29 @@ def test_a_removals_log_that_fails_stops_intake_and_is_never_tried_again(
         while sum(broker.stats("q")["depth"].values()):
             broker.lease("q", wait_ms=10)
         assert len(broker.removals("q", count=10_000)) >= len(confirmed)
+
+
+class DefectiveDisk(DataDisk):
+    """Fails in a way that no disk may."""
+
+    def create(self, name: str, nbytes: int) -> File:
+        if name.startswith("checkpoint-"):
+            raise LookupError(name)
+        return super().create(name, nbytes)
+
+
+def test_a_thread_that_dies_stops_intake_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker.open(tmp_path, config=CONFIG, disk=DefectiveDisk(tmp_path))
+    broker.declare(QueueSpec("q"))
+    _, failure = publish_until(broker, StorageFailed, 1, b"")
+    assert "ebbmq-upkeep died of LookupError" in failure.detail
+    assert "ebbmq-upkeep" in broker.health()["problems"][0]
+    (told,) = [record for record in caplog.records if "thread_died" in record.getMessage()]
+    assert told.exc_info is not None
+    with pytest.raises(StorageFailed):
+        broker.close()
 
 
 @pytest.mark.parametrize("when", [3, 9, 20])

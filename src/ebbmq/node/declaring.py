@@ -163,7 +163,8 @@ def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
         pids = list(range(first, first + spec.partitions))
     for pid in pids:
         partition = Partition(pid, spec, engine.catalog.epoch, engine.config.node)
-        partition.dedup = Dedup(engine.directory.identity.uuid)
+        ids_max = limits.DEDUP_IDS_MAX // spec.partitions
+        partition.dedup = Dedup(engine.directory.identity.uuid, ids_max)
         partition.removes_by_age = engine.clock_doubt is None
         shard = Shard(queue, partition, open_resident(engine, partition, spec))
         queue.add(shard)

@@ -78,6 +78,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1,
         help="how many fresh seeds the simulation tries beside the fixed ones (default 1)",
     )
+    parser.addoption(
+        "--simulation-seed",
+        type=int,
+        action="append",
+        help="the only seed that the simulation tries; may be given more than once",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -89,9 +89,7 @@ class Message(_Body, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if type(self.body) is not bytes:
-            raise InvalidMessage(
-                f"body is {type(self.body).__name__}, not bytes", "encode it, for text: .encode()"
-            )
+            raise _no_bytes(self.body)
         if len(self.body) > limits.BODY_BYTES_MAX:
             raise InvalidMessage(
                 f"body has {len(self.body)} bytes, the limit is {limits.BODY_BYTES_MAX}",
@@ -142,8 +140,22 @@ class Message(_Body, frozen=True, kw_only=True):
             )
 
 
+def _no_bytes(body: object) -> InvalidMessage:
+    action = "encode it, for text: .encode()"
+    if isinstance(body, bytes | bytearray | memoryview):
+        action = "copy it: bytes(body)"
+    return InvalidMessage(f"body is {type(body).__name__}, not bytes", action)
+
+
 _NO_TEXT: Final = "holds half of a surrogate pair, which UTF-8 cannot hold"
 _NO_TEXT_ACTION: Final = "decode the text it came from with errors='replace'"
+
+
+def _no_header(name: object, value: object) -> InvalidMessage:
+    told = f"the name of header {name!r:.80} is {type(name).__name__}"
+    if isinstance(name, str):
+        told = f"the value of header {name!r:.80} is {type(value).__name__}"
+    return InvalidMessage(f"{told}, not str", "names and values are strings; encode other values")
 
 
 def _check_headers(headers: object) -> None:
@@ -151,10 +163,7 @@ def _check_headers(headers: object) -> None:
         raise InvalidMessage("headers is not a mapping", "use a dict of str to str")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(
-                f"header {name!r} is {type(value).__name__}",
-                "header names and values are strings; encode other values",
-            )
+            raise _no_header(name, value)
         if not (name.isascii() and value.isascii()) and not (is_text(name) and is_text(value)):
             raise InvalidMessage(f"header {name!a:.80} {_NO_TEXT}", _NO_TEXT_ACTION)
 

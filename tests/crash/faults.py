@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Operation = Literal["write", "sync", "create", "delete", "rename", "allocate", "truncate"]
 Moment = Literal["before", "middle", "after"]
+
+PARTS: Final = ("journal", "checkpoints", "removals")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -104,6 +106,9 @@ class FaultyFile:
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
         return self._file.read_cached(offset, nbytes)
 
+    def view(self) -> memoryview:
+        return self._file.view()
+
     def data_from(self, offset: int) -> int:
         return self._file.data_from(offset)
 
@@ -131,23 +136,23 @@ class Strike:
 
 
 class DataDisk:
-    """The journal and the checkpoints of a data directory as one disk, each where it belongs."""
+    """What a data directory holds as one disk, each file where it belongs."""
 
     def __init__(self, directory: Path) -> None:
         self._disks = []
-        for part in ("journal", "checkpoints"):
+        for part in PARTS:
             (directory / part).mkdir(parents=True, exist_ok=True)
             self._disks.append(FileDisk(directory / part))
 
     def _disk(self, name: str) -> FileDisk:
-        return self._disks[0 if name.startswith(("young-", "old-")) else 1]
+        return self._disks[_part(name)]
 
     @property
     def where(self) -> str:
         return self._disks[0].where
 
     def names(self) -> list[str]:
-        return sorted(self._disks[0].names() + self._disks[1].names())
+        return sorted(name for disk in self._disks for name in disk.names())
 
     def create(self, name: str, nbytes: int) -> File:
         return self._disk(name).create(name, nbytes)
@@ -165,6 +170,12 @@ class DataDisk:
         return self._disks[0].free_bytes()
 
 
+def _part(name: str) -> int:
+    if name.startswith(("young-", "old-")):
+        return 0
+    return 2 if name.startswith("removals.") else 1
+
+
 class FaultyDisk:
     """Passes everything on to another disk, except at the fault."""
 
@@ -174,7 +185,7 @@ class FaultyDisk:
 
     @classmethod
     def real(cls, directory: str | Path, fault: Fault) -> FaultyDisk:
-        """A data directory whose journal and checkpoints fail."""
+        """A data directory whose files fail."""
         return cls(DataDisk(Path(directory)), fault)
 
     @property

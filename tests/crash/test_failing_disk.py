@@ -17,7 +17,7 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.errors import EbbError, Overloaded, StorageFailed
-from tests.crash.faults import Fault, FaultyDisk
+from tests.crash.faults import DataDisk, Fault, FaultyDisk
 from tests.crash.mounts import enlarge, run, tmpfs
 from tests.crash.server import ROOT
 from tests.crash.story import Story
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ebbmq.journal.disk import File
+    from tests.crash.faults import Operation
     from tests.crash.server import Server
 
 pytestmark = pytest.mark.crash
@@ -52,13 +54,17 @@ def fill(broker: Broker, batch: int) -> list[bytes]:
 
 
 def publish_until(
-    broker: Broker, expected: type[Refusal], batch: int, body: bytes = BODY
+    broker: Broker,
+    expected: type[Refusal],
+    batch: int,
+    body: bytes = BODY,
+    ttl_ms: int | None = None,
 ) -> tuple[list[bytes], Refusal]:
     confirmed: list[bytes] = []
     for number in itertools.count():
         bodies = [b"%d.%d " % (number, i) + body for i in range(batch)]
         try:
-            broker.publish("q", [Message(body) for body in bodies], confirm="synced")
+            broker.publish("q", [Message(b, ttl_ms=ttl_ms) for b in bodies], confirm="synced")
         except expected as error:
             return confirmed, error
         confirmed += bodies
@@ -228,6 +234,55 @@ def test_a_failed_write_or_sync_stops_intake_and_is_never_tried_again(
         got = everything(broker)
         assert got[: len(confirmed)] == confirmed
         assert got[len(confirmed) :] in ([], [b"%d.0 " % len(confirmed)])
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [("sync", errno.EIO), ("sync", errno.ENOSPC), ("write", errno.EIO)],
+)
+def test_a_removals_log_that_fails_stops_intake_and_is_never_tried_again(
+    tmp_path: Path, operation: Operation, error: int
+) -> None:
+    disk = FaultyDisk.real(tmp_path, Fault(operation, "before", "removals.", 2, error))
+    broker = Broker.open(tmp_path, config=CONFIG, disk=disk)
+    broker.declare(QueueSpec("q"))
+    confirmed, failure = publish_until(broker, StorageFailed, 10, b"", ttl_ms=1)
+    assert "the removals log" in failure.detail
+    told = broker.health()
+    assert not told["ready"]
+    assert "the removals log" in told["problems"][0]
+    with pytest.raises(StorageFailed):
+        broker.publish("q", [Message(b"refused")], confirm="memory")
+    with pytest.raises(StorageFailed):
+        broker.close()
+    assert disk.count == 2
+    with Broker.open(tmp_path, config=CONFIG) as broker:
+        while sum(broker.stats("q")["depth"].values()):
+            broker.lease("q", wait_ms=10)
+        assert len(broker.removals("q", count=10_000)) >= len(confirmed)
+
+
+class DefectiveDisk(DataDisk):
+    """Fails in a way that no disk may."""
+
+    def create(self, name: str, nbytes: int) -> File:
+        if name.startswith("checkpoint-"):
+            raise LookupError(name)
+        return super().create(name, nbytes)
+
+
+def test_a_thread_that_dies_stops_intake_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker.open(tmp_path, config=CONFIG, disk=DefectiveDisk(tmp_path))
+    broker.declare(QueueSpec("q"))
+    _, failure = publish_until(broker, StorageFailed, 1, b"")
+    assert "ebbmq-upkeep died of LookupError" in failure.detail
+    assert "ebbmq-upkeep" in broker.health()["problems"][0]
+    (told,) = [record for record in caplog.records if "thread_died" in record.getMessage()]
+    assert told.exc_info is not None
+    with pytest.raises(StorageFailed):
+        broker.close()
 
 
 @pytest.mark.parametrize("when", [3, 9, 20])

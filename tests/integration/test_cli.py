@@ -202,6 +202,16 @@ class TestPublishAndConsume:
         depth = orders("queues", "--json").json[0]["depth"]
         assert depth["ready"] + depth["scheduled"] == 1
 
+    def test_a_command_that_fails_for_the_last_time_says_where_it_goes(self, run: Run) -> None:
+        for queue, told in (("a", "it goes to a.dead"), ("b", "it is removed")):
+            dead = ["--set", "dead_queue=a.dead"] if queue == "a" else []
+            run("queues", "declare", queue, "--set", "max_attempts=1", *dead)
+            run("publish", queue, "body")
+            result = run("consume", queue, "--exec", "false")
+            assert told in result.err
+            assert "1 failed for the last time" in result.err
+            assert "retried" not in result.err
+
     def test_a_command_that_takes_longer_than_the_lease_keeps_it(self, run: Run) -> None:
         run("queues", "declare", "slow", "--set", "lease_timeout_ms=300ms")
         run("publish", "slow", "body")
@@ -581,6 +591,22 @@ def test_a_pipe_that_closes_early_is_no_disaster(orders: Run, tmp_path: Path) ->
     assert piped.stdout == b"x"
     assert b"Traceback" not in piped.stderr
     assert orders("doctor").code == 0
+
+
+def test_a_file_that_is_too_large_is_refused_by_its_name(run: Run, tmp_path: Path) -> None:
+    run("queues", "declare", "q")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(70_000_000)
+    result = run("publish", "q", "--file", "large")
+    assert result.code == 1
+    assert "large is larger than a body may be: 67,108,864 bytes" in result.err
+
+
+def test_data_is_told_and_taken_as_a_command_uses_it(run: Run) -> None:
+    assert "a temporary one unless given" in " ".join(run("demo", "--help").out.split())
+    result = run("--data", "x", "bench", "--quick", "--only", "publish")
+    assert result.code == 2
+    assert "--scratch" in result.err
 
 
 def test_the_demo_tells_its_story_and_loses_nothing(run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.core import row
 from ebbmq.errors import Overloaded
+from ebbmq.journal.commit import CommitThread
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
 from tests.serving import wait_until
@@ -111,12 +112,34 @@ def test_disk_writes_are_batched_and_flushed_after_1000_messages(
     assert limits.UNSYNCED_FLUSH_MESSAGES == 1_000
 
 
-def test_what_was_written_is_flushed_after_100_ms(broker: Broker) -> None:
+def test_what_was_written_is_flushed_though_nobody_waits_for_it(broker: Broker) -> None:
     broker.declare(QueueSpec("q"))
     before = flushes(broker)
     broker.publish("q", [Message(b"m")], confirm="written")
     wait_until(lambda: flushes(broker) > before, "a flush")
-    assert limits.UNSYNCED_FLUSH_MS == 100
+
+
+class RecordedSignal:
+    """A lock that remembers how long was waited for it."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+        self._lock = threading.Lock()
+        self.locked, self.release = self._lock.locked, self._lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.timeouts.append(timeout)
+        return self._lock.acquire(blocking, timeout)
+
+
+def test_what_was_written_is_flushed_after_100_ms() -> None:
+    signal, flushed = RecordedSignal(), threading.Event()
+    thread = CommitThread(lambda: flushed.set() or 0, [], signal)
+    thread.arm()
+    assert flushed.wait(30)
+    thread.stop()
+    for_ever, flush_s = -1, 0.1
+    assert signal.timeouts[:3] == [for_ever, for_ever, flush_s]
 
 
 def test_a_flush_is_waited_for_on_publisher_confirms_only(tmp_path: Path) -> None:
@@ -190,15 +213,25 @@ def test_on_ack_the_index_entry_and_the_cached_body_go(broker: Broker) -> None:
     assert sum(stats["depth"].values()) == 0
 
 
-def test_a_queue_pages_above_90_percent_and_is_normal_again_below_80(broker: Broker) -> None:
-    broker.declare(QueueSpec("q", cache_bytes=CACHE_BYTES))
-    fill(broker, 100)
-    assert broker.stats("q")["residency"] == "normal"
-    fill(broker, 1_000)
-    assert broker.stats("q")["residency"] in ("paging", "paged")
-    while leases := broker.lease("q", count=100):
-        broker.ack("q", [lease.token for lease in leases])
-    assert broker.stats("q")["residency"] == "normal"
+def test_a_queue_pages_above_90_percent_and_is_normal_again_below_80(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    high, low, step = CACHE_BYTES * 90 // 100, CACHE_BYTES * 80 // 100, 4 * KIB
+    with Broker.open(tmp_path, config={"cache_bytes": CACHE_BYTES}, clock=clock) as broker:
+        broker.declare(QueueSpec("q", cache_bytes=2 * CACHE_BYTES))
+        peak = 0
+        while broker.stats("q")["residency"] == "normal":
+            peak = max(peak, cache_bytes(broker))
+            fill(broker, 1)
+        assert high - step < peak <= high
+        while broker.stats("q")["residency"] == "paging":
+            assert cache_bytes(broker) > low
+            (lease,) = broker.lease("q")
+            broker.ack("q", [lease.token])
+        assert low - step < cache_bytes(broker) <= low
+        while leases := broker.lease("q", count=100):
+            broker.ack("q", [lease.token for lease in leases])
+        assert broker.stats("q")["residency"] == "normal"
 
 
 def test_without_a_cache_nothing_is_kept_in_ram_and_everything_is_delivered(

@@ -147,6 +147,29 @@ def test_a_message_is_moved_to_the_dead_queue_exactly_once(
     assert sorted(bodies(broker, "q.dead", 1_000)) == sorted(b"%d" % i for i in range(500))
 
 
+def test_declaring_a_queue_again_makes_its_dead_queue_again(broker: Broker) -> None:
+    spec = QueueSpec("q", max_attempts=1, dead_queue="q.dead")
+    broker.declare(spec)
+    broker.delete("q.dead")
+    broker.declare(spec)
+    assert {queue.name for queue in broker.queues()} == {"q", "q.dead"}
+
+
+def test_a_dead_queue_that_was_deleted_is_made_again_for_the_next_dead_message(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("q", max_attempts=1, dead_queue="q.dead"))
+        broker.delete("q.dead")
+        broker.publish("q", [Message(b"m"), Message(b"n")])
+        for lease in broker.lease("q", count=2):
+            broker.retry("q", [lease.token])
+        assert sum(broker.stats("q")["depth"].values()) == 0
+        assert caplog.text.count("dead_queue_made_again") == 1
+    with Broker.open(tmp_path, clock=clock) as broker:
+        assert bodies(broker, "q.dead") == [b"m", b"n"]
+
+
 def test_without_a_dead_queue_an_exhausted_message_is_logged_and_deleted(broker: Broker) -> None:
     broker.declare(QueueSpec("q", max_attempts=1))
     (receipt,) = broker.publish("q", [Message(b"poison")])

@@ -209,6 +209,23 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name_also_when_awaited(
     asyncio.run(refused())
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"headers": {1: "x"}}, "the name of header 1 is int"),
+        ({"headers": {"n": 1}}, "the value of header 'n' is int"),
+        ({"body": bytearray(b"x")}, "bytes(body)"),
+        ({"body": "x"}, ".encode()"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_told_with_what_helps(
+    fields: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        Message(**{"body": b"", **fields})
+    assert told in str(caught.value)
+
+
 @pytest.mark.parametrize("path", ["", None, 5, b"data", "a\0b"])
 def test_what_is_no_directory_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any

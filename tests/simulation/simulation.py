@@ -31,7 +31,7 @@ from tests.history import (
 from tests.recorder import MemoryKeeper, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ebbmq.model import Lease
@@ -47,8 +47,14 @@ QUEUES: Final = (
     QueueSpec("fading", lease_timeout_ms=LEASE_TIMEOUT_MS, decay_unit_ms=20_000),
     QueueSpec("failing", lease_timeout_ms=LEASE_TIMEOUT_MS, max_attempts=2, dead_queue="dead"),
     QueueSpec("dead", lease_timeout_ms=LEASE_TIMEOUT_MS, max_attempts=0),
+    QueueSpec("parked", lease_timeout_ms=LEASE_TIMEOUT_MS),
 )
 NAMES: Final = tuple(spec.name for spec in QUEUES)
+#: Nobody takes what is parked before the end, so that some segments outlive those after them, in
+#: which it stands that other messages of theirs were acked.
+USED: Final = tuple(name for name in NAMES if name != "parked")
+BODY_BYTES: Final = (0, 0, 100, 8_000)
+PARKED_BYTES: Final = (8_000,)
 OPTIONS: Final = Options(
     max_attempts={"failing": 2, "bands": 16},
     dead_queues={"failing": "dead"},
@@ -101,7 +107,8 @@ class Simulation:
                 self.step()
             except StorageFailed:
                 self.restart(self.random.choice(("kill", "power")))
-        self.restart("power")
+        # What is said of messages whose segment is still there must not be in a checkpoint only.
+        self.restart("power", keep_checkpoints=0.0)
         self.drain()
         return check(self.history(), OPTIONS)
 
@@ -118,8 +125,9 @@ class Simulation:
     def step(self) -> None:
         commands: tuple[tuple[int, Callable[[], None]], ...] = (
             (300, self.publish),
+            (10, self.park),
             (250, self.lease),
-            (250, self.settle),
+            (300, self.settle),
             (120, self.advance),
             (30, self.read_removals),
             (30, self.broker.engine.upkeep),
@@ -135,16 +143,20 @@ class Simulation:
         command()
 
     def publish(self) -> None:
-        sent = [self.sent() for _ in range(self.random.randint(1, 5))]
+        sent = [self.sent(BODY_BYTES) for _ in range(self.random.randint(1, 5))]
         self.recorder.publish(
-            self.random.choice(NAMES), sent, self.random.choice(("memory", "written", "synced"))
+            self.random.choice(USED), sent, self.random.choice(("memory", "written", "synced"))
         )
 
-    def sent(self) -> Sent:
+    def park(self) -> None:
+        sent = [self.sent(PARKED_BYTES) for _ in range(self.random.randint(4, 6))]
+        self.recorder.publish("parked", sent, "synced")
+
+    def sent(self, sizes: Sequence[int]) -> Sent:
         self.bodies += 1
         chance = self.random
         return Sent(
-            body=b"%d " % self.bodies + bytes(chance.choice((0, 0, 100, 8_000))),
+            body=b"%d " % self.bodies + bytes(chance.choice(sizes)),
             importance=chance.randint(1, 10),
             delay_ms=chance.choice((0, 0, 0, 0, 50, 2_000)),
             ttl_ms=chance.choice((None, None, None, None, 5_000)),
@@ -153,15 +165,15 @@ class Simulation:
         )
 
     def lease(self) -> None:
-        name = self.random.choice(NAMES)
+        name = self.random.choice(USED)
         timeout_ms = self.random.choice((LEASE_TIMEOUT_MS, LEASE_TIMEOUT_MS, 50, 9_000))
-        self.held[name] += self.recorder.lease(name, self.random.randint(1, 6), timeout_ms)
+        self.held[name] += self.recorder.lease(name, self.random.randint(1, 9), timeout_ms)
 
     def settle(self) -> None:
-        name = self.random.choice(NAMES)
+        name = self.random.choice([name for name in NAMES if self.held[name]] or NAMES)
         held = self.held[name]
         self.random.shuffle(held)
-        taken = [held.pop() for _ in range(min(len(held), self.random.randint(1, 5)))]
+        taken = [held.pop() for _ in range(min(len(held), self.random.randint(1, 9)))]
         if not taken:
             return
         share = self.random.random()
@@ -181,8 +193,8 @@ class Simulation:
     def read_removals(self) -> None:
         self.recorder.removals(self.random.choice(NAMES))
 
-    def restart(self, kind: RestartKind) -> None:
-        """End this life and begin the next one."""
+    def restart(self, kind: RestartKind, keep_checkpoints: float = 0.5) -> None:
+        """End this life and begin the next one, with the checkpoints as likely as that."""
         if kind == "clean":
             self.broker.close()
         elif kind == "kill":
@@ -190,14 +202,14 @@ class Simulation:
         else:
             self.disk.crash(self.random)
         self.events.append(Restart(self.stamp(), kind))
-        if self.random.random() < 0.2:
+        if self.random.random() >= keep_checkpoints:
             self.delete_checkpoints()
         self.open()
 
     def delete_checkpoints(self) -> None:
         """A checkpoint makes opening quick; nothing may depend on having one."""
         for name in self.disk.names():
-            if not name.endswith(".seg"):
+            if name.startswith("checkpoint-"):
                 self.disk.delete(name)
 
     def drain(self) -> None:

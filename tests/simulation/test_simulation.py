@@ -25,14 +25,18 @@ def _fresh(count: int) -> list[int]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
-        fresh = _fresh(metafunc.config.getoption("--simulation-seeds"))
-        metafunc.parametrize("seed", [*FIXED, *fresh])
+        config = metafunc.config
+        given = config.getoption("--simulation-seed")
+        fresh = _fresh(config.getoption("--simulation-seeds"))
+        metafunc.parametrize("seed", given or [*FIXED, *fresh])
 
 
 def test_every_promise_holds_in_a_simulated_life(seed: int, tmp_path: Path) -> None:
-    simulation = Simulation(seed, tmp_path)
-    violations = simulation.run(STEPS)
-    assert violations == [], f"seed {seed}"
+    try:
+        assert Simulation(seed, tmp_path).run(STEPS) == []
+    except Exception as error:
+        error.add_note(f"again: pytest tests/simulation --simulation-seed {seed}")
+        raise
 
 
 @pytest.mark.parametrize("number", [3, 4])

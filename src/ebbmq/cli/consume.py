@@ -153,6 +153,8 @@ class _Settle:
         self.command = _split(command) if command is not None else None
         self.acked = 0
         self.retried = 0
+        #: Failures after which no other attempt is made.
+        self.last = 0
 
     def __call__(self, leases: list[Lease]) -> None:
         waiting = [lease.token for lease in leases]
@@ -165,14 +167,29 @@ class _Settle:
                 elif self._run(self.command, lease):
                     handled.append(lease.token)
                 else:
-                    self._quietly(self.broker.retry, [lease.token])
-                    self.retried += 1
+                    lost = self._quietly(self.broker.retry, [lease.token])
+                    self._count_failed(lease, is_lost=bool(lost))
                 waiting.remove(lease.token)
         finally:
             if handled:
                 self.acked += len(handled) - self._quietly(self.broker.ack, handled)
             if waiting:
                 self._quietly(self.broker.release, waiting)
+
+    def _count_failed(self, lease: Lease, *, is_lost: bool) -> None:
+        if self._is_last(lease) and not is_lost:
+            self.last += 1
+        else:
+            self.retried += 1
+
+    def _is_last(self, lease: Lease) -> bool:
+        return 0 < self.spec.max_attempts <= lease.failures + 1
+
+    def _what_follows(self, lease: Lease) -> str:
+        if not self._is_last(lease):
+            return "will be retried"
+        where = f"goes to {self.spec.dead_queue}" if self.spec.dead_queue else "is removed"
+        return f"that was the last of {show_count(self.spec.max_attempts, 'attempt')}: it {where}"
 
     def _quietly(self, verb: Callable[[str, list[str]], object], tokens: list[str]) -> int:
         """Apply the verb; leases lost meanwhile are said, not fatal. Returns how many."""
@@ -219,7 +236,8 @@ class _Settle:
                 process.terminate()
                 raise
         if process.returncode != 0:
-            self.session.note(f"{lease.id}: exit code {process.returncode}, will be retried")
+            follows = self._what_follows(lease)
+            self.session.note(f"{lease.id}: exit code {process.returncode}, {follows}")
         return process.returncode == 0
 
     def _extend(self, queue: str, tokens: list[str]) -> None:
@@ -240,11 +258,10 @@ def _conclude(session: Session, broker: Verbs, queue: str, settle: _Settle) -> N
     stats = broker.stats(queue)
     depth = {state: n for state, n in stats["depth"].items() if n}
     left = ", ".join(f"{n:,} {state}" for state, n in depth.items()) or "empty"
-    if settle.acked or settle.retried:
-        retried = f", {settle.retried:,} to be retried" if settle.retried else ""
-        session.note(
-            f"{show_count(settle.acked, 'message')} acked{retried}; {queue} is now: {left}"
-        )
+    if settle.acked or settle.retried or settle.last:
+        failed = f", {settle.retried:,} to be retried" if settle.retried else ""
+        failed += f", {settle.last:,} failed for the last time" if settle.last else ""
+        session.note(f"{show_count(settle.acked, 'message')} acked{failed}; {queue} is now: {left}")
     elif stats["paused"]:
         resume = f"ebbmq queues resume {shlex.quote(queue)}{session.flags()}"
         session.note(f"{queue} is paused and delivers nothing ({left}); {resume}")

@@ -16,7 +16,7 @@ from ebbmq.cli import demo_picture, demo_screen
 from ebbmq.cli.backup import size_bytes
 from ebbmq.cli.demo_report import QueueReport, report_all
 from ebbmq.cli.demo_story import Plan, Story, calibrate, specs
-from ebbmq.cli.session import Session, common_options, has_files, pass_session
+from ebbmq.cli.session import Session, data_option, has_files, json_option, pass_session
 from ebbmq.cli.values import show_bytes
 from ebbmq.errors import ClientError
 from ebbmq.node.broker import Broker
@@ -46,7 +46,8 @@ LOST: Final = 3
 )
 @click.option("--no-picture", is_flag=True, help="Numbers only.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
-@common_options
+@json_option
+@data_option("A new data directory; a temporary one unless given.")
 @pass_session
 @click.pass_context
 def demo(

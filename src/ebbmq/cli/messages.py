@@ -11,6 +11,7 @@ import msgspec
 
 from ebbmq import limits
 from ebbmq.cli.values import duration_ms, pair, show_count, show_duration
+from ebbmq.errors import InvalidMessage
 from ebbmq.model import LEVELS, Level, Message
 
 if TYPE_CHECKING:
@@ -179,8 +180,18 @@ def _bodies(texts: Sequence[str], files: Sequence[IO[bytes]]) -> Iterator[bytes]
             yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
         else:
             yield text.encode("utf-8", "surrogateescape")
+    yield from map(_body_of, files)
+
+
+def _body_of(file: IO[bytes]) -> bytes:
     # One byte above the limit is enough to be refused; a device file must not fill the RAM.
-    yield from (file.read(limits.BODY_BYTES_MAX + 1) for file in files)
+    body = file.read(limits.BODY_BYTES_MAX + 1)
+    if len(body) > limits.BODY_BYTES_MAX:
+        raise InvalidMessage(
+            f"{file.name} is larger than a body may be: {limits.BODY_BYTES_MAX:,} bytes",
+            "store it elsewhere and publish a reference",
+        )
+    return body
 
 
 def publish_all(

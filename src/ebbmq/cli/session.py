@@ -245,7 +245,12 @@ def _set_server(ctx: click.Context, option: click.Parameter, value: Any) -> None
 
 def common_options(command: F) -> F:
     """`--data` and `--json`, which every command and group takes in any place."""
-    command = click.option(
+    return data_option(f"The data directory; ./{DATA_DEFAULT} unless given.")(json_option(command))
+
+
+def json_option(command: F) -> F:
+    """`--json`, for the session."""
+    return click.option(
         "--json",
         "as_json",
         is_flag=True,
@@ -253,14 +258,18 @@ def common_options(command: F) -> F:
         callback=_set_json,
         help="Print JSON for programs instead of text for people.",
     )(command)
+
+
+def data_option(text: str) -> Callable[[F], F]:
+    """`--data`, for the session; the text says what counts without it."""
     return click.option(
         "--data",
         metavar="DIR",
         type=click.Path(path_type=Path, file_okay=False),
         expose_value=False,
         callback=_set_data,
-        help=f"The data directory; ./{DATA_DEFAULT} unless given.",
-    )(command)
+        help=text,
+    )
 
 
 def anywhere_options(command: F) -> F:

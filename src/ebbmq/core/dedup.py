@@ -6,7 +6,8 @@ are split one at a time (linear hashing), and what is too old is dropped from th
 that is looked at anyway, so that neither growing nor forgetting ever takes long.
 
 When an id was seen follows from its message number, since numbers rise with time: an id is found
-for the whole window, at most limits.DEDUP_IDS_MAX of them per partition.
+for the whole window, at most limits.DEDUP_IDS_MAX of them per queue, which its
+partitions share evenly (ADR 0037).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("seq", "<u8")])
 _ENTRY_BYTES: Final = _ENTRY.itemsize
 #: Ids a bucket has on average: with fewer, the bytes beside them count; with more, the search.
 _BUCKET_IDS: Final = 16
-#: A stamp holds for at most this long and for at most this many ids.
+#: A stamp holds for at most this long, and for at most one of so many parts of all ids.
 _STAMP_MS: Final = 1_000
-_STAMP_IDS: Final = limits.DEDUP_IDS_MAX // 64
+_STAMPS: Final = 64
 #: Buckets that are rid of what is too old with each stamp, besides those that ids are added to.
 _TIDIED: Final = 256
 
@@ -42,8 +43,10 @@ _TIDIED: Final = 256
 class Dedup:
     """The ids of one partition."""
 
-    def __init__(self, key: bytes = b"") -> None:
+    def __init__(self, key: bytes = b"", ids_max: int = limits.DEDUP_IDS_MAX) -> None:
         self._key = key
+        self._ids_max = ids_max
+        self._stamp_ids = max(1, ids_max // _STAMPS)
         self._buckets = [bytearray()]
         #: Buckets below it were split into two, the second of which is this power of two further.
         self._split, self._power = 0, 1
@@ -89,7 +92,7 @@ class Dedup:
         if seq <= self._last_seq:
             return
         self._last_seq = seq
-        if self._stamps and now_ms < self._stamp_ends_ms and self._stamped[-1] < _STAMP_IDS:
+        if self._stamps and now_ms < self._stamp_ends_ms and self._stamped[-1] < self._stamp_ids:
             self._stamps[-1] = (self._stamps[-1][0], now_ms)
             self._stamped[-1] += 1
             return
@@ -103,7 +106,7 @@ class Dedup:
 
     def _forget(self, oldest_ms: int) -> None:
         """Let go of stamps, and with them of the ids before the first that is left."""
-        most = limits.DEDUP_IDS_MAX - _STAMP_IDS
+        most = self._ids_max - self._stamp_ids
         remembered = sum(self._stamped)
         gone = 0
         while gone < len(self._stamps) - 1 and (

@@ -32,6 +32,19 @@ class Committing(Protocol):
         """Return once no commit is under way or will be."""
 
 
+class Signal(Protocol):
+    """A lock, as the thread waits for it; it is released by those who wake the thread."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Wait until it is released; False if that took too long."""
+
+    def release(self) -> None:
+        """Wake who waits, or who comes next."""
+
+    def locked(self) -> bool:
+        """Whether who comes next would wait."""
+
+
 class CommitThread:
     """Calls `commit` at once when hurried, else `UNSYNCED_FLUSH_MS` after the first append.
 
@@ -43,13 +56,15 @@ class CommitThread:
     nothing else. It ends when `commit`, which returns how many it confirmed, returns None.
     """
 
-    def __init__(self, commit: Callable[[], int | None], waiters: Sized) -> None:
+    def __init__(
+        self, commit: Callable[[], int | None], waiters: Sized, signal: Signal | None = None
+    ) -> None:
         self.armed = False
         self._commit = commit
         self._waiters = waiters
         self._company = 1
         self._hurried = self._gathering = self._stopping = False
-        self._signal = threading.Lock()
+        self._signal: Signal = signal or threading.Lock()
         self._signal.acquire()
         self._thread = threading.Thread(target=self._run, name="ebbmq-commit", daemon=True)
         self._thread.start()

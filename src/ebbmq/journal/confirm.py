@@ -151,9 +151,10 @@ class Confirmations:
             return None
         except BaseException as error:
             # A callback that raises is a defect; nobody may wait for ever because of it.
-            self._writer.failed = StorageFailed(
+            failed = StorageFailed(
                 f"the commit thread died of {error!r}", "report this, then reopen the broker"
             )
+            self._writer.stop(failed)
             self.release()
             raise
 

@@ -1,4 +1,4 @@
-"""Where the journal's bytes live: real files, or a memory that loses power on request.
+"""Where the bytes of a store live: real files, or a memory that loses power on request.
 
 A name that was created, renamed or deleted stays so once the call returned; bytes and sizes of a
 file are sure to outlive a power cut only once `sync` returned. `MemoryDisk` keeps that difference:
@@ -8,6 +8,7 @@ it remembers what every sector held at the last sync and, in a crash, gives back
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,9 @@ class File(Protocol):
 
     def read_cached(self, offset: int, nbytes: int) -> bytes | None:
         """Read what can be had without waiting for a device; None if that is not all of it."""
+
+    def view(self) -> memoryview:
+        """All bytes there are, to be looked at; not a copy where files can be mapped."""
 
     def data_from(self, offset: int) -> int:
         """The next offset at which there may be anything but zeros; `size()` if there is none."""
@@ -140,6 +144,12 @@ class OsFile:
                 raise
             return None
         return bytes(data) if got == nbytes else None
+
+    def view(self) -> memoryview:
+        """Map the file."""
+        if not self.size():
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ))
 
     def data_from(self, offset: int) -> int:
         """Ask the file system, which knows what was preallocated and never written."""
@@ -270,6 +280,10 @@ class MemoryFile:
         """Read what was written: nobody waits for memory."""
         data = self.read(offset, nbytes)
         return data if len(data) == nbytes else None
+
+    def view(self) -> memoryview:
+        """Copy what was written."""
+        return memoryview(self.read(0, self.size()))
 
     def data_from(self, offset: int) -> int:
         """Anything may be there."""

@@ -139,6 +139,14 @@ class Log:
         """What ended the log's trust in its disk, if anything did."""
         return self._writer.failed
 
+    def stop(self, failed: StorageFailed) -> None:
+        """Take nothing more, because of something beside this log that it must not go on without.
+
+        Everybody who waits is told, and nothing is tried again; the first failure is what counts.
+        """
+        self._writer.stop(failed)
+        self._confirm.release()
+
     @property
     def flushes(self) -> int:
         """How often the device was asked to make sure of what it holds, since `open`."""

@@ -118,6 +118,11 @@ class Writer:
 
     def fail(self, doing: str, where: str, error: OSError) -> StorageFailed:
         """Stop everything for good and return the error to raise."""
+        failed = self.stop(faults.storage_failed(doing, where, error))
+        return StorageFailed(failed.detail, failed.action)
+
+    def stop(self, failed: StorageFailed) -> StorageFailed:
+        """Stop everything for good; what stopped it first is returned."""
         if self.failed is None:
-            self.failed = faults.storage_failed(doing, where, error)
-        return StorageFailed(self.failed.detail, self.failed.action)
+            self.failed = failed
+        return self.failed

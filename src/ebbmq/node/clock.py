@@ -17,15 +17,25 @@ _monotonic_ns: Final = time.monotonic_ns
 def doubt_of(since_ms: int) -> str | None:
     """What is doubtful about a calendar that has gone on by so much since a store was last open."""
     if since_ms < -limits.CLOCK_BEHIND_MS_MAX:
-        doubt = f"the clock is {-since_ms} ms behind where it was when the store was last open"
+        doubt = (
+            f"the clock is {_spoken(-since_ms)} behind where it was when the store was last open"
+        )
     elif since_ms > limits.CLOCK_AHEAD_MS_MAX:
-        doubt = f"the clock is {since_ms // limits.DAY_MS} days ahead of the store's last entry"
+        doubt = f"the clock is {_spoken(since_ms)} ahead of the store's last entry"
     else:
         return None
     return (
         f"{doubt}; nothing is removed by age. Correct the clock, or run "
         "`ebbmq doctor --accept-clock`"
     )
+
+
+def _spoken(ms: int) -> str:
+    """A duration as people say it, in the largest unit of which there are two."""
+    for unit, size in (("days", limits.DAY_MS), ("hours", 3_600_000), ("minutes", 60_000)):
+        if ms >= 2 * size:
+            return f"{ms // size:,} {unit}"
+    return f"{ms // 1_000:,} seconds"
 
 
 class Clock(Protocol):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Later instants do not fit beside a message.
 _INSTANT_MS_MAX: Final = (1 << 48) - 1
+#: More than a plain queue takes among all that is declared.
+_QUEUE_BYTES_MAX: Final = 4 * limits.KIB
 
 
 def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
@@ -101,7 +103,8 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
     with engine.lock:
         engine.check_open()
         known = engine.catalog.queues.get(spec.name)
-        if known is not None and known.spec == spec:
+        lacks_dead_queue = spec.dead_queue and spec.dead_queue not in engine.catalog.queues
+        if known is not None and known.spec == spec and not lacks_dead_queue:
             return engine.journal.position
         _check_default_device(engine, spec)
         if known is not None and known.spec.partitions != spec.partitions:
@@ -110,13 +113,36 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
                 f"{spec.partitions} were asked for",
                 "the number of partitions is fixed; declare another queue",
             )
-        if spec.dead_queue and spec.dead_queue not in engine.catalog.queues:
+        if spec.dead_queue and lacks_dead_queue:
             add_queue(engine, QueueSpec(spec.dead_queue), None)
         if known is None:
             add_queue(engine, spec, None)
-        else:
+        elif known.spec != spec:
             _change(engine, known, spec)
         return note_catalog(engine)
+
+
+def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
+    """Where dead messages of a queue go; made again if it was deleted (the lock is held).
+
+    Raises:
+        Overloaded: code `disk_full`; it cannot be put on record that it is there.
+    """
+    name = spec.dead_queue
+    if name is None:
+        return None
+    known = engine.catalog.queues.get(name)
+    if known is not None:
+        return known
+    segments = [segment.number for segment in engine.journal.segments()]
+    declared = engine.catalog.fact(segments).parts[0]
+    # A message must not be in a queue of which nothing is on record.
+    engine.admit(len(declared) + _QUEUE_BYTES_MAX)
+    queue = add_queue(engine, QueueSpec(name), None)
+    note_catalog(engine)
+    action = f"declare {spec.name!r} with another dead_queue, or none, if it is not wanted"
+    log.warning("dead_queue_made_again", queue=spec.name, dead_queue=name, action=action)
+    return queue
 
 
 def _check_default_device(engine: Engine, spec: QueueSpec) -> None:
@@ -161,7 +187,8 @@ def add_queue(engine: Engine, spec: QueueSpec, pids: list[int] | None) -> Queue:
         pids = list(range(first, first + spec.partitions))
     for pid in pids:
         partition = Partition(pid, spec, engine.catalog.epoch, engine.config.node)
-        partition.dedup = Dedup(engine.directory.identity.uuid)
+        ids_max = limits.DEDUP_IDS_MAX // spec.partitions
+        partition.dedup = Dedup(engine.directory.identity.uuid, ids_max)
         partition.removes_by_age = engine.clock_doubt is None
         shard = Shard(queue, partition, open_resident(engine, partition, spec))
         queue.add(shard)

@@ -26,7 +26,7 @@ from ebbmq.core.holdings import Holdings
 from ebbmq.core.pins import Pins
 from ebbmq.core.row import READY
 from ebbmq.core.sharing import Sharing
-from ebbmq.errors import ClosedBroker, EbbError, Overloaded
+from ebbmq.errors import ClosedBroker, EbbError, Overloaded, StorageFailed
 from ebbmq.holding.residency import Residency
 from ebbmq.node import leasing, moving
 from ebbmq.node.advising.adviser import Adviser
@@ -156,9 +156,24 @@ class Engine:
             return
         self._run_slice()
         for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
-            thread = threading.Thread(target=target, name=f"ebbmq-{name}", daemon=True)
+            guarded = self.guarded(target)
+            thread = threading.Thread(target=guarded, name=f"ebbmq-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What a thread of ours is to do: if it ends in a way nobody foresaw, so does intake."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # whatever it did is not done any more: somebody must know
+                name = threading.current_thread().name
+                log.defect("thread_died", error, thread=name)
+                detail = f"the thread {name} died of {type(error).__name__}: {error}"
+                self.journal.stop(StorageFailed(detail, "see the log, then reopen the broker"))
+
+        return run
 
     def _run_by_hand(self) -> None:
         self._due_and_ahead()

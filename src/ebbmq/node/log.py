@@ -23,6 +23,10 @@ class Log:
         """Something a person should look at now."""
         self._write(logging.ERROR, event, fields)
 
+    def defect(self, event: str, error: BaseException, **fields: object) -> None:
+        """Something happened that nobody foresaw: told with where it did."""
+        self._write(logging.ERROR, event, {"error": repr(error), **fields}, error)
+
     def always(self, event: str, **fields: object) -> None:
         """Something that is told whatever the level is, as information."""
         record = _logger.makeRecord(
@@ -32,10 +36,13 @@ class Log:
         _logger.handle(record)
 
     @staticmethod
-    def _write(level: int, event: str, fields: dict[str, object]) -> None:
+    def _write(
+        level: int, event: str, fields: dict[str, object], error: BaseException | None = None
+    ) -> None:
         if _logger.isEnabledFor(level):
             # A formatter that writes fields, such as the server's, finds them as they are.
-            _logger.log(level, "%s %s", event, _told(fields), extra={"ebbmq": (event, fields)})
+            extra = {"ebbmq": (event, fields)}
+            _logger.log(level, "%s %s", event, _told(fields), extra=extra, exc_info=error)
 
 
 def _told(fields: dict[str, object]) -> str:

@@ -25,7 +25,7 @@ from ebbmq.core.row import (
 )
 from ebbmq.errors import ClientError, DamagedRecord, StorageFailed
 from ebbmq.model import REASON_TEXT, Message, Reason
-from ebbmq.node import intake, outflow, publishing
+from ebbmq.node import declaring, intake, outflow, publishing
 from ebbmq.node.keeping.prefetching import BodyElsewhere
 from ebbmq.node.levels import COPIED, WRITTEN
 from ebbmq.node.log import log
@@ -53,18 +53,19 @@ ADDED: Final = (REASON, SOURCE, SOURCE_ID, AT_MS, FAILURES, TTL_MS, DECAY_RATE)
 def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
     """Move DYING messages; those the dead queue refuses stay and are tried again (lock is held)."""
     partition = shard.partition
-    name = shard.queue.spec.dead_queue
+    spec = shard.queue.spec
     now_ms = engine.now_ms()
     for move in moves:
         row = partition.index.read(move.seq)
         if row is None or row[0] != DYING:
             continue
-        if name is None:
-            partition.remove([(move.seq, row)], move.reason, now_ms)
-            engine.settle(shard)
-            continue
         try:
-            _move(engine, shard, engine.catalog.queue(name), move.seq, row, move.reason)
+            target = declaring.dead_queue_of(engine, spec)
+            if target is None:
+                partition.remove([(move.seq, row)], move.reason, now_ms)
+                engine.settle(shard)
+                continue
+            _move(engine, shard, target, move.seq, row, move.reason)
         except BodyElsewhere:
             lifecycle.postpone_move(partition, move.seq, now_ms)
         except (ClientError, StorageFailed) as error:
@@ -73,7 +74,7 @@ def to_dead_queue(engine: Engine, shard: Shard, moves: Sequence[Move]) -> None:
             log.warning(
                 "dead_queue_refused",
                 message=outflow.message_id(partition.pid, move.seq),
-                dead_queue=name,
+                dead_queue=spec.dead_queue,
                 detail=error.detail,
             )
             lifecycle.postpone_move(partition, move.seq, now_ms)

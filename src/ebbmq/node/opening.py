@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import InvalidSpec, Overloaded
 from ebbmq.journal import faults
+from ebbmq.journal.disk import FileDisk
 from ebbmq.node import declaring, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock, doubt_of
@@ -55,12 +56,13 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
     directory = Directory(path)
     removals = devices = None
     try:
-        removals = Removals(directory.path / "removals")
+        removals = Removals(disk or FileDisk(directory.path / "removals"))
         engine = Engine(settings, clock or SystemClock(), directory, removals)
         devices = engine.devices = _open_devices(engine)
         journal_disk, checkpoint_disk = disks(engine, disk)
         recovery = Recovery(engine, journal_disk, checkpoint_disk)
         engine.journal = recovery.run(threaded=threaded)
+        removals.on_failure = engine.journal.stop
         _set_time(engine, recovery, accept=accept_clock)
         engine.catalog.epoch += 1
         recovery.finish(engine.now_ms(), accept_damage=accept_damage)

@@ -101,7 +101,7 @@ def _stored_bytes(batch: Batch) -> int:
 
 
 def _route(queue: Queue, messages: Sequence[Message]) -> dict[Shard, list[int]]:
-    """Which messages go to which partition: by key, by producer's id, else in turn."""
+    """Which messages go to which partition: by key, by producer's id, else in turn (ADR 0037)."""
     healthy = queue.healthy()
     if not healthy:
         usable(queue, queue.shards[0])

@@ -573,7 +573,7 @@ def _only_catalogs(header: record.Header) -> int:
 
 
 def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
-    """Where journal and checkpoints live: their directories, or one disk given for both."""
+    """Where journal and checkpoints live: their directories, or one disk given for all."""
     if disk is not None:
         return disk, disk
     path = engine.directory.path

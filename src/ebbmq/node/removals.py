@@ -8,55 +8,74 @@ there.
 
 from __future__ import annotations
 
-import mmap
-import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.facts import REMOVAL_DTYPE
-from ebbmq.errors import Overloaded
+from ebbmq.errors import Overloaded, StorageFailed
+from ebbmq.journal import faults
 from ebbmq.node.log import log
 from ebbmq.node.removal_blocks import find_blocks, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import numpy.typing as npt
 
+    from ebbmq.journal.disk import Disk, File
     from ebbmq.node.engine import Engine
 
 _FLUSH_BYTES: Final = 256 * 1024
 _FILE_BYTES_MAX: Final = limits.REMOVALS_BYTES_MAX // 2
+_CURRENT: Final = "removals.log"
+_FORMER: Final = "removals.1.log"
+#: Empty, until it becomes the current one.
+_NEXT: Final = "removals.new.log"
 
 
 class Removals:
-    """The log's files; one writer."""
+    """The log's files; one writer.
 
-    def __init__(self, directory: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
-        self._current = directory / "removals.log"
-        self._former = directory / "removals.1.log"
+    What the disk holds after a failed write or sync is unknown: nothing is tried again, and
+    `on_failure` is told.
+    """
+
+    def __init__(self, disk: Disk, bytes_max: int = _FILE_BYTES_MAX) -> None:
+        self._disk = disk
         self._bytes_max = bytes_max
-        directory.mkdir(parents=True, exist_ok=True)
         self.position = 0
+        #: Stops who relies on this log; set once there is somebody.
+        self.on_failure: Callable[[StorageFailed], None] = lambda failed: None
+        self._failed: StorageFailed | None = None
         self._pending: list[tuple[int, bytes]] = []
         #: Positions whose records are there behind damage.
         self._behind: set[int] = set()
-        good = self._resume(self._current)
-        if not self.position:
-            self._resume(self._former)
-        self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        # A block cut short by a crash is in the journal still: recovery appends it again.
-        os.ftruncate(self._descriptor, good)
-        self._end = good
+        try:
+            self._end = self._resume(_CURRENT)
+            if not self.position:
+                self._resume(_FORMER)
+            self._file = self._opened()
+        except OSError as error:
+            if faults.is_full(error):
+                raise faults.disk_full(disk.where) from error
+            raise faults.storage_failed("opening the removals log in", disk.where, error) from error
 
-    def _resume(self, path: Path) -> int:
+    def _opened(self) -> File:
+        """The current file, without a block that a crash cut short: recovery appends it again."""
+        if _CURRENT not in self._disk.names():
+            return self._disk.create(_CURRENT, 0)
+        file = self._disk.open(_CURRENT)
+        file.truncate(self._end)
+        return file
+
+    def _resume(self, name: str) -> int:
         """Find how far a file goes, and up to where nothing is missing in it."""
         end = 0
         is_whole = True
-        for block in find_blocks(path.read_bytes() if path.exists() else b""):
+        for block in find_blocks(self._view(name)):
             is_whole = is_whole and block.start == end
             if is_whole:
                 self.position = max(self.position, block.position)
@@ -66,7 +85,7 @@ class Removals:
         if not is_whole:
             log.warning(
                 "removals_damaged",
-                file=path.name,
+                file=name,
                 action="what the journal still has is appended again; see ebbmq doctor",
             )
         return end
@@ -81,7 +100,12 @@ class Removals:
         """Write what was noted and is durable in the journal: a removal undone is not on record.
 
         At most so much that nobody waits long; True if there is more to write.
+
+        Raises:
+            Overloaded: code `disk_full`; they stay noted, and in the journal.
+            StorageFailed: now or before.
         """
+        self._check()
         ready: list[tuple[int, bytes]] = []
         size = 0
         for entry in self._pending:
@@ -94,62 +118,97 @@ class Removals:
         parts: list[bytes] = []
         for position, records in ready:
             parts += pack(records, position)
-        try:
-            self._append(b"".join(parts))
-        except OSError as error:
-            # They stay noted, and in the journal: written when there is space.
-            os.ftruncate(self._descriptor, self._end)
-            raise Overloaded(
-                f"the removals log cannot be written: {error.strerror}",
-                "free space on the disk of the data directory",
-                code="disk_full",
-            ) from error
+        self._append(b"".join(parts))
         del self._pending[: len(ready)]
         return bool(self._pending) and self._pending[0][0] <= synced
 
     def _append(self, data: bytes) -> None:
         if self._end + len(data) > self._bytes_max and self._end:
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._current.replace(self._former)
-            self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._end = 0
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, memoryview(data)[done:], self._end + done)
-        self._end += done
+            self._take_turns()
+        try:
+            self._end += self._file.write(self._end, [data])
+        except OSError as error:
+            if not faults.is_full(error):
+                raise self._fail("writing", error) from error
+            self._cut()
+            raise _no_space(error) from error
+
+    def _cut(self) -> None:
+        """Take back a block that found no room for all of it."""
+        try:
+            self._file.truncate(self._end)
+        except OSError as error:
+            raise self._fail("writing", error) from error
+
+    def _take_turns(self) -> None:
+        """Go on in an empty file; whoever still syncs or reads the former one has it open."""
+        self._sync(self._file)
+        # Made before anything is renamed: where there is no room for it, all stays as it is.
+        try:
+            if _NEXT in self._disk.names():
+                self._disk.delete(_NEXT)
+            file = self._disk.create(_NEXT, 0)
+        except OSError as error:
+            if not faults.is_full(error):
+                raise self._fail("making", error) from error
+            raise _no_space(error) from error
+        try:
+            self._disk.rename(_CURRENT, _FORMER)
+            self._disk.rename(_NEXT, _CURRENT)
+        except OSError as error:
+            raise self._fail("renaming", error) from error
+        self._file, self._end = file, 0
 
     def begin_sync(self, synced: int) -> Callable[[], None]:
         """Write; what is returned flushes to the device, and needs no lock.
 
         Segments with the same facts may go afterwards.
+
+        Raises:
+            Overloaded: code `disk_full`.
+            StorageFailed: now or before; what is returned raises it, too.
         """
         while self.flush(synced):
             pass
-        descriptor = os.dup(self._descriptor)
+        return partial(self._sync, self._file)
 
-        def flush_to_device() -> None:
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+    def _sync(self, file: File) -> None:
+        self._check()
+        try:
+            file.sync()
+        except OSError as error:
+            raise self._fail("syncing", error) from error
 
-        return flush_to_device
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise StorageFailed(self._failed.detail, self._failed.action)
+
+    def _fail(self, doing: str, error: OSError) -> StorageFailed:
+        """Stop for good and return the error to raise."""
+        if self._failed is None:
+            where = f"the removals log in {self._disk.where}"
+            self._failed = faults.storage_failed(doing, where, error)
+            self.on_failure(self._failed)
+        return StorageFailed(self._failed.detail, self._failed.action)
 
     def close(self, synced: int = 0) -> None:
         """Write what was noted and is durable in the journal, and let go of the file."""
         try:
             while self.flush(synced):
                 pass
-        except Overloaded as error:
+        except (Overloaded, StorageFailed) as error:
             log.warning("removals_in_the_journal_only", detail=error.detail)
         finally:
-            os.close(self._descriptor)
+            self._file.close()
 
     def reading(self) -> Reading:
         """All records up to this instant, to be searched without keeping the writer waiting."""
-        files = [_mapped(self._former), _mapped(self._current)[: self._end]]
+        files = [self._view(_FORMER), self._view(_CURRENT)[: self._end]]
         return Reading(files, [records for _, records in self._pending])
+
+    def _view(self, name: str) -> memoryview:
+        """A file's bytes; the log may be larger than the RAM there is to spare."""
+        return self._disk.open(name).view() if name in self._disk.names() else memoryview(b"")
 
 
 class Reading:
@@ -188,12 +247,12 @@ class Reading:
             yield np.frombuffer(packed, dtype=REMOVAL_DTYPE)
 
 
-def _mapped(path: Path) -> memoryview:
-    """A file's bytes, mapped: the log may be larger than the RAM there is to spare."""
-    if not path.exists() or not path.stat().st_size:
-        return memoryview(b"")
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+def _no_space(error: OSError) -> Overloaded:
+    return Overloaded(
+        f"the removals log cannot be written: {faults.reason(error)}",
+        "free space on the disk of the data directory",
+        code="disk_full",
+    )
 
 
 def flush_in_parts(engine: Engine) -> None:

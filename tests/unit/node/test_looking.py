@@ -9,6 +9,7 @@ import pytest
 
 from ebbmq import Broker, InvalidMessage, Message, QueueSpec, UnknownQueue, limits
 from ebbmq.core.facts import REMOVAL_DTYPE
+from ebbmq.journal.disk import FileDisk
 from ebbmq.model import Reason
 from ebbmq.node import looking
 from ebbmq.node.removals import Removals
@@ -30,7 +31,7 @@ def seqs(found: np.ndarray[tuple[int], np.dtype[np.void]]) -> list[int]:
 
 
 def test_a_reading_shows_what_was_there_when_it_was_made(tmp_path: Path) -> None:
-    log = Removals(tmp_path)
+    log = Removals(FileDisk(tmp_path))
     log.note(records(1, 2), 10)
     log.flush(10)
     log.note(records(3), 20)
@@ -43,7 +44,7 @@ def test_a_reading_shows_what_was_there_when_it_was_made(tmp_path: Path) -> None
 
 
 def test_a_reading_outlives_the_files_taking_turns(tmp_path: Path) -> None:
-    log = Removals(tmp_path, bytes_max=200)
+    log = Removals(FileDisk(tmp_path), bytes_max=200)
     log.note(records(1, 2), 10)
     log.flush(10)
     reading = log.reading()

@@ -88,7 +88,9 @@ class Mover:
         self._report_at_s = self._look_at_s = 0.0
         self._pace = Pace(bytes_per_s)
         self._hand_over = HandOver()
-        self._thread = threading.Thread(target=self._run, name="ebbmq-mover", daemon=True)
+        self._thread = threading.Thread(
+            target=engine.guarded(self._run), name="ebbmq-mover", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to work."""

@@ -62,7 +62,9 @@ class Prefetcher:
         self._brought: dict[Name, bytes] = {}
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ebbmq-fetcher", daemon=True)
+        self._thread = threading.Thread(
+            target=engine.guarded(self._run), name="ebbmq-fetcher", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to fetch."""

@@ -62,7 +62,9 @@ class Reconciler:
         self._known_damaged: dict[str, set[Name]] = {}
         engine.devices.on_return = self.returned
         engine.devices.on_damaged = self.damaged
-        self._thread = threading.Thread(target=self._run, name="ebbmq-reconciler", daemon=True)
+        self._thread = threading.Thread(
+            target=engine.guarded(self._run), name="ebbmq-reconciler", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to look."""

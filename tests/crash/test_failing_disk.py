@@ -61,7 +61,9 @@ def publish_until(
     ttl_ms: int | None = None,
 ) -> tuple[list[bytes], Refusal]:
     confirmed: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
     for number in itertools.count():
+        assert time.monotonic() < deadline, f"no {expected.__name__}"
         bodies = [b"%d.%d " % (number, i) + body for i in range(batch)]
         try:
             broker.publish("q", [Message(b, ttl_ms=ttl_ms) for b in bodies], confirm="synced")

@@ -32,7 +32,7 @@ def room(name: str, kind: str, tier: str, free_bytes: int, *, usable: bool = Tru
 
 
 def node(name: str, *devices: DeviceRoom) -> Snapshot:
-    return Snapshot(name, 1, 0, 0, (), 0, Settings(queues=(QUEUE,), devices=devices))
+    return Snapshot(name, 1, 0, 0, 0, (), 0, Settings(queues=(QUEUE,), devices=devices))
 
 
 def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], tuple[str, int]]:

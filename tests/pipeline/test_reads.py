@@ -40,7 +40,7 @@ def test_a_report_says_which_queues_are_read_when_and_how_few_messages_take_half
     run(spark, Arguments(tmp_path / "lake"))
     lake = opened(tmp_path / "lake")
     fleet = fleets.read(lake, time.time_ns() // 1_000_000)
-    (told,) = figures(spark, lake, fleet, None).reads
+    (told,) = figures(spark, lake, fleet, None, None).reads
     published, read = [0] * 24, [0] * 24
     published[9], read[11] = 10, 24
     assert told._replace(rate=0.0) == Reads("read", 0.0, 4, 1, published, read)

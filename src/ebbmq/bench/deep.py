@@ -11,7 +11,6 @@ from ebbmq.bench.run import median_us, rss_bytes
 
 if TYPE_CHECKING:
     from ebbmq import Broker, Message, QueueSpec
-    from ebbmq.bench.clock import JumpingClock
     from ebbmq.bench.run import Run
 
 BODY_BYTES: Final = 8
@@ -64,7 +63,7 @@ def warm_up(broker: Broker, order: Order) -> None:
 
 
 def fill_and_measure(
-    run: Run, broker: Broker, order: Order, clock: JumpingClock, shallow: tuple[float, float]
+    run: Run, broker: Broker, order: Order, shallow: tuple[float, float]
 ) -> list[Row]:
     """Fill to the full depth and measure bytes, lease + ack and an idle tick there."""
     before = rss_bytes()
@@ -73,7 +72,7 @@ def fill_and_measure(
     count = ready(broker)
     settings = {"backlog": count, "body": BODY_BYTES}
     single, batched = _lease_us(broker, order)
-    tick_us = median_us(clock.tick, ROUNDS)
+    tick_us = median_us(broker.engine.run_due, ROUNDS)
     return [
         at_most(
             f"row + order, {order.name}, per message",

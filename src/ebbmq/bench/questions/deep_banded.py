@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
-from ebbmq.bench.clock import JumpingClock
 from ebbmq.bench.load import FILL_BATCH, SMALL_CACHE_BYTES, banded_spec, classed_messages, open_with
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ def measure(run: Run) -> list[Row]:
     messages = classed_messages(FILL_BATCH, deep.BODY_BYTES)
     order = deep.Order("banded, 100 classes", banded_spec(SMALL_CACHE_BYTES), messages)
     shallow = deep.shallow_us(run, order)
-    clock = JumpingClock()
-    with open_with(run.fresh("deep"), order.spec, clock) as broker:
+    with open_with(run.fresh("deep"), order.spec) as broker:
         deep.warm_up(broker, order)
-        return deep.fill_and_measure(run, broker, order, clock, shallow)
+        return deep.fill_and_measure(run, broker, order, shallow)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbmq.bench import deep
-from ebbmq.bench.clock import JumpingClock
 from ebbmq.bench.load import (
     FILL_BATCH,
     SMALL_CACHE_BYTES,
@@ -30,12 +29,11 @@ def measure(run: Run) -> list[Row]:
         "FIFO", fifo_spec(SMALL_CACHE_BYTES), fifo_messages(FILL_BATCH, deep.BODY_BYTES)
     )
     shallow = deep.shallow_us(run, order)
-    clock = JumpingClock()
     directory = run.fresh("deep")
-    with open_with(directory, order.spec, clock) as broker:
+    with open_with(directory, order.spec) as broker:
         deep.warm_up(broker, order)
         rss_before, disk_before = rss_bytes(), disk_bytes(directory)
-        rows = deep.fill_and_measure(run, broker, order, clock, shallow)
+        rows = deep.fill_and_measure(run, broker, order, shallow)
         drain(run, broker, deep.ready(broker))
         limit = disk_before + 2 * SEGMENT_BYTES
         wait_until(lambda: disk_bytes(directory) <= limit, timeout_s=30)

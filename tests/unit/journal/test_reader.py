@@ -58,6 +58,13 @@ def test_results_come_in_the_order_asked_with_overlaps_and_repeats() -> None:
     assert found == [CONTENT[offset : offset + length] for _, offset, length in places]
 
 
+def test_a_place_that_ends_behind_the_last_one_is_read_to_its_end() -> None:
+    disk = prepared(1)
+    places = [(1, 0, 10), (1, 1_000, 500), (1, 1_200, 10)]
+    found = Reader(disk).read_many(places)
+    assert found == [CONTENT[offset : offset + length] for _, offset, length in places]
+
+
 def test_a_wide_gap_is_not_read_over() -> None:
     disk = prepared(1)
     Reader(disk).read_many([(1, 0, 10), (1, 4_000, 10), (1, 20_000, 10), (1, 39_990, 10)])

@@ -98,11 +98,10 @@ class _Bench:
                 "ratio",
                 2.5,
             ),
-            at_most(
+            stated(
                 "a plan where brokers went on beside the bare job",
                 live["live"] / bare,
                 "ratio",
-                2.5,
                 went=WENT,
                 read=READ,
             ),

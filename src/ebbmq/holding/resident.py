@@ -300,12 +300,11 @@ class Resident:
             depth = min(ready_count, self._window_bytes() // self._cost_mean)
         else:
             depth = min(ready_count, DEPTH_OF_UNKNOWN) if self.bytes_max else 0
-        depth = min(depth, depth_max)
-        self._depth = depth
         if self._decays and entries < ready_count:
             is_enough = 2 * self._reach() > depth
         else:
             is_enough = 4 * entries >= 3 * depth
+        self._depth = depth = min(depth, depth_max)
         if is_enough:
             depth = min(depth, DEPTH_AFTER_MISS) if self._missed else 0
         self._missed = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = Settings(
     master="local[2]",
-    memory="512m",
+    # All tests of a worker share it, and what they leave behind grows to 200 MB.
+    memory="1g",
     shuffle_partitions=2,
     more={
         "spark.sql.adaptive.enabled": "false",
@@ -69,6 +71,19 @@ def weed() -> Iterator[Weed]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(autouse=True)
+def java_lives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """If the Java that tests share ends, the test in which it did says so, and how it ended."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    java = request.getfixturevalue("spark").sparkContext._gateway.proc  # noqa: SLF001
+    assert java.poll() is None, f"Java ended before this test with {java.returncode}"
+    yield
+    told = [place.read_text()[:4_000] for place in Path.cwd().glob(f"hs_err_pid{java.pid}.log")]
+    assert java.poll() is None, f"Java ended in this test with {java.returncode}: {told}"
 
 
 @pytest.fixture(autouse=True)

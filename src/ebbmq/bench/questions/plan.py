@@ -68,6 +68,7 @@ class _Bench:
             self._bare(lake)
             self._plan(lake, full=True, bounded=True, budget=BUDGET)
             self._plan(lake, full=True, bounded=True)
+            self._plan(lake, full=False, bounded=False)
 
     def full(self, count: int) -> list[Row]:
         """Every message has something to be done: bare, planned, planned within bounds."""

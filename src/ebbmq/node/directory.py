@@ -148,9 +148,9 @@ class Directory:
 
     def close(self) -> None:
         """Let go of the lock."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
 
 def write_durably(path: Path, data: bytes) -> None:

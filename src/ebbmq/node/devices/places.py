@@ -91,9 +91,10 @@ class Place:
 
     def release(self) -> None:
         """Let others have the directory."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        # Two threads may be at it, and what is closed twice is another file the second time.
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def _identify(self, directory: Path) -> bytes:
         name, known = self.spec.name, self._identities.get(self.spec.name)

@@ -119,6 +119,8 @@ class DecisionLog:
         if not self._pending:
             return
         with self._writing:
+            if self._descriptor < 0:
+                return
             some: list[Told | Batch] = []
             with contextlib.suppress(IndexError):
                 while len(some) < _PENDING_MAX:
@@ -177,10 +179,13 @@ class DecisionLog:
         return min([*instants, *(at_ms for at_ms, *_ in batches)], default=None)
 
     def close(self) -> None:
-        """Write what was noted, and let go of the file."""
+        """Write what was noted, and let go of the file; nothing is written after that."""
         self.flush()
         with self._writing:
-            os.close(self._descriptor)
+            # By now its number may be that of another file.
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _block(some: Sequence[Told | Batch]) -> bytes:

@@ -180,3 +180,19 @@ def test_a_turn_of_files_that_failed_is_made_up_for(tmp_path: Path) -> None:
     log.flush()
     assert events(log, BASE) == [(1, "copied"), (3, "moved")]
     log.close()
+
+
+def test_a_log_that_is_closed_leaves_other_files_alone(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path / "decisions")
+    log.note(told(1, "lost", BASE))
+    log.close()
+    other = tmp_path / "other"
+    # Whoever opens a file next has the number of the one that was closed.
+    with other.open("wb", buffering=0) as file:
+        file.write(b"of somebody else")
+        log.note(told(2, "asked", BASE))
+        log.flush()
+        log.close()
+        file.write(b", whole")
+    assert other.read_bytes() == b"of somebody else, whole"
+    assert events(log, BASE) == [(1, "lost"), (2, "asked")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,10 @@ from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import OFFSET_MASK, name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ebbmq import Broker
 
 
 @dataclass
@@ -80,3 +84,16 @@ def forget_checkpoints(directory: Path) -> None:
     """Have everything read from the journal."""
     for path in (directory / "checkpoints").iterdir():
         path.unlink()
+
+
+def give_back(broker: Broker, is_enough: Callable[[], bool]) -> None:
+    """Have space given back until it is enough; another thread seals the segments."""
+    deadline = time.monotonic() + 30
+    while not is_enough():
+        assert time.monotonic() < deadline, "too little was given back"
+        broker.engine.upkeep()
+
+
+def young(directory: Path) -> list[int]:
+    """The numbers of the young segments."""
+    return sorted(int(path.stem[6:]) for path in (directory / "journal").glob("young-*"))

@@ -37,6 +37,7 @@ from ebbmq.node.losses import Losses
 from ebbmq.node.numbering import Numbering
 from ebbmq.node.outflow import message_id
 from ebbmq.node.relocated import Relocated
+from ebbmq.node.undeclared import Undeclared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +67,7 @@ class Recovery:
         self._checkpoint_disk = checkpoint_disk
         self._losses = Losses(engine)
         self._old = Relocated(engine, journal_disk, self._losses)
+        self._undeclared = Undeclared(engine, self._losses)
         self._restorers: dict[int, Restorer] = {}
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
@@ -209,6 +211,7 @@ class Recovery:
         """Make the catalog what a META fact says."""
         catalog = self._engine.catalog
         catalog.next_pid = max(catalog.next_pid, told.next_pid)
+        self._undeclared.first_pid = catalog.next_pid
         catalog.epoch = max(catalog.epoch, told.epoch)
         catalog.factors, catalog.decided = dict(told.factors), dict(told.decided)
         catalog.deleted.clear()
@@ -251,14 +254,14 @@ class Recovery:
 
     def _replay(self, known_synced: int) -> int:
         """Read the journal; returns where it ends."""
+        self._proven = known_synced
         for pid, seqs, block, as_of in self._old.read(self._old_start):
             self._relocations.setdefault(pid, []).append((seqs, block, as_of))
         if not self._start:
-            self._declare_ahead()
+            self._declare_ahead(0)
             self._note_beginning()
         self._apply_relocations()
         end = self._start or FIRST_POSITION
-        self._proven = known_synced
         for item in scan.scan(
             self._journal_disk,
             self._uuid,
@@ -270,9 +273,12 @@ class Recovery:
             end = self._item_end = item.end
             self.was_closed = False
             self._take(item)
+        for pid in sorted(self._relocations):
+            self._has(pid, end)
         for restorer in self._restorers.values():
             restorer.settle()
         self._losses.name_missing()
+        self._undeclared.settle()
         if not self._start:
             self._old.settle_doubts()
         return max(end, known_synced)
@@ -321,19 +327,38 @@ class Recovery:
             return
         self._take(Found(item.header, payload))
 
-    def _declare_ahead(self) -> None:
-        """Without a checkpoint, take the catalog as it was last: facts may precede it.
+    def _has(self, pid: int, position: int) -> bool:
+        """Whether there is a partition; one whose declaration is lost is given a queue."""
+        shards, undeclared = self._engine.catalog.shards, self._undeclared
+        if pid in shards:
+            return True
+        if pid >= undeclared.first_pid and not self._is_declared:
+            self._declare_ahead(position)
+        if pid not in shards and pid >= undeclared.first_pid:
+            undeclared.make(pid)
+            self._apply_relocations()
+        return pid in shards
 
-        What was declared and deleted before does not matter any more.
+    def _declare_ahead(self, position: int) -> None:
+        """Take the catalog as it was last: without a checkpoint, facts may precede it.
+
+        What was declared and deleted before does not matter any more. With a checkpoint it is done
+        if facts precede it all the same, since what came before them cannot be read.
         """
+        self._is_declared = True
         last: bytes | None = None
-        for item in scan.scan(self._journal_disk, self._uuid, enough=_only_catalogs):
+        for item in scan.scan(
+            self._journal_disk,
+            self._uuid,
+            position,
+            known_synced=self._proven,
+            enough=_only_catalogs,
+        ):
             found = self._mended(item) or item
             if type(found) is Found and found.header.kind == fact.META:
                 last = bytes(found.payload)
         if last is not None:
             self._declare(declared.read_declared(last))
-            self._is_declared = True
 
     def _fact(
         self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
@@ -359,7 +384,7 @@ class Recovery:
         else:
             if kind == fact.REMOVE:
                 self._engine.removals.note(bytes(payload), self._item_end)
-            if pid in self._engine.catalog.shards:
+            if self._has(pid, position):
                 self._about_messages(kind, pid, count, first, payload, position)
 
     def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
@@ -521,12 +546,12 @@ class Recovery:
         bodies: memoryview | None = None,
     ) -> None:
         """Put back rows that verify, and find which of their bodies do not."""
+        if not self._has(pid, position):
+            return
         block = payload[8 : 8 + 64 * count]
         crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
         if len(block) < 64 * count or crc32c(bytes(block)) != crc:
             self._losses.numbering.lost(pid, first, count, position >> 32)
-            return
-        if pid not in self._engine.catalog.shards:
             return
         bodies = payload[8 + 64 * count :] if bodies is None else bodies
         self._losses.numbering.published(pid, first, count)

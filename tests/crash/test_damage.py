@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from ebbmq import Broker, Message, QueueSpec, TopicSpec
 from ebbmq.errors import StorageFailed
 from ebbmq.node import doctor
 from ebbmq.testing import ManualClock
+from tests.crash.journal_records import forget_checkpoints
+from tests.crash.reports import certain, named
 from tests.crash.worker import CONFIG
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Contents:
     acked: dict[str, bytes] = field(default_factory=dict)
     provable: dict[str, int] = field(default_factory=dict)
     is_compacted: bool = True
+    queues: list[str] = field(default_factory=lambda: list(QUEUES))
+    #: Messages that are there only to prove that earlier ones were synced.
+    proofs: set[str] = field(default_factory=set)
 
 
 @pytest.fixture(scope="module", params=["closed", "killed", "killed long after its checkpoint"])
@@ -59,7 +63,13 @@ def contents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         with Broker.open(contents.directory, config, clock) as broker:
             for name in QUEUES:
                 broker.declare(QueueSpec(name, retry_delay_ms=0, max_attempts=0))
+            broker.declare_topic(TopicSpec("news"))
+            broker.subscribe("news", "a")
             for number in range(40):
+                if number == 20:
+                    contents.queues.append(f"of life {life}")
+                    broker.declare(QueueSpec(contents.queues[-1], retry_delay_ms=0, max_attempts=0))
+                    broker.subscribe("news", contents.queues[-1])
                 _work(broker, contents, chance, f"{life}.{number}")
                 if contents.is_compacted and number % 5 == 4:
                     broker.engine.upkeep()
@@ -74,7 +84,8 @@ def _leave_as_killed(broker: Broker, contents: Contents, target: Path) -> None:
     contents.provable[last.name] = len(last.read_bytes().rstrip(b"\0"))
     broker.declare(QueueSpec("end"))
     for _ in range(2):
-        broker.publish("end", [Message(b"later records prove that earlier ones were synced")])
+        proof = Message(b"later records prove that earlier ones were synced")
+        contents.proofs.add(broker.publish("end", [proof])[0].id)
     shutil.copytree(contents.directory, target)
     contents.directory = target
 
@@ -85,12 +96,17 @@ def _last_segment(directory: Path) -> Path:
 
 
 def _work(broker: Broker, contents: Contents, chance: random.Random, key: str) -> None:
-    queue = chance.choice(QUEUES)
+    queue = chance.choice(contents.queues)
     bodies = [f"{key}.{i} ".encode() + chance.randbytes(chance.choice((0, 50, 3_000)))
               for i in range(chance.randint(1, 8))]  # fmt: skip
-    receipts = broker.publish(queue, [Message(body) for body in bodies], confirm="synced")
-    contents.live.update((receipt.id, body) for receipt, body in zip(receipts, bodies, strict=True))
-    queue = chance.choice(QUEUES)
+    messages = [Message(body) for body in bodies]
+    if chance.random() < 0.2:
+        told = broker.publish_topic("news", messages, confirm="synced")
+    else:
+        told = {queue: broker.publish(queue, messages, confirm="synced")}
+    for receipts in told.values():
+        contents.live.update((r.id, body) for r, body in zip(receipts, bodies, strict=True))
+    queue = chance.choice(contents.queues)
     leases = broker.lease(queue, count=4)
     done, failed = leases[:3], leases[3:]
     broker.ack(queue, [lease.token for lease in done], confirm="synced")
@@ -99,41 +115,35 @@ def _work(broker: Broker, contents: Contents, chance: random.Random, key: str) -
         contents.acked[lease.id] = contents.live.pop(lease.id)
 
 
-def _named(texts: list[str]) -> set[str]:
-    """The ids in a report; `1-5 to 1-9` names what lies between."""
-    text = " \n".join(texts)
-    ids = set(re.findall(r"\b[0-9a-f]+-[0-9a-f]+\b", text))
-    for pid, first, last in re.findall(r"\b([0-9a-f]+)-([0-9a-f]+) to \1-([0-9a-f]+)\b", text):
-        ids |= {f"{pid}-{seq:x}" for seq in range(int(first, 16), int(last, 16) + 1)}
-    return ids
-
-
 def _judge(contents: Contents, directory: Path) -> tuple[bool, str]:
     """Open a damaged copy and compare; returns whether anything was reported."""
     _put_back_identity(contents, directory)
     report = doctor.examine(directory, lambda done, total: None)
-    named = _named(report.problems)
+    told = named(report.problems)
     got: dict[str, bytes] = {}
     faulty: set[str] = set()
     with Broker.open(directory, config=CONFIG) as broker:
-        for queue in QUEUES:
+        for queue in contents.queues:
             for partition in broker.stats(queue)["partitions"]:
                 if partition["state"] == "faulty":
                     faulty.add(partition["id"])
             for lease in broker.lease(queue, count=10_000):
                 assert lease.id not in got, f"{lease.id} twice"
                 got[lease.id] = lease.body
-            named |= {removal.id for removal in broker.removals(queue)}
-        named |= _named(broker.health()["damage"])
+            told |= {removal.id for removal in broker.removals(queue)}
+        damage = broker.health()["damage"]
+        told |= named(damage)
     known = contents.live | contents.acked
     for id_, body in got.items():
         assert known.get(id_) == body, f"{id_} was never published like that"
+    invented = named(certain(damage + report.problems)) - known.keys() - contents.proofs
+    assert not invented, f"named and never there: {sorted(invented)}; {report.problems}"
     # A partition that is set apart as a whole is a report about all of its messages.
     apart = {id_ for id_ in contents.live if id_.partition("-")[0] in faulty}
-    lost = contents.live.keys() - got.keys() - named - apart
+    lost = contents.live.keys() - got.keys() - told - apart
     assert not lost, f"lost and not named: {sorted(lost)}; reported: {report.problems}"
     # An ack whose record lost even its header cannot be named, but its loss is never silent.
-    back = (got.keys() & contents.acked.keys()) - named
+    back = (got.keys() & contents.acked.keys()) - told
     assert not back or report.problems, f"acked, back, and nothing said: {sorted(back)}"
     return not report.clean, "; ".join(report.problems)
 
@@ -179,6 +189,8 @@ def test_after_bit_flips_every_message_is_intact_or_named(
     for number in range(FLIPS // 8):
         copy = tmp_path / str(number)
         shutil.copytree(contents.directory, copy)
+        if number % 2:
+            forget_checkpoints(copy)
         flipped = [chance.choice(_files(copy)) for _ in range(flips)]
         for path in flipped:
             _flip(contents, path, chance)
@@ -237,8 +249,7 @@ def test_without_checkpoints_nothing_is_lost_and_nothing_acked_comes_back(
     assert len(contents.acked) > len(contents.live) / 2
     if contents.is_compacted:
         assert not (copy / "journal" / "young-0000000001.seg").exists(), "nothing was reclaimed"
-    for path in (copy / "checkpoints").iterdir():
-        path.unlink()
+    forget_checkpoints(copy)
     _judge(contents, copy)
 
 
@@ -261,10 +272,10 @@ def test_a_sealed_segment_that_was_cut_short_costs_what_was_cut_off(
     starts = {id_: before.find(body) for id_, body in zip(ids, bodies, strict=True)}
     lost = {id_ for id_, start in starts.items() if start >= 0 and start + len(bodies[0]) > size}
     assert lost
-    assert _named(doctor.examine(directory).problems) == lost
+    assert named(doctor.examine(directory).problems) == lost
     with Broker.open(directory, NEVER) as broker:
         assert {lease.id for lease in broker.lease("q", count=100)} == set(ids) - lost
-        assert _named(broker.health()["damage"]) == lost
+        assert named(broker.health()["damage"]) == lost
         broker.publish("q", [Message(b"it goes on")])
     with Broker.open(directory, NEVER) as broker:
         assert [lease.body for lease in broker.lease("q", count=100)] == [b"it goes on"]
@@ -296,11 +307,11 @@ def test_messages_whose_record_lost_its_header_are_named_exactly(tmp_path: Path)
         _damage_header_of(copy, b"this is body number %d" % number)
     lost = {receipts[number].id for number in (3, 4, 11)}
     report = doctor.examine(copy, lambda done, total: None)
-    assert lost == _named(report.problems) & {receipt.id for receipt in receipts}
+    assert lost == named(report.problems) & {receipt.id for receipt in receipts}
     with Broker.open(copy, config=NEVER) as broker:
         got = {lease.id for lease in broker.lease("q", count=100)}
         assert got == {receipt.id for receipt in receipts} - lost
-        assert lost <= _named(broker.health()["damage"])
+        assert lost <= named(broker.health()["damage"])
         (new,) = broker.publish("q", [Message(b"new")])
         assert new.id not in {receipt.id for receipt in receipts}
 
@@ -347,7 +358,7 @@ def test_a_store_whose_only_message_is_damaged_opens_and_names_it(tmp_path: Path
     for path in (tmp_path / "journal").iterdir():
         path.write_bytes(path.read_bytes().replace(b"the only body", b"the only bodi"))
     with Broker.open(tmp_path, config=CONFIG) as broker:
-        assert _named(broker.health()["damage"]) == {receipt.id}
+        assert named(broker.health()["damage"]) == {receipt.id}
         assert broker.lease("q") == []
         assert broker.stats("q")["depth"]["ready"] == 0
         told = broker.why(receipt.id)
@@ -376,10 +387,10 @@ def test_a_body_damaged_since_the_last_checkpoint_is_named_when_it_is_delivered(
     path = copy / "journal" / "young-0000000001.seg"
     path.write_bytes(path.read_bytes().replace(bodies[25], bodies[25].upper()))
     report = doctor.examine(copy, lambda done, total: None)
-    assert _named(report.problems) == {receipts[25].id}
+    assert named(report.problems) == {receipts[25].id}
     with Broker.open(copy, config=NEVER) as broker:
         got = {lease.id: lease.body for lease in broker.lease("q", count=100)}
-        assert _named(broker.health()["damage"]) == {receipts[25].id}
+        assert named(broker.health()["damage"]) == {receipts[25].id}
     expected = {r.id: body for r, body in zip(receipts, bodies, strict=True)}
     del expected[receipts[25].id]
     assert expected.items() <= got.items()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
+    from ebbmq.node.numbering import Spans
 
 _NEAR_ENOUGH: Final = 0.6
 
@@ -146,6 +147,9 @@ class Declared(msgspec.Struct, frozen=True):
     deleted: list[DeletedQueue] = []
     #: By queue, when the last factor that was advised was decided.
     decided: dict[str, int] = {}
+    #: By segment and partition, the first and the last message whose record is in it, dead ones
+    #: included, of the segments before and after those that were given back.
+    spans: dict[int, dict[int, tuple[int, int]]] = {}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -238,7 +242,7 @@ class Catalog:
             raise unknown("topic", name, self.topics)
         return found
 
-    def declared(self, segments: list[int]) -> Declared:
+    def declared(self, segments: list[int], spans: Spans | None = None) -> Declared:
         """All of it as one value."""
         return Declared(
             self.next_pid,
@@ -259,11 +263,12 @@ class Catalog:
             segments,
             list(self.deleted),
             self.decided,
+            spans or {},
         )
 
-    def fact(self, segments: list[int]) -> fact.Fact:
+    def fact(self, segments: list[int], spans: Spans | None = None) -> fact.Fact:
         """All of it as a META fact."""
-        return fact.Fact(fact.META, 0, 0, 0, [_encode(self.declared(segments))])
+        return fact.Fact(fact.META, 0, 0, 0, [_encode(self.declared(segments, spans))])
 
 
 def read_declared(payload: bytes | memoryview) -> Declared:

@@ -12,6 +12,7 @@ from ebbmq.core.partition import Partition
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import LEASED
 from ebbmq.errors import InvalidSpec
+from ebbmq.journal.segment import OLD
 from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 from ebbmq.node.log import log
@@ -21,9 +22,12 @@ from ebbmq.spelling import get_close_matches
 if TYPE_CHECKING:
     from ebbmq.holding.resident import Resident
     from ebbmq.node.engine import Engine
+    from ebbmq.node.numbering import Spans
 
 #: Later instants do not fit beside a message.
 _INSTANT_MS_MAX: Final = (1 << 48) - 1
+#: About what the first and the last message of a partition in a segment take there.
+_SPAN_BYTES: Final = 16
 #: More than a plain queue takes among all that is declared.
 _QUEUE_BYTES_MAX: Final = 4 * limits.KIB
 
@@ -32,8 +36,23 @@ def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
     """Append all that is declared; the last such fact holds."""
     engine.simple.clear()
     segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
-    engine.catalog_position = engine.append([engine.catalog.fact(segments)])
+    engine.catalog_position = engine.append(
+        [engine.catalog.fact(segments, _spans(engine, segments))]
+    )
     return engine.catalog_position
+
+
+def _spans(engine: Engine, segments: list[int]) -> Spans:
+    """Which messages the segments have that lie beside segments that were given back.
+
+    Left out where they take much, or there is no space: damage is told less exactly then.
+    """
+    young = [number for number in segments if not number & OLD]
+    there = {0, *young, young[-1] + 1} if young else set()
+    beside = [number for number in young if not {number - 1, number + 1} <= there]
+    spans = {number: engine.ranges.get(number, {}) for number in beside}
+    size = sum(map(len, spans.values())) * _SPAN_BYTES
+    return {} if engine.disk_full or size > engine.config.segment_bytes // 16 else spans
 
 
 def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ebbmq.core import facts as fact
 from ebbmq.node.log import log
+from ebbmq.node.numbering import Numbering
+from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
@@ -15,14 +18,14 @@ class Losses:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        #: Which messages there should be.
+        self.numbering = Numbering()
         #: Messages of a relocation that was not finished, or is damaged, by partition.
         self.doubtful: dict[int, set[int]] = {}
         #: By partition: messages whose body in a segment is damaged, with that segment.
         self.bodiless: dict[int, dict[int, int]] = {}
         #: By partition: messages that cannot be read, and leave once the log is open.
         self.unread: dict[int, list[int]] = {}
-        #: A record of which not even the header can be read was passed.
-        self.is_blind = False
         #: Partitions a checkpointed page, and those a record of which cannot be read.
         self.without_page: set[int] = set()
         self.without_record: set[int] = set()
@@ -44,6 +47,46 @@ class Losses:
         """Messages are known to have left: nobody misses them."""
         if pid in self.doubtful:
             self.doubtful[pid].difference_update(seqs)
+        if type(seqs) is range:
+            self.numbering.left(pid, seqs)
+        else:
+            for first, count in fact.runs_of(seqs):
+                self.numbering.left(pid, range(first, first + count))
+
+    def name_missing(self) -> None:
+        """Say which messages no record brings, though one did; the whole journal was read."""
+        engine = self._engine
+        for number in self.missing:
+            if number in self.segments:
+                doubt = "" if self.numbering.is_declared else ", or was given back"
+                self.report(f"journal segment {number} is missing{doubt}")
+        for missing in self.numbering.missing(self.segments):
+            pid, first, end, segments, in_doubt = missing
+            shard = engine.catalog.shards.get(pid)
+            if shard is None or first == end:
+                continue
+            if in_doubt:
+                self.report(
+                    "what cannot be read may have been some of the messages "
+                    f"{message_id(pid, first)} to {message_id(pid, end - 1)}; "
+                    "the others had left, or never were"
+                )
+                continue
+            for segment in segments:
+                # While it is there, facts about them are kept that say that they left.
+                engine.note_range(segment, pid, first, end - first)
+            left = self.numbering.has_left(pid, first, end)
+            index = shard.partition.index
+            gone = [s for s in range(first, end) if s not in left and index.locate(s) is None]
+            self._name(pid, gone)
+
+    def _name(self, pid: int, seqs: list[int]) -> None:
+        for first, count in fact.runs_of(seqs):
+            if count == 1:
+                self.report(f"message {message_id(pid, first)} cannot be read")
+            else:
+                last = message_id(pid, first + count - 1)
+                self.report(f"messages {message_id(pid, first)} to {last} cannot be read")
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.core import envelope, held, reviewed
 from ebbmq.core import facts as fact
@@ -35,8 +34,10 @@ from ebbmq.node.deriving import derive, let_go_of_unread
 from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
+from ebbmq.node.numbering import Numbering
 from ebbmq.node.outflow import message_id
 from ebbmq.node.relocated import Relocated
+from ebbmq.node.undeclared import Undeclared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +67,7 @@ class Recovery:
         self._checkpoint_disk = checkpoint_disk
         self._losses = Losses(engine)
         self._old = Relocated(engine, journal_disk, self._losses)
+        self._undeclared = Undeclared(engine, self._losses)
         self._restorers: dict[int, Restorer] = {}
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
@@ -153,6 +155,8 @@ class Recovery:
         self.was_closed = status.closed
         self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
+        self._losses.numbering.declared(status.declared)
+        self._losses.numbering.know(status.ranges)
         if status.rules:
             self._engine.rules.restore(status.rules)
         if status.advised:
@@ -200,12 +204,14 @@ class Recovery:
                 engine.residency.close(shard.partition.pid)
                 del engine.catalog.shards[shard.partition.pid]
         self._restorers.clear()
+        self._losses.numbering = Numbering()
         engine.ranges.clear()
 
     def _declare(self, told: declared.Declared) -> None:
         """Make the catalog what a META fact says."""
         catalog = self._engine.catalog
         catalog.next_pid = max(catalog.next_pid, told.next_pid)
+        self._undeclared.first_pid = catalog.next_pid
         catalog.epoch = max(catalog.epoch, told.epoch)
         catalog.factors, catalog.decided = dict(told.factors), dict(told.decided)
         catalog.deleted.clear()
@@ -232,7 +238,6 @@ class Recovery:
             queue.consumer = entry.consumer
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
-                self._name_gap(shard.partition.pid, next_seq)
                 index = shard.partition.index
                 index.next_seq = max(index.next_seq, next_seq)
         catalog.topics = {entry.spec.name: entry for entry in told.topics}
@@ -249,13 +254,14 @@ class Recovery:
 
     def _replay(self, known_synced: int) -> int:
         """Read the journal; returns where it ends."""
+        self._proven = known_synced
         for pid, seqs, block, as_of in self._old.read(self._old_start):
             self._relocations.setdefault(pid, []).append((seqs, block, as_of))
         if not self._start:
-            self._declare_ahead()
+            self._declare_ahead(0)
+            self._note_beginning()
         self._apply_relocations()
         end = self._start or FIRST_POSITION
-        self._proven = known_synced
         for item in scan.scan(
             self._journal_disk,
             self._uuid,
@@ -267,14 +273,23 @@ class Recovery:
             end = self._item_end = item.end
             self.was_closed = False
             self._take(item)
+        for pid in sorted(self._relocations):
+            self._has(pid, end)
         for restorer in self._restorers.values():
             restorer.settle()
-        for number in self._losses.missing:
-            if number in self._losses.segments:
-                self._losses.report(f"journal segment {number} is missing")
+        self._losses.name_missing()
+        self._undeclared.settle()
         if not self._start:
             self._old.settle_doubts()
         return max(end, known_synced)
+
+    def _note_beginning(self) -> None:
+        """The segments before the first one that is there were given back, or are missing."""
+        first = min(numbers(self._journal_disk, old=False), default=1)
+        missing = [number for number in self._losses.segments if number < first]
+        self._losses.missing += missing
+        for number in missing or range(1, first)[-1:]:
+            self._losses.numbering.absent(number)
 
     def _apply_relocations(self) -> None:
         """Put back relocated rows of the partitions that are declared by now."""
@@ -299,6 +314,7 @@ class Recovery:
                 self._damaged(item)
             else:
                 self._losses.missing.append(number)
+                self._losses.numbering.absent(number)
 
     def _begun(self, item: Begun) -> None:
         """Take in rows without their bodies; the whole record if they cannot tell all."""
@@ -311,18 +327,38 @@ class Recovery:
             return
         self._take(Found(item.header, payload))
 
-    def _declare_ahead(self) -> None:
-        """Without a checkpoint, take the catalog as it was last: facts may precede it.
+    def _has(self, pid: int, position: int) -> bool:
+        """Whether there is a partition; one whose declaration is lost is given a queue."""
+        shards, undeclared = self._engine.catalog.shards, self._undeclared
+        if pid in shards:
+            return True
+        if pid >= undeclared.first_pid and not self._is_declared:
+            self._declare_ahead(position)
+        if pid not in shards and pid >= undeclared.first_pid:
+            undeclared.make(pid)
+            self._apply_relocations()
+        return pid in shards
 
-        What was declared and deleted before does not matter any more.
+    def _declare_ahead(self, position: int) -> None:
+        """Take the catalog as it was last: without a checkpoint, facts may precede it.
+
+        What was declared and deleted before does not matter any more. With a checkpoint it is done
+        if facts precede it all the same, since what came before them cannot be read.
         """
+        self._is_declared = True
         last: bytes | None = None
-        for item in scan.scan(self._journal_disk, self._uuid, enough=_only_catalogs):
-            if type(item) is Found and item.header.kind == fact.META:
-                last = bytes(item.payload)
+        for item in scan.scan(
+            self._journal_disk,
+            self._uuid,
+            position,
+            known_synced=self._proven,
+            enough=_only_catalogs,
+        ):
+            found = self._mended(item) or item
+            if type(found) is Found and found.header.kind == fact.META:
+                last = bytes(found.payload)
         if last is not None:
             self._declare(declared.read_declared(last))
-            self._is_declared = True
 
     def _fact(
         self, kind: int, pid: int, count: int, first: int, payload: memoryview, position: int
@@ -332,8 +368,10 @@ class Recovery:
             for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
                 self._fact(part_kind, part_pid, part_count, part_first, part, position)
         elif kind == fact.META:
+            told = declared.read_declared(payload)
+            self._losses.numbering.declared(told)
             if not self._is_declared:
-                self._declare(declared.read_declared(payload))
+                self._declare(told)
         elif kind in (fact.RULES, fact.ADVISED):
             node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
             node.restore(payload)
@@ -346,7 +384,7 @@ class Recovery:
         else:
             if kind == fact.REMOVE:
                 self._engine.removals.note(bytes(payload), self._item_end)
-            if pid in self._engine.catalog.shards:
+            if self._has(pid, position):
                 self._about_messages(kind, pid, count, first, payload, position)
 
     def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
@@ -393,7 +431,7 @@ class Recovery:
         self, pid: int, first: int, count: int, payload: memoryview, position: int
     ) -> None:
         self._engine.note_range(position >> 32, pid, first, count)
-        self._name_gap(pid, first)
+        self._losses.numbering.published(pid, first, count)
         block = payload[8 : 8 + 64 * count]
         words = as_words(block)
         self.queue_ms = max(self.queue_ms, int(words[0, ENQUEUED]) & LOW48)
@@ -401,13 +439,6 @@ class Recovery:
         if words[:, DUE].max() > LOW48:
             view = np.frombuffer(block, dtype=rows.DTYPE)
             self._remember_ids(pid, first, view, payload[8 + 64 * count :])
-
-    def _name_gap(self, pid: int, next_seq: int) -> None:
-        """After damage without a header, numbers that are missing are messages that are."""
-        expected = self._engine.catalog.shards[pid].partition.index.next_seq
-        if self._losses.is_blind and expected < next_seq:
-            for seq in range(expected, min(next_seq, expected + limits.RECORD_ROWS_MAX)):
-                self._losses.report(f"message {message_id(pid, seq)} cannot be read")
 
     def _remember_ids(
         self,
@@ -447,16 +478,16 @@ class Recovery:
     def _damaged(self, item: Damaged) -> None:
         """Keep what can be proven of a record whose payload does not verify; name the rest."""
         header = item.header
-        if header is None:
-            found = mended(self._journal_disk, self._uuid, item)
-            if found is not None:
-                log.warning("mended_header", position=hex(item.position))
-                self._take(found)
-                return
+        found = self._mended(item)
+        if found is not None:
+            log.warning("mended_header", position=hex(item.position))
+            self._take(found)
+            return
+        if header is None or header.kind in (fact.META, fact.GROUP):
+            self._losses.numbering.unread(item.position >> 32)
         everywhere = set(self._engine.catalog.shards)
         self._losses.without_record |= everywhere if header is None else {header.pid}
         if header is None:
-            self._losses.is_blind = True
             self._losses.report(
                 f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read"
             )
@@ -471,10 +502,19 @@ class Recovery:
                 "cannot be read; these messages are delivered again"
             )
         else:
-            self._losses.report(
-                f"a record of kind {header.kind} about {header.count} messages from "
-                f"{message_id(header.pid, header.first)} on cannot be read"
-            )
+            about = f"at {item.position:#x}"
+            if header.count:
+                named = message_id(header.pid, header.first)
+                about = f"about {header.count} messages from {named} on"
+            self._losses.report(f"a record of kind {header.kind} {about} cannot be read")
+
+    def _mended(self, item: Item) -> Found | Damaged | None:
+        """A record of which one bit of the header was wrong; None where that is not so."""
+        if type(item) is not Damaged or item.header is not None:
+            return None
+        if item.position >> 32 not in numbers(self._journal_disk, old=False):
+            return None
+        return mended(self._journal_disk, self._uuid, item)
 
     def _salvage_group(self, header: record.Header, item: Damaged) -> None:
         """Of a publish to several queues keep the rows that verify; a move is done again."""
@@ -506,15 +546,15 @@ class Recovery:
         bodies: memoryview | None = None,
     ) -> None:
         """Put back rows that verify, and find which of their bodies do not."""
+        if not self._has(pid, position):
+            return
         block = payload[8 : 8 + 64 * count]
         crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
         if len(block) < 64 * count or crc32c(bytes(block)) != crc:
-            for number in range(count):
-                self._losses.report(f"message {message_id(pid, first + number)} cannot be read")
-            return
-        if pid not in self._engine.catalog.shards:
+            self._losses.numbering.lost(pid, first, count, position >> 32)
             return
         bodies = payload[8 + 64 * count :] if bodies is None else bodies
+        self._losses.numbering.published(pid, first, count)
         self._engine.note_range(position >> 32, pid, first, count)
         at = 0
         for number in range(count):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker
+from ebbmq import AsyncBroker, Broker
+from ebbmq.limits import DAY_MS
+from ebbmq.node.server import example
 from ebbmq.node.server.users import Users
+from ebbmq.testing import ManualClock
 from tests.serving import CERTIFICATES, Caller, Running, own_address, run_to_end, wait_until
 
 if TYPE_CHECKING:
@@ -69,6 +74,28 @@ def test_the_example_is_put_into_a_new_directory_once(tmp_path: Path) -> None:
     with Broker.open(tmp_path / "data") as broker:
         assert "example.alerts" not in {spec.name for spec in broker.queues()}
         assert broker.stats("example.orders")["depth"]["ready"] == 3
+
+
+def test_the_example_has_new_photos_on_another_day_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    clock = ManualClock(time.time_ns() // 1_000_000 - DAY_MS)
+
+    async def load() -> None:
+        async with await AsyncBroker.open(data, clock=clock) as broker:
+            await example.load(broker)
+
+    asyncio.run(load())
+    for _ in range(2):
+        with Running(data, "--example") as server:
+            assert server.stop() == 0
+    with Broker.open(data) as broker:
+        assert broker.stats(example.PHOTOS)["depth"]["ready"] == 2 * example.PHOTO_COUNT
+        assert broker.stats(example.ORDERS)["depth"]["ready"] == 3
+        broker.delete(example.PHOTOS)
+    with Running(data, "--example") as server:
+        assert server.stop() == 0
+    with Broker.open(data) as broker:
+        assert example.PHOTOS not in {spec.name for spec in broker.queues()}
 
 
 def test_it_speaks_tls_and_its_log_has_the_effective_configuration_without_secrets(

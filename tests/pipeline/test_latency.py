@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,11 +11,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.model import AdaptSpec, QueueSpec
 from ebbmq.policy.adapt import AdaptiveDecay, AdaptState
-from ebbmq_spark.transforms.latency import adapting, latency_profile, recommended_factors
+from ebbmq_spark.transforms.latency import latency_profile, recommended_factors
 from tests.pipeline.rows import NOW_MS, events
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 HOUR_MS = 3_600_000
 THIS_HOUR_MS = NOW_MS // HOUR_MS * HOUR_MS
@@ -67,7 +69,7 @@ def test_a_step_is_that_of_the_brokers_own_controller(spark: SparkSession) -> No
     specs = [QueueSpec(queue, adapt=ADAPT) for queue in cases]
     got = recommended_factors(
         told,
-        adapting(spark, [*specs, QueueSpec("does not adapt")]),
+        [*specs, QueueSpec("does not adapt")],
         spark.createDataFrame(
             [(queue, before, NOW_MS) for queue, (before, _) in cases.items()], BEFORE
         ),
@@ -84,13 +86,75 @@ def test_slow_consumers_anywhere_count_for_the_whole_fleet(spark: SparkSession) 
         *({"seq": n, "event": "acked", "latency_ms": 100} for n in range(1, 4)),
         *({"node": "slow", "seq": n, "event": "acked", "latency_ms": 9_000} for n in range(1, 4)),
     )
-    queues = adapting(spark, [QueueSpec("q", adapt=ADAPT), QueueSpec("quiet", adapt=ADAPT)])
+    queues = [QueueSpec("q", adapt=ADAPT), QueueSpec("quiet", adapt=ADAPT)]
     before = spark.createDataFrame([("quiet", 2.0, 0)], BEFORE)
     got = recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1)
     assert {row.queue: (row.factor, row.mean_ms) for row in got.collect()} == {
         "q": (1.5, 4_550.0),
         "quiet": (2.0, None),
     }
+
+
+def test_the_last_leases_count_as_many_as_the_window_of_the_broker_has(spark: SparkSession) -> None:
+    adapt = msgspec.structs.replace(ADAPT, window=3)
+    lasted_ms = [9_000, 9_000, 100, 200, 300]
+    controller = AdaptiveDecay(adapt)
+    controller.restore(AdaptState(factor=2.0))
+    for latency_ms in lasted_ms:
+        controller.observe(latency_ms, NOW_MS)
+    assert controller.mean_ms() == 200.0
+    told = events(
+        spark,
+        # In no order: what counts is the number within a boot, not the clock.
+        *(
+            {"boot": 2, "seq": n, "at_ms": NOW_MS - n, "event": "acked", "latency_ms": latency_ms}
+            for n, latency_ms in reversed(list(enumerate(lasted_ms, 1)))
+        ),
+        *({"boot": 1, "seq": n, "event": "acked", "latency_ms": 9_000} for n in range(7, 10)),
+    )
+    (row,) = _factors(spark, told, adapt)
+    assert (row.factor, row.mean_ms, row.leases) == (controller.factor(NOW_MS), 200.0, 3)
+
+
+def test_every_partition_and_node_has_a_window_of_its_own(spark: SparkSession) -> None:
+    adapt = msgspec.structs.replace(ADAPT, window=2)
+    lasted_ms = {
+        ("a", 0): [5_000] * 8 + [100, 300],
+        ("a", 1): [9_000, 1_000, 1_000],
+        ("b", 0): [2_600],
+    }
+    told = events(
+        spark,
+        *(
+            {"node": node, "partition": partition, "seq": n, "event": "acked", "latency_ms": each}
+            for (node, partition), some in lasted_ms.items()
+            for n, each in enumerate(some, 1)
+        ),
+    )
+    (row,) = _factors(spark, told, adapt)
+    assert (row.factor, row.mean_ms, row.leases, row.p95_ms) == (2.0, 1_000.0, 5, 2_600.0)
+
+
+def _factors(spark: SparkSession, told: DataFrame, adapt: AdaptSpec) -> list[Row]:
+    """From a factor of 2."""
+    before = spark.createDataFrame([("q", 2.0, 0)], BEFORE)
+    queues = [QueueSpec("q", adapt=adapt)]
+    return recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1).collect()
+
+
+def test_leases_that_do_not_count_are_not_moved(spark: SparkSession) -> None:
+    wide = QueueSpec("wide", adapt=msgspec.structs.replace(ADAPT, window=512))
+    frame = recommended_factors(
+        events(spark, {"event": "acked", "latency_ms": 1}),
+        [QueueSpec("q", adapt=ADAPT), wide],
+        spark.createDataFrame([], BEFORE),
+        now_ms=NOW_MS,
+        until_ms=NOW_MS + 1,
+    )
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        frame.explain()
+    assert "512, Partial" in shown.getvalue()
 
 
 def test_a_factor_rests_between_steps_as_that_of_the_broker_does(spark: SparkSession) -> None:
@@ -116,7 +180,7 @@ def test_a_factor_rests_between_steps_as_that_of_the_broker_does(spark: SparkSes
     before = spark.createDataFrame(
         [(queue, 2.0, NOW_MS - rested_ms) for queue, (_, rested_ms) in cases.items()], BEFORE
     )
-    queues = adapting(spark, [QueueSpec(queue, adapt=adapt) for queue in cases])
+    queues = [QueueSpec(queue, adapt=adapt) for queue in cases]
     got = recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1).collect()
     assert {row.queue: (row.factor, row.stepped_at_ms) for row in got} == expected
     assert sorted(factor for factor, _ in expected.values()).count(2.0) == 7

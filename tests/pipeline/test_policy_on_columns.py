@@ -1,12 +1,21 @@
-"""One formula, one rule text, two engines: floats in the broker and columns in Spark agree."""
+"""One formula, one rule text, two engines: floats in the broker and columns in Spark agree.
+
+A job of Spark takes as long for thousands of rows as for one: hypothesis draws them, edges of every
+column and rows at the very thresholds are added, and all of it is one frame. What must be among
+them, every branch of what is compared, is asserted.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given
+from hypothesis import Phase as Step
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -14,29 +23,28 @@ from ebbmq.model import QueueSpec
 from ebbmq.policy import importance as policy
 from ebbmq.policy.decay import Access, Phase, Score, decay_score
 from ebbmq.policy.placement import Terms
+from ebbmq.policy.rules import conditions as c
 from ebbmq.policy.rules.compile import test_of as closure_of
-from ebbmq.policy.rules.conditions import KEYWORDS
+from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq_spark.rules import column_of
 from ebbmq_spark.transforms.importance import band_of, current_importance, is_stale
 from ebbmq_spark.transforms.parameters import parameters_of
 from ebbmq_spark.transforms.scores import access_rate_at, phase_of, tier_of, with_scores
 from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
-from tests.property.rule_strategies import conditions, messages, states
+from tests.property.rule_strategies import DEVICES, conditions, messages, states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from hypothesis.strategies import SearchStrategy
     from pyspark.sql import SparkSession
 
-# One example is one job of Spark on many rows, hence few examples.
-FEW = hypothesis.settings(
-    max_examples=3,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-plain = st.floats(-1e6, 1e6, allow_nan=False)
-ROWS = 128
+T = TypeVar("T")
+ROWS = 2_000
+#: Of one example: more of them are more than hypothesis draws at once.
+AT_ONCE = 50
 FACTORY = "spark.sql.codegen.factoryMode"
+DEFAULTS = Properties()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,38 +57,106 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(FACTORY, before)
 
 
-@FEW
-@given(rows=st.lists(st.tuples(*[plain] * 7), min_size=ROWS, max_size=ROWS))
-def test_scores_are_the_same_to_the_last_bit(spark: SparkSession, rows: list[tuple]) -> None:
+def drawn(of: SearchStrategy[T], count: int) -> list[T]:
+    """Values as hypothesis draws them; a test that fails names the one, so none is shrunk."""
+    found: list[T] = []
+    at_once = min(AT_ONCE, count // 10)
+
+    @hypothesis.settings(
+        # The first example is the simplest there is.
+        max_examples=count // at_once + 1,
+        phases=[Step.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(of, min_size=at_once, max_size=at_once))
+    def draw(some: list[T]) -> None:
+        found.extend(some)
+
+    draw()
+    assert len(found) > count
+    return found[-count:]
+
+
+def with_edges(
+    rows: list[tuple[Any, ...]], edges: Sequence[Sequence[Any]]
+) -> list[tuple[Any, ...]]:
+    """The rows, and for every edge of every column one of them that has it, and one of edges."""
+    out = list(rows)
+    for at, values in enumerate(edges):
+        for value, row in zip(values, rows, strict=False):
+            out.append((*row[:at], value, *row[at + 1 :]))
+    most = max(map(len, edges))
+    out += zip(*(itertools.islice(itertools.cycle(each), most) for each in edges), strict=True)
+    return out
+
+
+def test_scores_are_the_same_to_the_last_bit(spark: SparkSession) -> None:
     names = ["age", "access", "base", "per_day", "bonus", "medium", "high"]
-    frame = spark.createDataFrame(rows, [*names])
+    plain = st.floats(-1e6, 1e6, allow_nan=False)
+    edges = (0.0, -0.0, 5e-324, 1.0, -1e6, 1e6)
+    rows = with_edges(drawn(st.tuples(*[plain] * 7), ROWS), [edges] * 7)
+    # A threshold itself is not yet above it; the next number below it is.
+    for row in rows[:200]:
+        score = decay_score(*row[:5])
+        below = math.nextafter(score, -math.inf)
+        rows += [(*row[:5], *ends) for ends in itertools.permutations([score, below, score + 1], 2)]
+    frame = spark.createDataFrame(rows, names)
     score = decay_score(*(F.col(name) for name in names[:5]))
     got = frame.select(
         score.alias("score"), phase_of(score, F.col("medium"), F.col("high")).alias("phase")
     ).collect()
+    seen = set()
     for row, (found, phase) in zip(rows, got, strict=True):
-        assert found == decay_score(*row[:5])
-        assert Phase(phase) is Score(*row[2:]).phase(found)
+        medium, high = row[5:]
+        assert found == decay_score(*row[:5]), row
+        assert Phase(phase) is Score(*row[2:]).phase(found), row
+        seen.add((phase, _side(found, medium), _side(found, high)))
+    # By the phase, and on which side of either threshold the score is: all there are.
+    assert seen == {
+        (Phase.FRESH, medium, high) for medium in (-1, 0) for high in (-1, 0)
+    } | {(Phase.KEPT, 1, high) for high in (-1, 0)} | {
+        (Phase.FADED, medium, 1) for medium in (-1, 0, 1)
+    }  # fmt: skip
 
 
-@FEW
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.integers(1, 10),
-            st.floats(0, 1),
-            st.integers(0, 10**9),
-            st.integers(1, 10**9),
-            st.sampled_from([0.25, 0.3, 1.0, 2.0, 10.0]),
-            st.floats(0, 10),
-        ),
-        min_size=ROWS,
-        max_size=ROWS,
+def _side(value: float, of: float) -> int:
+    return (value > of) - (value < of)
+
+
+def test_importance_band_and_staleness_are_the_same_to_the_last_bit(spark: SparkSession) -> None:
+    widths = [0.01, 0.1, 0.25, 0.3, 0.7, 1.0, 2.0, 10.0]
+    columns = (
+        st.integers(1, 10),
+        st.floats(0, 1),
+        st.integers(0, 10**9),
+        st.integers(1, 10**9),
+        st.sampled_from(widths),
+        st.floats(0, 10),
     )
-)
-def test_importance_band_and_staleness_are_the_same_to_the_last_bit(
-    spark: SparkSession, rows: list[tuple]
-) -> None:
+    rows = with_edges(
+        drawn(st.tuples(*columns), ROWS),
+        [
+            (1, 10),
+            (0.0, 5e-324, 1e-9, 1.0),
+            (0, 1, 10**9, policy.AGE_MS_MAX),
+            (1, 10**9, policy.AGE_MS_MAX),
+            widths,
+            (0.0, 5e-324, 0.5, 5.0, 10.0),
+        ],
+    )
+    for importance, rate, _, span, width, threshold in rows[:ROWS]:
+        # The millisecond at which it becomes stale, and the one before.
+        stale_age = policy.stale_age_ms(importance, rate, span, threshold)
+        if stale_age:
+            ages = (stale_age - 1, stale_age)
+            rows += [(importance, rate, age, span, width, threshold) for age in ages]
+    # At the edge of a band, and beside it: there the quotient may be rounded to the wrong one.
+    for width, band in itertools.product(widths, range(1, 100)):
+        edge = band * width
+        beside = (math.nextafter(edge, to) for to in (0.0, math.inf))
+        rows += [(1, 1 - each, 1, 1, width, 1.0) for each in (edge, *beside) if 0 < each < 1]
     frame = spark.createDataFrame(
         rows, "importance int, rate double, age long, span long, width double, threshold double"
     )
@@ -90,50 +166,145 @@ def test_importance_band_and_staleness_are_the_same_to_the_last_bit(
         band_of(current, F.col("width")).alias("band"),
         is_stale(current, F.col("importance"), F.col("threshold")).alias("stale"),
     ).collect()
-    for (importance, rate, age, span, width, threshold), row in zip(rows, got, strict=True):
+    bands, stales = set(), set()
+    for values, row in zip(rows, got, strict=True):
+        importance, rate, age, span, width, threshold = values
         exact = policy.current_importance(importance, rate, age, span)
-        assert row.current == exact
-        assert row.band == policy.band_of(exact, width)
+        assert row.current == exact, values
+        assert row.band == policy.band_of(exact, width), values
         stale_age = policy.stale_age_ms(importance, rate, span, threshold)
-        assert row.stale == (stale_age is not None and age >= stale_age)
+        assert row.stale == (stale_age is not None and age >= stale_age), values
+        bands.add(row.band - math.ceil(exact / width) if exact else None)
+        stales.add((row.stale, None if stale_age is None else threshold > importance / 2))
+    # Used up, and by how much the quotient was off; never stale, or by either bound.
+    assert bands == {None, -1, 0, 1}
+    assert stales == {(False, None), *itertools.product((True, False), repeat=2)}
 
 
-@FEW
-@given(
-    rows=st.lists(
-        st.tuples(st.floats(0, 1e6), st.integers(0, 100 * DAY_MS)), min_size=ROWS, max_size=ROWS
+def test_access_rates_fade_alike(spark: SparkSession) -> None:
+    now_ms = 50 * DAY_MS
+    columns = (st.floats(0, 1e6), st.integers(0, 100 * DAY_MS))
+    rows = with_edges(
+        drawn(st.tuples(*columns), ROWS),
+        [(0.0, -0.0, 5e-324, 1.0, 1e6), (0, now_ms - 1, now_ms, now_ms + 1, 100 * DAY_MS)],
     )
-)
-def test_access_rates_fade_alike(spark: SparkSession, rows: list[tuple[float, int]]) -> None:
     frame = spark.createDataFrame(rows, "rate double, at long")
-    got = frame.select(access_rate_at(F.col("rate"), F.col("at"), 50 * DAY_MS)).collect()
+    got = frame.select(access_rate_at(F.col("rate"), F.col("at"), now_ms)).collect()
+    seen = set()
     # Java and C round exp differently in the last place.
     for (rate, at_ms), (found,) in zip(rows, got, strict=True):
-        assert found == pytest.approx(Access(rate, at_ms).rate_at(50 * DAY_MS), rel=1e-12)
+        assert found == pytest.approx(Access(rate, at_ms).rate_at(now_ms), rel=1e-12), (rate, at_ms)
+        seen.add((rate == 0, _side(now_ms, at_ms)))
+    assert seen == set(itertools.product((True, False), (-1, 0, 1)))
 
 
-@FEW
-@given(
-    tried=st.lists(conditions, min_size=12, max_size=12),
-    rows=st.lists(messages, min_size=24, max_size=24),
-    devices=states,
+CLEF = "\N{MUSICAL SYMBOL G CLEF}"
+WORDS = (
+    "",
+    "a",
+    "fast-db",
+    "TEXT",
+    "50 %",
+    "a_b",
+    "it's",
+    "\\",
+    "\N{LATIN SMALL LETTER E WITH ACUTE}",
+    CLEF,
 )
-def test_rules_match_the_same_rows(spark: SparkSession, tried: list, rows: list, devices: dict):
+NUMBERS = (0.0, -0.0, 1.0, 2.5, 5.0, 10.0, 100.0, -20.0, 5e-324, 1e300)
+#: So many values Spark looks up in another way than a few.
+MANY = 12
+#: A device with the value that leaves ask for, beside one that nobody knows.
+STATES = {DEVICES[0]: DeviceState(status=-20.0, latency_ms=5.0, free_percent=10.0)}
+
+
+def leaves() -> list[c.Condition]:
+    """Each keyword with each operator it takes, of values that are there and that are not."""
+    arguments = {"": (None,), "header": ("x", "none"), "device": (DEVICES[0], "NOWHERE")}
+    return [
+        c.ALWAYS,
+        *(
+            leaf
+            for keyword in c.KEYWORDS.values()
+            for argument in arguments[keyword.needs]
+            for leaf in _leaves(keyword, c.Property(keyword.name, argument))
+        ),
+    ]
+
+
+def _leaves(keyword: c.Keyword, of: c.Property) -> Iterator[c.Condition]:
+    if keyword.kind == "number":
+        yield from (c.Compare(of, sign, 5.0) for sign in ("==", "!=", "<", "<=", ">", ">="))
+        yield from (c.OneOf(of, (5.0, 0.0)), c.OneOf(of, tuple(map(float, range(MANY)))))
+    elif keyword.choices:
+        yield from (c.Compare(of, sign, keyword.choices[0]) for sign in ("==", "!="))
+    else:
+        yield from (c.Compare(of, sign, "a") for sign in ("==", "!="))
+        yield from (c.OneOf(of, WORDS[:2]), c.OneOf(of, (*WORDS[1:], "more", "still more", "most")))
+        yield c.IsPresent(of)
+        yield from (c.Contains(of, part) for part in ("", "a", "%", "_", "'", "\\", CLEF))
+
+
+def edge_messages(some: list[Properties]) -> list[Properties]:
+    """For every edge of every attribute one of the messages that has it."""
+    out = []
+    for keyword in c.KEYWORDS.values():
+        if keyword.needs == "device":
+            continue
+        values: Sequence[Any] = NUMBERS if keyword.kind == "number" else (*WORDS, None)
+        if keyword.needs == "header":
+            values = [{}, *({"x": word} for word in WORDS)]
+        elif keyword.choices:
+            values = keyword.choices
+        for value, each in zip(values, some, strict=False):
+            if value is not None or getattr(DEFAULTS, keyword.attribute) is None:
+                out.append(msgspec.structs.replace(each, **{keyword.attribute: value}))
+    return out
+
+
+def test_rules_match_the_same_rows(spark: SparkSession) -> None:
+    found = drawn(messages, ROWS)
+    rows = [*found, *edge_messages(found), DEFAULTS]
+    asked = leaves()
+    tried = [(each, STATES) for each in asked]
+    tried += zip(drawn(conditions, 50), drawn(states, 50), strict=True)
     kinds = {
         word.attribute: "map<string,string>"
         if word.needs == "header"
         else {"number": "double", "text": "string"}[word.kind]
-        for word in KEYWORDS.values()
+        for word in c.KEYWORDS.values()
         if word.needs != "device"
     }
     values = [tuple(_value(row, name) for name in kinds) for row in rows]
+    # A number that a row lacks is as in no message.
+    values[-1] = tuple(
+        None if kinds[name] == "double" else value
+        for name, value in zip(kinds, values[-1], strict=True)
+    )
     frame = spark.createDataFrame(values, ", ".join(f"{n} {kind}" for n, kind in kinds.items()))
     columns = {name: F.col(name) for name in kinds}
     got = frame.select(
-        *(column_of(each, columns, devices).alias(f"c{i}") for i, each in enumerate(tried))
+        *(column_of(each, columns, of).alias(f"c{i}") for i, (each, of) in enumerate(tried))
     ).collect()
-    for row, matched in zip(rows, got, strict=True):
-        assert list(matched) == [closure_of(each)(row, devices) for each in tried]
+    for number, (each, of) in enumerate(tried):
+        is_true = closure_of(each)
+        wrong = [
+            row for row, is_so in zip(rows, got, strict=True) if is_so[number] != is_true(row, of)
+        ]
+        assert not wrong, (each, wrong[0])
+    both = {number for number in range(len(tried)) if {row[number] for row in got} == {True, False}}
+    # What is of a device is the same of all rows, no header is called none, a type always there.
+    same = [each for number, each in enumerate(asked) if number not in both]
+    assert [each for each in same if not _is_same_of_all(each)] == []
+    assert {type(tried[number][0]) for number in both} >= {c.Not, c.All, c.Any}
+
+
+def _is_same_of_all(leaf: c.Condition) -> bool:
+    if leaf is c.ALWAYS:
+        return True
+    assert isinstance(leaf, c.Compare | c.OneOf | c.IsPresent | c.Contains)
+    is_always_there = leaf in (c.IsPresent(c.Property("TYPE")), c.Contains(c.Property("TYPE"), ""))
+    return leaf.property.argument in (DEVICES[0], "NOWHERE", "none") or is_always_there
 
 
 def _value(row: object, name: str) -> object:

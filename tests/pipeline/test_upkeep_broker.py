@@ -8,9 +8,17 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.cli.main import cli
+from ebbmq.errors import EbbError
 from ebbmq.limits import DAY_MS
 from ebbmq.testing import ManualClock
+from ebbmq_spark.jobs import running as jobs
+from ebbmq_spark.jobs import tending
+from ebbmq_spark.jobs.running import Arguments
 from ebbmq_spark.upkeep.job import Asked, upkeep
 from ebbmq_spark.upkeep.packs import Place
 from tests.served import Served
@@ -98,6 +106,10 @@ def packs(data):
     return sorted(path.name for path in (data / "cold").rglob("pack-*.parquet"))
 
 
+def size(data):
+    return sum(path.stat().st_size for path in (data / "cold").rglob("pack-*.parquet"))
+
+
 def run(spark, data, **asked):
     return upkeep(spark, Place((data / "cold").as_uri()), Asked(**asked))
 
@@ -115,12 +127,14 @@ def test_a_broker_applies_upkeep_and_delivers_from_the_new_packs(spark, tmp_path
     with Served(tmp_path / "data", **CONFIG) as served:
         broker = archived(served.broker)
         thinned(broker, 10)
+        dead = size(tmp_path / "data")
         told = run(spark, tmp_path / "data")
         assert (told.rewritten, told.made_messages) == (1, 10)
         before = packs(tmp_path / "data")
         applied = served.ask("POST", "/v1/devices/cold/upkeep").json
         assert (applied["run"], applied["packs"], applied["messages"]) == (told.run, 1, 10)
         assert packs(tmp_path / "data") != before
+        assert 0 < told.reclaimed_bytes == dead - size(tmp_path / "data")
         again = served.ask("POST", "/v1/devices/cold/upkeep").json
         assert (again["run"], again["packs"], again["stale"]) == (None, 0, 0)
         assert served.ask("POST", "/v1/devices/none/upkeep").status == 404
@@ -272,6 +286,49 @@ def test_a_run_of_the_pipeline_looks_after_the_archive_that_is_named(tmp_path):
     assert "checksums verified: 0 faults" in done.stdout
     with Broker.open(data, CONFIG) as broker:
         assert delivered(broker, 10) == rest(10)
+    (archives,) = (each["archives"] for each in history(lake))
+    took_ms = archives["cold"].pop("took_ms")
+    reclaimed_bytes = archives["cold"].pop("reclaimed_bytes")
+    assert min(took_ms, reclaimed_bytes) > 0
+    assert archives == {
+        "cold": {
+            "packs": 1, "rewritten": 1, "made": 1, "expired": 0, "damaged": 0, "failed": None,
+        }
+    }  # fmt: skip
+
+
+def history(lake):
+    """What `pipeline history --json` says."""
+    shown = CliRunner().invoke(cli, ["pipeline", "history", "--lake", str(lake), "--json"])
+    return json.loads(shown.stdout)
+
+
+def test_a_run_says_what_became_of_each_archive_also_if_one_failed(spark, tmp_path):
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    with archived(Broker.open(data, fed(lake))) as broker:
+        thinned(broker, 10)
+        until(lambda: list(lake.glob("catalog/_manifests/**/*.json")), "a snapshot")
+    record = jobs.run(spark, Arguments(lake))
+    (tmp_path / "file").write_bytes(b"")
+    places = {
+        "broken": Place((tmp_path / "file" / "below").as_uri()),
+        "cold": Place((data / "cold").as_uri()),
+    }
+    with pytest.raises(EbbError) as failure:
+        tending.tend(spark, lake, record, places, Asked())
+    (told,) = history(lake)
+    assert told["archives"]["broken"]["failed"] == failure.value.detail
+    assert told["archives"]["cold"]["rewritten"] == 1
+    assert (told["run"], told["ended_at_ms"]) == (record.run, record.ended_at_ms)
+    words = ["pipeline", "history", "--lake", str(lake)]
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(cli, words).stdout.splitlines()
+    *tables, failed = [line for line in shown if line]
+    assert [line.split()[:2] for line in tables] == [
+        ["RUN", "WHAT"], [record.run, "run"],
+        ["RUN", "ARCHIVE"], [record.run, "cold"],
+    ]  # fmt: skip
+    assert failed.startswith(f"{record.run}: upkeep of broken failed after ")
+    assert failed.endswith(failure.value.detail)
 
 
 def test_a_server_has_its_own_archives_looked_after_on_its_schedule(tmp_path):
@@ -289,5 +346,7 @@ def test_a_server_has_its_own_archives_looked_after_on_its_schedule(tmp_path):
         assert server.stop() == 0
     told = [line for line in server.log().splitlines() if "archive_looked_after" in line]
     assert len(told) == 1, "not with every run"
-    assert "damaged=0 device=cold expired=0 packs=1 rewritten=1" in told[0]
+    assert "damaged=0 device=cold expired=0 made=1 packs=1 reclaimed_bytes=" in told[0]
+    assert "rewritten=1" in told[0]
+    assert [list(each["archives"]) for each in history(data / "lake")][:2] == [["cold"], []]
     assert set(packs(data)).isdisjoint(before)

@@ -1,4 +1,8 @@
-"""The plan of the pipeline in DuckDB and in Polars: the same rows in, the same actions out."""
+"""The plan of the pipeline in DuckDB and in Polars: the same rows in, the same actions out.
+
+They are given what Spark has to look up: the parameters, which are the same of all queues, are
+constants, and of each of the three tiers there is one device.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +45,31 @@ def duckdb_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path
               greatest(greatest(replicas, {queue.min_copies}), {queue.max_replicas})) END AS target,
           CASE phase WHEN 0 THEN '{tiers[0]}' WHEN 1 THEN '{tiers[1]}' ELSE '{tiers[2]}' END
             AS to_tier,
-          list_position({tiers!r}, tier) AS here, phase + 1 AS there
+          coalesce(list_position({tiers!r}, tier), 0) AS here, phase + 1 AS there
         FROM phased
       ), judged AS (
         SELECT *, CASE
           WHEN copies < least(replica_target, target) THEN 'repair'
-          WHEN {now_ms} - enqueued_at_ms < {queue.evaluate_every_ms} THEN NULL
+          WHEN {now_ms} - enqueued_at_ms < {queue.evaluate_every_ms}
+            OR phase = 2 AND '{queue.on_faded}' != 'archive' THEN NULL
           WHEN there < here THEN 'promote'
           WHEN copies < target THEN 'add_copy'
-          WHEN there > here AND phase = 2 THEN 'archive'
-          WHEN there > here AND phase = 1 THEN 'move'
+          WHEN here > 0 AND there > here AND phase = 2 THEN 'archive'
+          WHEN here > 0 AND there > here AND phase = 1 THEN 'move'
           WHEN copies > target THEN 'drop_copy' END AS action
         FROM wanted
+      ), counted AS (
+        SELECT *, (action IN ('promote', 'move', 'archive'))::INT AS moved
+        FROM judged WHERE action IS NOT NULL
       )
       SELECT node, queue, "partition", message_id, generation, action, tier AS from_tier, to_tier,
-        target, CASE WHEN action = 'drop_copy' THEN 0 ELSE bytes END AS bytes,
-        bytes * CASE WHEN action IN ('promote', 'move', 'archive') THEN copies
-          ELSE greatest(copies - target, 0) END AS freed_bytes,
+        target, bytes * greatest(moved, target - copies, 0) AS bytes,
+        bytes * greatest(copies - target + moved, 0) AS freed_bytes,
         worth + least(rate, 100) + CASE WHEN action = 'repair' THEN 1000 ELSE 0 END AS value,
         'decay score ' || score::DECIMAL(18, 2) || ', copies ' || copies || ' of ' || target
           AS reason,
         policy_version, {now_ms} AS decided_at_ms, {now_ms} + 3600000 AS until_ms
-      FROM judged WHERE action IS NOT NULL
+      FROM counted
     ) TO '{out}' (FORMAT parquet, COMPRESSION snappy, PER_THREAD_OUTPUT true)
     """  # noqa: S608  # of numbers and names of this bench
     with duckdb.connect(config={"memory_limit": _MEMORY, "preserve_insertion_order": False}) as db:
@@ -76,10 +83,11 @@ def polars_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path
 
     col, lit, tiers = pl.col, pl.lit, queue.tiers
     age = lit(now_ms) - col("enqueued_at_ms")
+    unread = pl.max_horizontal(lit(now_ms) - col("access_at_ms"), lit(0))
     rate = (
         pl.when(col("access_rate") == 0)
         .then(0.0)
-        .otherwise(col("access_rate") * (-(lit(now_ms) - col("access_at_ms")) / DAY_MS).exp())
+        .otherwise(col("access_rate") * (-unread / DAY_MS).exp())
     )
     span = col("ttl_ms").fill_null(queue.decay_unit_ms)
     score = queue.score_base + age / DAY_MS * queue.score_per_day - rate * queue.score_access_bonus
@@ -93,26 +101,33 @@ def polars_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path
             pl.min_horizontal(pl.max_horizontal(asked, more), most)
         )
     )
-    here = col("tier").replace_strict(list(tiers), list(range(len(tiers))), return_dtype=pl.Int32)
-    copies = col("copies")
+    here = col("tier").replace_strict(
+        list(tiers), list(range(len(tiers))), default=None, return_dtype=pl.Int32
+    )
+    copies, colder = col("copies"), col("phase") > here
+    is_left = (col("phase") == 2) & lit(queue.on_faded != "archive")
     action = (
         pl.when(copies < pl.min_horizontal("replica_target", "target"))
         .then(lit("repair"))
-        .when(age < queue.evaluate_every_ms)
+        .when((age < queue.evaluate_every_ms) | is_left)
         .then(None)
         .when(col("phase") < here)
         .then(lit("promote"))
         .when(copies < col("target"))
         .then(lit("add_copy"))
-        .when((col("phase") > here) & (col("phase") == 2))
+        .when(colder & (col("phase") == 2))
         .then(lit("archive"))
-        .when((col("phase") > here) & (col("phase") == 1))
+        .when(colder & (col("phase") == 1))
         .then(lit("move"))
         .when(copies > col("target"))
         .then(lit("drop_copy"))
     )
-    moves = col("action").is_in(["promote", "move", "archive"])
-    spare = pl.max_horizontal(copies - col("target"), lit(0))
+    moved = col("action").is_in(["promote", "move", "archive"]).cast(pl.Int32)
+    written = pl.max_horizontal(moved, col("target") - copies, lit(0))
+    freed = pl.max_horizontal(copies - col("target") + moved, lit(0))
+    urgent = pl.when(col("action") == "repair").then(1_000.0).otherwise(0.0)
+    hundredths = (col("score").abs() * 100 + 0.5).floor().cast(pl.Int64)
+    sign = pl.when((col("score") < 0) & (hundredths > 0)).then(lit("-")).otherwise(lit(""))
     lazy: Any = (
         pl.scan_parquet(files)
         .filter(col("state") == "ready")
@@ -137,11 +152,12 @@ def polars_plan(files: list[str], queue: QueueParameters, now_ms: int, out: Path
             col("tier").alias("from_tier"),
             col("phase").replace_strict([0, 1, 2], list(tiers)).alias("to_tier"),
             "target",
-            pl.when(col("action") == "drop_copy").then(0).otherwise(col("bytes")).alias("bytes"),
-            (col("bytes") * pl.when(moves).then(copies).otherwise(spare)).alias("freed_bytes"),
-            (col("worth") + pl.min_horizontal("rate", lit(100.0))).alias("value"),
+            (col("bytes") * written).alias("bytes"),
+            (col("bytes") * freed).alias("freed_bytes"),
+            (col("worth") + pl.min_horizontal("rate", lit(100.0)) + urgent).alias("value"),
             pl.format(
-                "decay score {}, copies {} of {}", col("score").round(2), "copies", "target"
+                "decay score {}{}.{}, copies {} of {}", sign, hundredths // 100,
+                (hundredths % 100).cast(pl.String).str.zfill(2), "copies", "target",
             ).alias("reason"),
             "policy_version",
             lit(now_ms).alias("decided_at_ms"),

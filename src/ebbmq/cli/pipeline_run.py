@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,13 +14,13 @@ from ebbmq.cli import archives
 from ebbmq.cli.session import Session, anywhere_options, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
-from ebbmq.feed.attended import Errand, Kept, Outcome
+from ebbmq.feed.attended import Errand, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ebbmq.feed.runs import Record
-    from ebbmq_spark.upkeep.job import Told
+    from ebbmq_spark.jobs.tending import Tended
     from ebbmq_spark.upkeep.packs import Place
 
 HOLD_DEFAULT = "1h"
@@ -59,13 +59,6 @@ def _run_options(command: Any) -> Any:
     return command
 
 
-class _Done(NamedTuple):
-    """What came of a run, and of the upkeep of archives after it, by device."""
-
-    record: Record
-    archives: dict[str, Told]
-
-
 @click.command(short_help="Check, count, recommend, plan and report, once.")
 @archives.archive_options
 @_run_options
@@ -90,8 +83,7 @@ def run(session: Session, /, **options: Any) -> None:
     """
     record, kept = _carry_out(session, "run", options)
     if options["attended"]:
-        found = {device: _kept(told) for device, told in kept.items()}
-        session.show_json_line(Outcome.of(record, found))
+        session.show_json_line(Outcome.of(record))
         return
     if not session.as_json:
         _show_run(session, record, options)
@@ -143,7 +135,7 @@ def plan(session: Session, /, **options: Any) -> None:
     _show_plan(session, record)
 
 
-def _carry_out(session: Session, name: str, options: dict[str, Any]) -> _Done:
+def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Tended:
     if options["attended"]:
         errand = _told_by_parent()
         options["lake_options"] = [*options["lake_options"], *errand.lake_options.items()]
@@ -154,9 +146,8 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> _Done:
         errand = Errand()
     require_spark("the pipeline")
     places = _places(session, options, errand)
-    from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
+    from ebbmq_spark.jobs import running, tending  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
-    from ebbmq_spark.upkeep.job import upkeep  # noqa: PLC0415
 
     arguments = running.Arguments(
         open_lake(options),
@@ -174,15 +165,20 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> _Done:
 
         with spark_session(spark_settings(options), "ebbmq pipeline") as spark:
             record = job(spark, arguments, stage)
-            kept: dict[str, Told] = {}
-            for device, place in places.items():
-                bar.update(task, description=f"looking after {device or place.url}")
-                kept[device] = upkeep(spark, place, archives.asked_of(options))
-    for note in record.notes:
-        session.note(f"attention: {note}")
-    for refused, why in record.refused.items():
-        session.note(f"attention: {refused} was not read: {why}")
-    return _Done(record, kept)
+            for note in record.notes:
+                session.note(f"attention: {note}")
+            for refused, why in record.refused.items():
+                session.note(f"attention: {refused} was not read: {why}")
+            if not places:
+                return tending.Tended(record, {})
+            return tending.tend(
+                spark,
+                arguments.lake,
+                record,
+                places,
+                archives.asked_of(options),
+                lambda place: bar.update(task, description=f"looking after {place}"),
+            )
 
 
 def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[str, Place]:
@@ -200,16 +196,8 @@ def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[s
                 "--keep and --verify are about an archive: name it, with --device or --archive"
             )
         return {}
-    return {options["device"] or "": archives.place_of(session, options)}
-
-
-def _kept(told: Told) -> Kept:
-    return Kept(
-        packs=told.packs,
-        rewritten=told.rewritten,
-        expired=told.expired,
-        damaged=len(told.damage),
-    )
+    place = archives.place_of(session, options)
+    return {options["device"] or place.url: place}
 
 
 def _told_by_parent() -> Errand:

@@ -53,7 +53,10 @@ class HttpOptions(TypedDict):
     help="Listen beyond this machine without TLS, where something in front encrypts.",
 )
 @click.option(
-    "--example", "with_example", is_flag=True, help="Put an example into a new data directory."
+    "--example",
+    "with_example",
+    is_flag=True,
+    help="Put an example into a new data directory; one that has it gets new photos to plan for.",
 )
 @common_options
 @pass_session

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ebbmq.feed.runs import Upkeep
+
 if TYPE_CHECKING:
     from ebbmq.feed.runs import Record
+
+# Fields of structs are looked up at run time, hence no names for type checkers only.
+Archives = dict[str, Upkeep]
 
 
 class ArchivePlace(msgspec.Struct, frozen=True):
@@ -35,16 +40,6 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What upkeep found and did in an archive."""
-
-    packs: int = 0
-    #: Packs that were written anew, messages that are to leave for their age, damaged messages.
-    rewritten: int = 0
-    expired: int = 0
-    damaged: int = 0
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run says of itself when it ends."""
 
@@ -56,10 +51,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 0
     events: int = 0
     #: By device.
-    archives: dict[str, Kept] = {}
+    archives: Archives = {}
 
     @classmethod
-    def of(cls, record: Record, archives: dict[str, Kept]) -> Outcome:
+    def of(cls, record: Record) -> Outcome:
         """What there is to say of a run."""
         plan = {action: each.count for action, each in sorted(record.actions.items())}
         return cls(
@@ -69,5 +64,5 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             looked_at=record.looked_at,
             messages=record.messages,
             events=record.events,
-            archives=archives,
+            archives=record.archives,
         )

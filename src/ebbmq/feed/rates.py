@@ -20,7 +20,7 @@ RATES: Final = Table(
         Column("decided_at_ms", "int64", "when; a row that was decided later replaces this one"),
         Column("until_ms", "int64", "how long it counts"),
         Column("reason", "text", "why, for people"),
-        optional("mean_ms", "float64", "how long leases lasted, over all nodes"),
+        optional("mean_ms", "float64", "how long the leases it was judged by lasted"),
         optional("p95_ms", "float64", "95 of 100 leases were shorter"),
         Column("samples", "int64", "leases it was judged by"),
         optional("stepped_at_ms", "int64", "when leases last asked for a step; 0: never"),

@@ -24,7 +24,7 @@ from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
-from ebbmq_spark.transforms.latency import adapting, recommended_factors
+from ebbmq_spark.transforms.latency import recommended_factors
 from ebbmq_spark.transforms.profiles import merged, profile
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def judge(
     stepped = F.coalesce("stepped_at_ms", "decided_at_ms").alias("stepped_at_ms")
     factors = recommended_factors(
         events,
-        adapting(spark, queues),
+        queues,
         before.select("queue", "factor", stepped),
         now_ms=output.at_ms,
         until_ms=output.at_ms + hold_ms,

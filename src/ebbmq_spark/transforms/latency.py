@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ebbmq.feed import events as feed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.settings import QueueParameters
-    from ebbmq.model import QueueSpec
+    from ebbmq.model import AdaptSpec, QueueSpec
 
 _HOUR_MS = 3_600_000
 #: Of the sketch: its ranks are off by one in so many.
@@ -27,6 +28,7 @@ _ADAPT = {
     "factor_min": T.DoubleType(),
     "factor_max": T.DoubleType(),
     "dwell_ms": T.DoubleType(),
+    "window": T.DoubleType(),
 }
 
 
@@ -68,41 +70,56 @@ def _settled(events: DataFrame) -> DataFrame:
     return events.where(F.col("event").isin(*ends) & F.col("latency_ms").isNotNull())
 
 
-def adapting(spark: SparkSession, specs: Iterable[QueueSpec | QueueParameters]) -> DataFrame:
-    """The controllers of the queues that have one: a row each, by the names of `AdaptSpec`."""
+def _controllers(spark: SparkSession, specs: Mapping[str, AdaptSpec]) -> DataFrame:
+    """A row each, by the names of `AdaptSpec`."""
     fields = [T.StructField(name, kind) for name, kind in _ADAPT.items()]
     schema = T.StructType([T.StructField("queue", T.StringType(), nullable=False), *fields])
     rows = [
-        (spec.name, *(float(getattr(spec.adapt, name)) for name in _ADAPT))
-        for spec in specs
-        if spec.adapt is not None
+        (queue, *(float(getattr(spec, name)) for name in _ADAPT)) for queue, spec in specs.items()
     ]
     return spark.createDataFrame(rows, schema)
 
 
 def recommended_factors(
-    events: DataFrame, controllers: DataFrame, before: DataFrame, *, now_ms: int, until_ms: int
+    events: DataFrame,
+    queues: Iterable[QueueSpec | QueueParameters],
+    before: DataFrame,
+    *,
+    now_ms: int,
+    until_ms: int,
 ) -> DataFrame:
     """The decay factor for the new messages of each queue that adapts, from the whole fleet.
 
     One step of `policy.adapt.AdaptiveDecay` on the mean latency over all nodes: up where it is
     above the upper threshold, down where it is below the lower one, and neither before the last
-    step is `dwell_ms` ago. All leases count: `window` is for a broker, which sees them one by one.
-    A queue of which nothing is told keeps its factor.
+    step is `dwell_ms` ago. What counts is what the brokers' own controllers judge by: of each
+    partition on each node the last `window` leases. A queue of which nothing is told keeps its
+    factor.
 
     Args:
         events: of the table EVENTS, since the last run; those before are judged already.
-        controllers: as `adapting` makes them.
+        queues: those without a controller are left out.
         before: queue, factor, stepped_at_ms: what the last run recommended; a queue without it
             had 1, and rested long enough.
         now_ms: when that is, by the clock of who recommends.
         until_ms: how long the recommendation holds.
 
     Returns:
-        queue, factor, mean_ms, leases, until_ms, p95_ms, stepped_at_ms
+        queue, factor, mean_ms, leases, until_ms, p95_ms, stepped_at_ms; mean_ms, leases and p95_ms
+        are of the leases that count
     """
+    specs = {queue.name: queue.adapt for queue in queues if queue.adapt is not None}
+    controllers = _controllers(events.sparkSession, specs)
+    # A number that Spark knows beforehand: most leases are then left out before any is moved.
+    most = max((spec.window for spec in specs.values()), default=0)
+    # What a broker has a controller for, and the order that one observes in.
+    of_one = Window.partitionBy("queue", "node", "partition")
+    latest = F.row_number().over(of_one.orderBy(F.desc("boot"), F.desc("seq")))
     means = (
         _settled(events)
+        .join(F.broadcast(controllers.select("queue", "window")), on="queue", how="inner")
+        .withColumn("_latest", latest)
+        .where((F.col("_latest") <= most) & (F.col("_latest") <= F.col("window")))
         .groupBy("queue")
         .agg(
             F.count("*").alias("leases"),

@@ -70,6 +70,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     made: int = 0
     made_messages: int = 0
     made_bytes: int = 0
+    #: Bytes less that these have than what they were made of.
+    reclaimed_bytes: int = 0
     expired: int = 0
     verified: bool = False
     damage: list[Damage] = []
@@ -201,6 +203,8 @@ class _Run:
             made=self.told.made + len(packs),
             made_messages=self.told.made_messages + sum(each.rows for each in packs),
             made_bytes=self.told.made_bytes + sum(each.bytes for each in packs),
+            reclaimed_bytes=self.told.reclaimed_bytes
+            + sum(each["source_bytes"] - each["bytes"] for each in new),
             expired=self.told.expired + len(expired),
             offered=[*self.told.offered, store],
         )

@@ -1,13 +1,19 @@
-"""A small example for a first look: some queues and a few messages, put in a new store once."""
+"""A small example for a first look: some queues and a few messages, put in a new store once.
+
+Its photos fade within minutes, and then there is nothing to plan: a later start brings new ones.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.errors import EbbError
 from ebbmq.limits import DAY_MS
 from ebbmq.model import Message, QueueSpec
+from ebbmq.node.log import log
 
 if TYPE_CHECKING:
+    from ebbmq.model import Peeked
     from ebbmq.node.async_broker import AsyncBroker
 
 #: Where a newcomer is shown to publish.
@@ -16,6 +22,8 @@ ORDERS: Final = "example.orders"
 #: What plans of the pipeline are about, with the devices of `deploy/example.toml`.
 PHOTOS: Final = "example.photos"
 _FADES_AFTER_MS: Final = 600_000
+#: The first plan comes a minute or two after the start, and finds a photo of that age still fresh.
+_PLANNED_UNTIL_MS: Final = _FADES_AFTER_MS // 2
 _FADED: Final = 100.0
 _PHOTO_BYTES: Final = 2_048
 
@@ -50,6 +58,32 @@ async def load(broker: AsyncBroker) -> None:
         FIRST_QUEUE,
         [Message(text.encode(), importance=importance, type="TEXT") for importance, text in ALERTS],
     )
+    await _publish_photos(broker)
+    await broker.publish(
+        ORDERS, [Message(f"order {number}".encode(), type="TEXT") for number in range(17, 20)]
+    )
+
+
+async def renew(broker: AsyncBroker) -> None:
+    """Publish the photos anew if none is left that a plan would be about; who has none gets none.
+
+    An example is no reason not to serve: what goes wrong is told, and nothing else.
+    """
+    if PHOTOS not in {spec.name for spec in await broker.queues()}:
+        return
+    since_ms: int = (await broker.stats(PHOTOS))["now_ms"] - _PLANNED_UNTIL_MS
+
+    def is_fresh(photo: Peeked) -> bool:
+        return photo.enqueued_at_ms > since_ms
+
+    try:
+        if not await broker.peek(PHOTOS, 1, where=is_fresh):
+            await _publish_photos(broker)
+    except EbbError as error:
+        log.warning("example_not_renewed", detail=error.detail)
+
+
+async def _publish_photos(broker: AsyncBroker) -> None:
     await broker.publish(
         PHOTOS,
         [
@@ -58,7 +92,4 @@ async def load(broker: AsyncBroker) -> None:
             )
             for number in range(PHOTO_COUNT)
         ],
-    )
-    await broker.publish(
-        ORDERS, [Message(f"order {number}".encode(), type="TEXT") for number in range(17, 20)]
     )

@@ -102,7 +102,9 @@ class Scheduled:
         log.info("pipeline_ran", **told, report=report)
         for device, each in kept.items():
             tell = log.warning if each.damaged else log.info
-            tell("archive_looked_after", device=device, **msgspec.structs.asdict(each))
+            done = msgspec.structs.asdict(each)
+            del done["failed"]  # a run in which something did ends as failed
+            tell("archive_looked_after", device=device, **done)
 
     def _errand(self) -> Errand:
         """What the next run is asked for beside its command line: archives, if it is time."""

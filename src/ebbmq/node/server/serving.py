@@ -129,8 +129,8 @@ class Serving:
             log.always("configuration", **configuration.settings(config))
             is_new = not (self._data / "store.json").exists()
             async with await AsyncBroker.open(self._data, config) as broker:
-                if is_new and self._with_example:
-                    await example.load(broker)
+                if self._with_example:
+                    await (example.load if is_new else example.renew)(broker)
                 self._context = Context(broker, config, access, time.time_ns() // 1_000_000)
                 async with _scheduled(self._context):
                     await self._serve(self._context, sockets)
@@ -224,7 +224,7 @@ def run(
         data: the directory, made if need be.
         read: gives the settings, at the start and again at each SIGHUP.
         announce: is told about the server once connections are taken.
-        with_example: whether a new directory gets the example.
+        with_example: whether a new directory gets the example, and one that has it new photos.
 
     Raises:
         EbbError: the server cannot start.

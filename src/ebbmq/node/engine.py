@@ -158,8 +158,8 @@ class Engine:
         for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
             guarded = self.guarded(target)
             thread = threading.Thread(target=guarded, name=f"ebbmq-{name}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
         """What a thread of ours is to do: if it ends in a way nobody foresaw, so does intake."""
@@ -489,9 +489,25 @@ class Engine:
 
     def close(self, *, clean: Callable[[], None] | None = None) -> None:
         """Stop the threads, make everything durable, let go of the directory."""
+        if not self.stop():
+            return
+        try:
+            if clean is not None:
+                clean()
+        finally:
+            try:
+                self.journal.close()
+            finally:
+                if self.devices is not None:
+                    self.devices.close()
+                self.removals.close(self.journal.synced_position)
+                self.directory.close()
+
+    def stop(self) -> bool:
+        """Take no more calls and end all threads but those of journal and devices; once."""
         with self.lock:
             if self.closed is not None:
-                return
+                return False
             self.closed = "this broker was closed"
             self.simple.clear()
             for queue in self.catalog.queues.values():
@@ -506,17 +522,7 @@ class Engine:
         self.keeping.stop()
         if self.feed is not None:
             self.feed.stop()
-        try:
-            if clean is not None:
-                clean()
-        finally:
-            try:
-                self.journal.close()
-            finally:
-                if self.devices is not None:
-                    self.devices.close()
-                self.removals.close(self.journal.synced_position)
-                self.directory.close()
+        return True
 
 
 def _forked() -> None:

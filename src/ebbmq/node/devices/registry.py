@@ -87,17 +87,23 @@ class Devices:
             MissingPackage: a kind needs a package that is not installed.
         """
         devices = cls(config, directory, clock)
-        for port in devices._all:
+        try:
+            devices._try_all()
+            devices._monitor.start()
+        except BaseException:
+            devices.close()
+            raise
+        return devices
+
+    def _try_all(self) -> None:
+        for port in self._all:
             port.start()
         deadline = monotonic() + _START_TIMEOUT_S
-        for port in devices._all:
+        for port in self._all:
             port.tried.wait(max(0.0, deadline - monotonic()))
-        refusals = [port.refusal for port in devices._all if port.refusal is not None]
-        if refusals:
-            devices.close()
-            raise refusals[0]
-        devices._monitor.start()
-        return devices
+        for port in self._all:
+            if port.refusal is not None:
+                raise port.refusal
 
     @property
     def is_restricted(self) -> bool:

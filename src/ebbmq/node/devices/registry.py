@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.devices.evictions import Until
+    from ebbmq.node.devices.monitor import Guarded
     from ebbmq.node.devices.talking import Openable
     from ebbmq.node.directory import Directory
     from ebbmq.policy.rules.properties import DeviceState
@@ -82,6 +83,8 @@ class Devices:
     def open(cls, config: Config, directory: Directory, clock: Clock) -> Devices:
         """Open all devices of a configuration; one that does not answer is tried again later.
 
+        Nobody looks after them until `watch`.
+
         Raises:
             InvalidSpec: a device cannot be as it is declared.
             MissingPackage: a kind needs a package that is not installed.
@@ -89,7 +92,6 @@ class Devices:
         devices = cls(config, directory, clock)
         try:
             devices._try_all()
-            devices._monitor.start()
         except BaseException:
             devices.close()
             raise
@@ -104,6 +106,10 @@ class Devices:
         for port in self._all:
             if port.refusal is not None:
                 raise port.refusal
+
+    def watch(self, guarded: Guarded) -> None:
+        """Have somebody look after them, whose end does not go unnoticed."""
+        self._monitor.start(guarded)
 
     @property
     def is_restricted(self) -> bool:

@@ -335,6 +335,18 @@ class Engine:
             raise
         self.disk_full = False
 
+    def squeeze_in(self, payload_bytes: int, leaving: int = 0) -> None:
+        """`admit`, if need be of what is reserved for leases: for what helps on a full disk.
+
+        Raises:
+            Overloaded: code `disk_full`; only acks have room.
+        """
+        try:
+            self.admit(payload_bytes, leaving)
+        except Overloaded:
+            if not self._fits(payload_bytes, leaving):
+                raise
+
     def check_space_for_leases(self, count: int) -> None:
         """On a full disk, refuse leases that could not be written down: acks need what is left.
 
@@ -350,9 +362,9 @@ class Engine:
                 code="disk_full",
             )
 
-    def _fits(self, payload_bytes: int) -> bool:
+    def _fits(self, payload_bytes: int, leaving: int = 0) -> bool:
         """Whether a fact about leases fits without touching what acks need."""
-        acks = self.live * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
+        acks = (self.live - leaving) * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
         try:
             self.journal.admit(0, acks + payload_bytes + limits.RECORD_OVERHEAD_BYTES)
         except Overloaded:

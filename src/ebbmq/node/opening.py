@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq.errors import InvalidSpec, Overloaded
 from ebbmq.journal import faults
 from ebbmq.journal.disk import FileDisk
-from ebbmq.node import declaring, rule_changes
+from ebbmq.node import declaring, noting, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock, doubt_of
 from ebbmq.node.compaction import Compactor
@@ -176,7 +176,7 @@ def _open_feed(engine: Engine) -> Feed | None:
 def _note_start(engine: Engine, recovery: Recovery) -> None:
     """Put the start on record; on a full disk the store opens all the same, to be consumed."""
     try:
-        declaring.note_catalog(engine)
+        noting.note_catalog(engine)
         rule_changes.note_rules(engine)
         recovery.let_go_of_unread()
         # The epoch tells the tokens of this run from those of runs whose end was lost.

@@ -46,6 +46,7 @@ def opened(tmp_path, clock=None, *, ready=True, **devices):
     try:
         opening = Devices.open(config.load({"devices": devices}), directory, clock or SystemClock())
         try:
+            opening.watch(lambda work: work)
             if ready:
                 wait_until(lambda: all(d.usable for d in opening.states.values()), "opening")
             yield opening

@@ -6,8 +6,9 @@ import gc
 import shutil
 import statistics
 import time
+from multiprocessing import Pipe, get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 CALIBRATION_STEPS: Final = 1_000
 CALIBRATION_ROUNDS: Final = 200
 MIB: Final = 1024 * 1024
+Measured = TypeVar("Measured")
 
 
 class Run:
@@ -80,10 +82,40 @@ def median_us(call: Callable[[], object], rounds: int) -> float:
 def rss_bytes() -> int:
     """Resident memory of this process once its garbage is collected."""
     gc.collect()
+    return _status_bytes("VmRSS")
+
+
+def apart(work: Callable[[], Measured]) -> Measured:
+    """Do it in a process of its own, where memory that others let go of is not used again.
+
+    This process must not have done anything that matters yet.
+    """
+    receiver, sender = Pipe(duplex=False)
+    process = get_context("fork").Process(target=lambda: sender.send(work()))
+    process.start()
+    sender.close()
+    try:
+        measured: Measured = receiver.recv()
+    finally:
+        process.join()
+    return measured
+
+
+def forget_peak() -> None:
+    """Have `peak_bytes` begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """The most resident memory of this process at any time since `forget_peak`."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("VmRSS is missing from /proc/self/status")
+    raise AssertionError(f"{field} is missing from /proc/self/status")
 
 
 def disk_bytes(directory: Path) -> int:

@@ -5,6 +5,10 @@ the interpreter's own search for bytes finds it. There are as many buckets as ke
 are split one at a time (linear hashing), and what is too old is dropped from the start of a bucket
 that is looked at anyway, so that neither growing nor forgetting ever takes long.
 
+A bucket is replaced and never changed, so it has no room to spare. A checkpoint takes some of them
+at a time: all at once, or kept as they were, they would take as much again, and an allocator does
+not give all of that back.
+
 When an id was seen follows from its message number, since numbers rise with time: an id is found
 for the whole window, at most limits.DEDUP_IDS_MAX of them per queue, which its
 partitions share evenly (ADR 0037).
@@ -23,6 +27,8 @@ import numpy as np
 from ebbmq import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     import numpy.typing as npt
 
 _NUMBER: Final = Struct("<Q")
@@ -38,6 +44,9 @@ _STAMP_MS: Final = 1_000
 _STAMPS: Final = 64
 #: Buckets that are rid of what is too old with each stamp, besides those that ids are added to.
 _TIDIED: Final = 256
+#: Buckets that are packed or unpacked together: some 200 KB.
+_BUCKETS_AT_ONCE: Final = 512
+_IDS_AT_ONCE: Final = _BUCKETS_AT_ONCE * _BUCKET_IDS
 
 
 class Dedup:
@@ -47,7 +56,7 @@ class Dedup:
         self._key = key
         self._ids_max = ids_max
         self._stamp_ids = max(1, ids_max // _STAMPS)
-        self._buckets = [bytearray()]
+        self._buckets = [b""]
         #: Buckets below it were split into two, the second of which is this power of two further.
         self._split, self._power = 0, 1
         self._count = 0
@@ -57,6 +66,7 @@ class Dedup:
         self._stamp_ends_ms = 0
         self._last_seq = 0
         self._hand = 0
+        self._is_packed = False
 
     def __len__(self) -> int:
         return self._count
@@ -85,7 +95,7 @@ class Dedup:
         self._tidy(place)
         self._buckets[place] += entry
         self._count += 1
-        if self._count > len(self._buckets) * _BUCKET_IDS:
+        if self._count > len(self._buckets) * _BUCKET_IDS and not self._is_packed:
             self._split_one()
 
     def _stamp(self, seq: int, now_ms: int) -> None:
@@ -123,7 +133,7 @@ class Dedup:
         while gone < len(bucket) and _NUMBER.unpack_from(bucket, gone + _HASH_BYTES)[0] < oldest:
             gone += _ENTRY_BYTES
         if gone:
-            del bucket[:gone]
+            self._buckets[place] = bucket[gone:]
             self._count -= gone // _ENTRY_BYTES
 
     def _hash(self, name: str) -> bytes:
@@ -135,14 +145,13 @@ class Dedup:
         return place if place >= self._split else low & 2 * self._power - 1
 
     def _split_one(self) -> None:
-        bucket = bytes(self._buckets[self._split])
-        parts = bytearray(), bytearray()
+        bucket = self._buckets[self._split]
+        parts: tuple[list[bytes], list[bytes]] = [], []
         for at in range(0, len(bucket), _ENTRY_BYTES):
             low = int.from_bytes(bucket[at + 8 : at + _HASH_BYTES], "little")
-            parts[low & self._power != 0].extend(bucket[at : at + _ENTRY_BYTES])
-        # A copy has no room to spare, unlike what grew.
-        self._buckets[self._split] = bytearray(parts[0])
-        self._buckets.append(bytearray(parts[1]))
+            parts[low & self._power != 0].append(bucket[at : at + _ENTRY_BYTES])
+        self._buckets[self._split] = b"".join(parts[0])
+        self._buckets.append(b"".join(parts[1]))
         self._split += 1
         if self._split == self._power:
             self._split, self._power = 0, 2 * self._power
@@ -151,10 +160,23 @@ class Dedup:
         at = bisect_right(self._stamps, (seq, 1 << 62)) - 1
         return self._stamps[at][1] if at >= 0 else 0
 
-    def entries(self) -> bytes:
-        """Everything remembered, packed for a checkpoint."""
-        stamps = [_STAMP.pack(*stamp) for stamp in self._stamps]
-        return b"".join([_COUNT.pack(len(stamps)), *stamps, *self._buckets])
+    def entries(self) -> Generator[bytes]:
+        """Everything remembered when it is begun, packed for a checkpoint, in parts to be joined.
+
+        Ids may be added between two parts; buckets are not split until it has ended or is closed.
+        """
+        last_seq = self._last_seq
+        self._is_packed = True
+        try:
+            stamps = [_STAMP.pack(*stamp) for stamp in self._stamps]
+            yield b"".join([_COUNT.pack(len(stamps)), *stamps])
+            for first in range(0, len(self._buckets), _BUCKETS_AT_ONCE):
+                packed = b"".join(self._buckets[first : first + _BUCKETS_AT_ONCE])
+                found = np.frombuffer(packed, _ENTRY)
+                is_known = found["seq"] <= last_seq
+                yield packed if is_known.all() else found[is_known].tobytes()
+        finally:
+            self._is_packed = False
 
     def restore(self, packed: bytes | memoryview) -> None:
         """Put back what `entries` packed."""
@@ -162,24 +184,40 @@ class Dedup:
         end = _COUNT.size + count * _STAMP.size
         self._stamps = [(seq, at) for seq, at in _STAMP.iter_unpack(packed[_COUNT.size : end])]
         found = np.frombuffer(packed, _ENTRY, offset=end)
-        seqs = np.sort(found["seq"])
-        self._last_seq = int(seqs[-1]) if len(seqs) else 0
         firsts = np.array([seq for seq, _ in self._stamps], "u8")
-        starts = [*np.searchsorted(seqs, firsts).tolist(), len(seqs)]
-        self._stamped = [after - before for before, after in pairwise(starts)]
+        stamped = np.zeros(len(firsts) + 1, "i8")
+        for part in _parts(found):
+            self._last_seq = max(self._last_seq, int(part["seq"].max()))
+            which = np.searchsorted(firsts, part["seq"], side="right")
+            stamped += np.bincount(which, minlength=len(stamped))
+        self._stamped = stamped[1:].tolist()
         self._count = len(found)
         self._fill(found)
 
     def _fill(self, found: npt.NDArray[np.void]) -> None:
-        """Lay all ids out at once, in as many buckets as they would have come to."""
+        """Lay all ids out in as many buckets as they would have come to, some at a time."""
         buckets = max(1, -(-len(found) // _BUCKET_IDS))
         self._power = 1 << buckets.bit_length() - 1
         self._split = buckets - self._power
-        places = found["low"] & np.uint64(self._power - 1)
-        farther = found["low"] & np.uint64(2 * self._power - 1)
-        places = np.where(places < self._split, farther, places)
-        order = np.lexsort((found["seq"], places))
-        ends = np.cumsum(np.bincount(places.astype(np.int64), minlength=buckets)) * _ENTRY_BYTES
-        packed = found[order].tobytes()
-        starts = [0, *ends.tolist()]
-        self._buckets = [bytearray(packed[start:end]) for start, end in pairwise(starts)]
+        places = np.concatenate(
+            [np.empty(0, "u4"), *(self._places(part["low"]) for part in _parts(found))]
+        )
+        self._buckets = []
+        for first in range(0, buckets, _BUCKETS_AT_ONCE):
+            count = min(_BUCKETS_AT_ONCE, buckets - first)
+            some = np.flatnonzero((places >= first) & (places < first + count))
+            which, ids = places[some] - first, found[some]
+            packed = ids[np.lexsort((ids["seq"], which))].tobytes()
+            ends = np.cumsum(np.bincount(which, minlength=count)) * _ENTRY_BYTES
+            bounds = pairwise([0, *ends.tolist()])
+            self._buckets += [packed[start:end] for start, end in bounds]
+
+    def _places(self, lows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        near = lows & np.uint64(self._power - 1)
+        far = lows & np.uint64(2 * self._power - 1)
+        return np.where(near < self._split, far, near).astype("u4")
+
+
+def _parts(found: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
+    """Some ids at a time: what is computed of them all would stay with the allocator."""
+    return (found[at : at + _IDS_AT_ONCE] for at in range(0, len(found), _IDS_AT_ONCE))

@@ -27,7 +27,7 @@ from ebbmq.journal import faults
 from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ebbmq.journal.disk import Disk, File
 
@@ -145,13 +145,21 @@ class Checkpoints:
 
     def put(self, kind: int, pid: int, number: int, position: int, payload: bytes) -> None:
         """Write a blob."""
+        self.put_parts(kind, pid, number, position, [payload])
+
+    def put_parts(
+        self, kind: int, pid: int, number: int, position: int, parts: Iterable[bytes]
+    ) -> None:
+        """Write a blob of which there need never be all in memory."""
         assert self._file is not None
-        with self._named_errors():
-            self._file.write(self._end, [payload])
-        crc = crc32c(payload)
-        at, size = self._end, len(payload)
+        at, crc = self._end, 0
+        for part in parts:
+            with self._named_errors():
+                self._file.write(self._end, [part])
+            crc = crc32c(part, crc)
+            self._end += len(part)
+        size = self._end - at
         self._blobs.append(Blob(kind, pid, number, position, self._generation, at, size, crc))
-        self._end += size
 
     def keep(self, kind: int, pid: int, number: int) -> bool:
         """Name the blob of the former generation again; False means that it must be put."""

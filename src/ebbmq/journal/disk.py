@@ -221,6 +221,7 @@ class FileDisk:
             # The size goes to the device here, so that later syncs carry data only.
             file.sync()
         except OSError:
+            file.close()
             path.unlink()
             raise
         self._directory.sync()

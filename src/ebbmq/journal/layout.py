@@ -19,6 +19,11 @@ class Layout(NamedTuple):
     sealed: dict[int, int]
     spares: Spares
 
+    def close(self) -> None:
+        """Let go of the files."""
+        self.spares.close()
+        self.active.file.close()
+
 
 def lay_out(
     disk: Disk, store: int, end_position: int, segment_bytes: int, known_synced: int = 0
@@ -45,13 +50,22 @@ def lay_out(
     }
     if number in present:
         file = disk.open(name_of(number))
-        # After a kill its bytes may be in the kernel only; the log is about to call them synced.
-        file.sync()
-        spares = Spares(disk, segment_bytes, number)
+        try:
+            # After a kill its bytes may be in the kernel only; the log is about to call them
+            # synced.
+            file.sync()
+            spares = Spares(disk, segment_bytes, number)
+        except OSError:
+            file.close()
+            raise
         return Layout(Segment(number, file, file.size(), offset), sealed, spares)
     # A segment that is gone leaves its number unused: its positions must not mean new bytes.
     spares = Spares(disk, segment_bytes, number if offset else number - 1)
-    return Layout(spares.take(HEADER_BYTES), sealed, spares)
+    try:
+        return Layout(spares.take(HEADER_BYTES), sealed, spares)
+    except OSError:
+        spares.close()
+        raise
 
 
 def _sealed_bytes(disk: Disk, store: int, number: int, *, is_synced: bool) -> int:

@@ -110,14 +110,19 @@ class Log:
             StorageFailed: the disk cannot be read or written.
             Overloaded: code `disk_full`; there is no space for a first segment.
         """
-        try:
-            young = lay_out(disk, record.seed(uuid), end_position, segment_bytes, known_synced)
-            old = OldGeneration(disk, uuid, segment_bytes, old_end)
-        except OSError as error:
-            if faults.is_full(error):
-                raise faults.cannot_open(disk.where, error) from error
-            raise faults.storage_failed("opening the log in", disk.where, error) from error
-        return cls(disk, uuid, young, old, threaded=threaded, counted=counted)
+        with contextlib.ExitStack() as opened:
+            try:
+                young = lay_out(disk, record.seed(uuid), end_position, segment_bytes, known_synced)
+                opened.callback(young.close)
+                old = OldGeneration(disk, uuid, segment_bytes, old_end)
+                opened.callback(old.let_go)
+            except OSError as error:
+                if faults.is_full(error):
+                    raise faults.cannot_open(disk.where, error) from error
+                raise faults.storage_failed("opening the log in", disk.where, error) from error
+            log = cls(disk, uuid, young, old, threaded=threaded, counted=counted)
+            opened.pop_all()
+        return log
 
     @property
     def position(self) -> int:
@@ -458,6 +463,7 @@ class Log:
         except OSError as error:
             raise self._writer.fail("closing the log in", self._disk.where, error) from error
         finally:
+            self._old.let_go()
             self._spares.close()
             self._reader.close()
             self._writer.close()

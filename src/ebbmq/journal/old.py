@@ -80,6 +80,12 @@ class OldGeneration:
             if self._active is not None:
                 self._sync(self._active)
                 self._active.file.truncate(self._active.used)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the file as it is."""
+        with self._lock:
+            if self._active is not None:
                 self._active.file.close()
                 self._active = None
 
@@ -138,9 +144,13 @@ class OldGeneration:
             file.close()
         last = present[-1]
         file = self._disk.open(name_of(last))
-        end = min(scan.end_of_old(self._disk, uuid, last) & OFFSET_MASK, file.size())
-        if end_position is not None and end_position >> 32 == last:
-            end = min(end, end_position & OFFSET_MASK)
-        file.truncate(end)
-        file.sync()
+        try:
+            end = min(scan.end_of_old(self._disk, uuid, last) & OFFSET_MASK, file.size())
+            if end_position is not None and end_position >> 32 == last:
+                end = min(end, end_position & OFFSET_MASK)
+            file.truncate(end)
+            file.sync()
+        except OSError:
+            file.close()
+            raise
         self._active = Segment(last, file, end, end)

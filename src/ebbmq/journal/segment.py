@@ -98,7 +98,11 @@ class Spares:
         self._segment_bytes = segment_bytes
         self._last_number = last_number
         self._making = threading.Lock()
-        self._adopt()
+        try:
+            self._adopt()
+        except OSError:
+            self.close()
+            raise
 
     def needed(self, rest_bytes: int, record_bytes: int, reserve_bytes: int) -> int:
         """Spares to have so that the reserve is still there after the record."""

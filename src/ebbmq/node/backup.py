@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.journal.segment import name_of
-from ebbmq.node import declaring
+from ebbmq.node import noting
 from ebbmq.node.directory import encode, write_durably
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def backup(
     with engine.compacting, backup_bodies.kept(engine):
         with engine.lock:
             engine.check_open()
-            declaring.note_catalog(engine)
+            noting.note_catalog(engine)
             engine.note_clock()
             position = engine.journal.position
             segments = engine.journal.segments()

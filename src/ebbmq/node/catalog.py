@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,15 @@ from ebbmq.node import outdated
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
     from ebbmq.node.numbering import Spans
 
 _NEAR_ENOUGH: Final = 0.6
+#: A fleet-wide decay factor, until when it holds, and which run advised it.
+Factor = tuple[float, int, str]
 
 
 class Shard:
@@ -140,7 +143,7 @@ class Declared(msgspec.Struct, frozen=True):
     epoch: int
     queues: list[DeclaredQueue]
     topics: list[DeclaredTopic]
-    factors: dict[str, tuple[float, int, str]] = {}
+    factors: dict[str, Factor] = {}
     #: Journal segments that existed when this was written: one of them missing is damage.
     segments: list[int] = []
     #: The queues deleted last, oldest first.
@@ -188,9 +191,27 @@ class Catalog:
         self.shards: dict[int, Shard] = {}
         self.next_pid = 1
         self.epoch = 0
-        self.factors: dict[str, tuple[float, int, str]] = {}
+        self.factors: dict[str, Factor] = {}
         self.decided: dict[str, int] = {}
         self.deleted: deque[DeletedQueue] = deque(maxlen=limits.DELETED_QUEUES_MAX)
+
+    @contextlib.contextmanager
+    def restored_on_error(self) -> Iterator[None]:
+        """Change it in here; if that ends with an error, all is declared as it was before."""
+        queues, topics, shards = dict(self.queues), dict(self.topics), dict(self.shards)
+        factors, decided, deleted = dict(self.factors), dict(self.decided), list(self.deleted)
+        next_pid = self.next_pid
+        settings = [(queue, queue.spec, queue.version, queue.paused) for queue in queues.values()]
+        try:
+            yield
+        except BaseException:
+            self.queues, self.topics, self.shards = queues, topics, shards
+            self.factors, self.decided, self.next_pid = factors, decided, next_pid
+            self.deleted.clear()
+            self.deleted.extend(deleted)
+            for queue, spec, version, paused in settings:
+                queue.spec, queue.version, queue.paused = spec, version, paused
+            raise
 
     def queue(self, name: object) -> Queue:
         """The queue of that name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE, REVIEWED
 from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from ebbmq.core.copies import Devices, Name
     from ebbmq.core.index import Page
@@ -85,6 +86,23 @@ class Checkpointer:
                 self._store.put(PAGE, pid, number, position, image)
             self._engine.in_turn.rest()
 
+    def _put_ids(self, ids: list[tuple[int, bytes, Generator[bytes]]], position: int) -> None:
+        """Ids of each partition as of a position, some at a time."""
+        with contextlib.ExitStack() as begun:
+            for _, _, parts in ids:
+                begun.enter_context(contextlib.closing(parts))
+            for pid, head, parts in ids:
+                taken = self._taken(head, parts)
+                self._store.put_parts(DEDUP, pid, 0, position, taken)
+
+    def _taken(self, head: bytes, parts: Iterator[bytes]) -> Iterator[bytes]:
+        part: bytes | None = head
+        while part is not None:
+            yield part
+            self._engine.in_turn.rest()
+            with self._engine.in_turn:
+                part = next(parts, None)
+
     def _put_copies(self, position: int) -> None:
         """Where bodies are, a few at a time: what changes meanwhile is in the journal after it."""
         engine = self._engine
@@ -114,12 +132,14 @@ class Checkpointer:
         engine = self._engine
         start_position, old_position = start
         extras: list[tuple[int, int, bytes]] = []
+        ids: list[tuple[int, bytes, Generator[bytes]]] = []
         with engine.in_turn:
             position = engine.journal.position
             for pid, shard in engine.catalog.shards.items():
                 partition = shard.partition
                 if len(partition.dedup):
-                    extras.append((DEDUP, pid, partition.dedup.entries()))
+                    parts = partition.dedup.entries()
+                    ids.append((pid, next(parts), parts))
                 if partition.histories:
                     extras.append((HISTORIES, pid, partition.histories.pack()))
                 named = names.in_use(partition) if partition.names else {}
@@ -138,6 +158,7 @@ class Checkpointer:
             cursors = engine.keeping.reviewer.cursors()
             rules = engine.rules.whole() if engine.rules.version else b""
             advised = engine.adviser.runs.whole()
+        self._put_ids(ids, position)
         extras += [(REVIEWED, pid, reviewed.pack(each)) for pid, each in kept.items() if each]
         # Pages may hold what the journal has only in memory: it must be durable before they count.
         engine.journal.wait("synced", position)

@@ -25,7 +25,7 @@ from ebbmq.core.row import ELSEWHERE, FREE
 from ebbmq.journal import scan
 from ebbmq.journal.found import Found
 from ebbmq.journal.segment import OLD
-from ebbmq.node import declaring, rule_changes
+from ebbmq.node import noting, rule_changes
 from ebbmq.node.advising import pinning
 from ebbmq.node.log import log
 from ebbmq.node.obituaries import Told
@@ -198,7 +198,7 @@ class Compactor:
                 if self.live_bytes().get(number, 0) or engine.closed is not None:
                     return
                 engine.append(self._still_true(obituaries, number))
-                declaring.note_catalog(engine, number)
+                noting.note_catalog(engine, number)
                 if any(told.advised for told in obituaries.values()):
                     engine.append([engine.adviser.runs.fact()])
                 if engine.rules.segments is None or number in engine.rules.segments:

@@ -6,53 +6,30 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
+from ebbmq.core import facts as fact
 from ebbmq.core.copies import LOG
 from ebbmq.core.dedup import Dedup
 from ebbmq.core.partition import Partition
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import LEASED
 from ebbmq.errors import InvalidSpec
-from ebbmq.journal.segment import OLD
 from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 from ebbmq.node.log import log
+from ebbmq.node.noting import recorded
 from ebbmq.plain import is_int, is_number, is_text, plain
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from ebbmq.holding.resident import Resident
     from ebbmq.node.engine import Engine
-    from ebbmq.node.numbering import Spans
 
 #: Later instants do not fit beside a message.
 _INSTANT_MS_MAX: Final = (1 << 48) - 1
-#: About what the first and the last message of a partition in a segment take there.
-_SPAN_BYTES: Final = 16
-#: More than a plain queue takes among all that is declared.
-_QUEUE_BYTES_MAX: Final = 4 * limits.KIB
-
-
-def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
-    """Append all that is declared; the last such fact holds."""
-    engine.simple.clear()
-    segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
-    engine.catalog_position = engine.append(
-        [engine.catalog.fact(segments, _spans(engine, segments))]
-    )
-    return engine.catalog_position
-
-
-def _spans(engine: Engine, segments: list[int]) -> Spans:
-    """Which messages the segments have that lie beside segments that were given back.
-
-    Left out where they take much, or there is no space: damage is told less exactly then.
-    """
-    young = [number for number in segments if not number & OLD]
-    there = {0, *young, young[-1] + 1} if young else set()
-    beside = [number for number in young if not {number - 1, number + 1} <= there]
-    spans = {number: engine.ranges.get(number, {}) for number in beside}
-    size = sum(map(len, spans.values())) * _SPAN_BYTES
-    return {} if engine.disk_full or size > engine.config.segment_bytes // 16 else spans
+#: More than is kept of a queue that was deleted.
+_DELETED_BYTES_MAX: Final = 4 * limits.KIB
+#: What a message takes in the journal that leaves, and whose copies are to be forgotten.
+_REMOVED_BYTES: Final = fact.REMOVAL.size + 24
 
 
 def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: int) -> None:
@@ -107,9 +84,10 @@ def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str
         now_ms = engine.now_ms()
         if until_ms <= now_ms:
             raise past_factor(until_ms, now_ms)
+        with recorded(engine):
+            engine.catalog.factors[queue.spec.name] = (float(factor), int(until_ms), run)
         apply_factor(queue, factor, until_ms, run, now_ms)
-        engine.catalog.factors[queue.spec.name] = (float(factor), int(until_ms), run)
-        return note_catalog(engine)
+        return engine.catalog_position
 
 
 def declare(engine: Engine, spec: QueueSpec) -> int:
@@ -132,13 +110,16 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
                 f"{spec.partitions} were asked for",
                 "the number of partitions is fixed; declare another queue",
             )
-        if spec.dead_queue and lacks_dead_queue:
-            add_queue(engine, QueueSpec(spec.dead_queue), None)
-        if known is None:
-            add_queue(engine, spec, None)
-        elif known.spec != spec:
-            _change(engine, known, spec)
-        return note_catalog(engine)
+        with recorded(engine, makes_room=known is not None and not lacks_dead_queue):
+            if spec.dead_queue and lacks_dead_queue:
+                add_queue(engine, QueueSpec(spec.dead_queue), None)
+            if known is None:
+                add_queue(engine, spec, None)
+            elif known.spec != spec:
+                _change(engine, known, spec)
+        if known is not None and known.shards[0].partition.spec != spec:
+            _rebuild(engine, known)
+        return engine.catalog_position
 
 
 def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
@@ -153,12 +134,8 @@ def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
     known = engine.catalog.queues.get(name)
     if known is not None:
         return known
-    segments = [segment.number for segment in engine.journal.segments()]
-    declared = engine.catalog.fact(segments).parts[0]
-    # A message must not be in a queue of which nothing is on record.
-    engine.admit(len(declared) + _QUEUE_BYTES_MAX)
-    queue = add_queue(engine, QueueSpec(name), None)
-    note_catalog(engine)
+    with recorded(engine):
+        queue = add_queue(engine, QueueSpec(name), None)
     action = f"declare {spec.name!r} with another dead_queue, or none, if it is not wanted"
     log.warning("dead_queue_made_again", queue=spec.name, dead_queue=name, action=action)
     return queue
@@ -234,18 +211,22 @@ def open_resident(engine: Engine, partition: Partition, spec: QueueSpec) -> Resi
 
 
 def _change(engine: Engine, queue: Queue, spec: QueueSpec) -> None:
+    """Change a specification; `_rebuild` has partitions follow it."""
+    if any(shard.partition.held for shard in queue.shards):
+        # Rebuilding lets them in; what waits for its level waits on.
+        engine.journal.write()
     queue.spec = spec
     queue.version += 1
-    now_ms = engine.now_ms()
+
+
+def _rebuild(engine: Engine, queue: Queue) -> None:
+    """Have partitions follow a specification that was changed."""
+    spec, now_ms = queue.spec, engine.now_ms()
     for shard in queue.shards:
         partition = shard.partition
-        held = list(partition.held)
         partition.adopt(spec)
         partition.moves.clear()
         rebuild(partition, now_ms, reopened=False)
-        if held:
-            # Rebuilding let them in; what waits for its level waits on.
-            engine.journal.write()
         engine.residency.close(partition.pid)
         shard.resident = open_resident(engine, partition, spec)
 
@@ -254,19 +235,23 @@ def delete(engine: Engine, name: str) -> int:
     """Remove a queue with everything in it, on the record."""
     with engine.lock:
         engine.check_open()
-        queue = engine.catalog.queue(name)
+        queue, catalog = engine.catalog.queue(name), engine.catalog
+        # Room for all of it first: half of a queue is of no use to anybody.
+        _check_space_to_remove(engine, queue, catalog.fact([]).size() + _DELETED_BYTES_MAX)
         for shard in queue.shards:
             _remove_all(engine, shard, Reason.DELETED, leased=True)
+        with recorded(engine, makes_room=True):
+            catalog.remove(name)
+            catalog.factors.pop(name, None)
+            catalog.decided.pop(name, None)
+            for topic in list(catalog.topics.values()):
+                if name in topic.queues:
+                    left = [queue_name for queue_name in topic.queues if queue_name != name]
+                    catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, left)
+        for shard in queue.shards:
             engine.residency.close(shard.partition.pid)
         engine.departures.tell_of(queue)
-        engine.catalog.remove(name)
-        engine.catalog.factors.pop(name, None)
-        engine.catalog.decided.pop(name, None)
-        for topic in list(engine.catalog.topics.values()):
-            if name in topic.queues:
-                left = [queue_name for queue_name in topic.queues if queue_name != name]
-                engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, left)
-        return note_catalog(engine)
+        return engine.catalog_position
 
 
 def purge(engine: Engine, name: str) -> tuple[int, int]:
@@ -274,10 +259,26 @@ def purge(engine: Engine, name: str) -> tuple[int, int]:
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
+        _check_space_to_remove(engine, queue, 0)
         removed = sum(
             _remove_all(engine, shard, Reason.PURGED, leased=False) for shard in queue.shards
         )
         return removed, engine.journal.position
+
+
+def _check_space_to_remove(engine: Engine, queue: Queue, more_bytes: int) -> None:
+    """See that all messages of a queue can leave on the record, and that so much fits beside.
+
+    Raises:
+        Overloaded: code `disk_full`.
+    """
+    counts = [
+        len(slots) for shard in queue.shards for _, slots in shard.partition.index.live_seqs()
+    ]
+    kinds, size = (1, fact.REMOVAL.size) if engine.keeping.is_idle else (2, _REMOVED_BYTES)
+    records = kinds * sum(-(-count // limits.RECORD_ROWS_MAX) for count in counts)
+    nbytes = sum(counts) * size + records * limits.RECORD_OVERHEAD_BYTES
+    engine.squeeze_in(nbytes + more_bytes, leaving=sum(counts))
 
 
 def _remove_all(engine: Engine, shard: Shard, reason: Reason, *, leased: bool) -> int:
@@ -305,12 +306,13 @@ def set_paused(engine: Engine, name: str, *, paused: bool) -> int:
     with engine.lock:
         engine.check_open()
         queue = engine.catalog.queue(name)
-        queue.paused = paused
+        with recorded(engine, makes_room=True):
+            queue.paused = paused
         for shard in queue.shards:
             shard.partition.paused = paused
             if not paused:
                 engine.announce(queue, shard.partition.live())
-        return note_catalog(engine)
+        return engine.catalog_position
 
 
 def declare_topic(engine: Engine, spec: TopicSpec) -> int:
@@ -322,8 +324,9 @@ def declare_topic(engine: Engine, spec: TopicSpec) -> int:
     with engine.lock:
         engine.check_open()
         known = engine.catalog.topics.get(spec.name)
-        engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
-        return note_catalog(engine)
+        with recorded(engine):
+            engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+        return engine.catalog_position
 
 
 def delete_topic(engine: Engine, name: str) -> int:
@@ -331,8 +334,9 @@ def delete_topic(engine: Engine, name: str) -> int:
     with engine.lock:
         engine.check_open()
         engine.catalog.topic(name)
-        del engine.catalog.topics[name]
-        return note_catalog(engine)
+        with recorded(engine, makes_room=True):
+            del engine.catalog.topics[name]
+        return engine.catalog_position
 
 
 def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: bool = True) -> int:
@@ -344,5 +348,6 @@ def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: b
         queues = [name for name in topic.queues if name != known]
         if subscribed:
             queues.append(known)
-        engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, queues)
-        return note_catalog(engine)
+        with recorded(engine, makes_room=not subscribed):
+            engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, queues)
+        return engine.catalog_position

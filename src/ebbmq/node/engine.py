@@ -158,8 +158,8 @@ class Engine:
         for target, name in ((self._run_timer, "timer"), (self._run_upkeep, "upkeep")):
             guarded = self.guarded(target)
             thread = threading.Thread(target=guarded, name=f"ebbmq-{name}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def guarded(self, work: Callable[[], None]) -> Callable[[], None]:
         """What a thread of ours is to do: if it ends in a way nobody foresaw, so does intake."""
@@ -335,6 +335,18 @@ class Engine:
             raise
         self.disk_full = False
 
+    def squeeze_in(self, payload_bytes: int, leaving: int = 0) -> None:
+        """`admit`, if need be of what is reserved for leases: for what helps on a full disk.
+
+        Raises:
+            Overloaded: code `disk_full`; only acks have room.
+        """
+        try:
+            self.admit(payload_bytes, leaving)
+        except Overloaded:
+            if not self._fits(payload_bytes, leaving):
+                raise
+
     def check_space_for_leases(self, count: int) -> None:
         """On a full disk, refuse leases that could not be written down: acks need what is left.
 
@@ -350,9 +362,9 @@ class Engine:
                 code="disk_full",
             )
 
-    def _fits(self, payload_bytes: int) -> bool:
+    def _fits(self, payload_bytes: int, leaving: int = 0) -> bool:
         """Whether a fact about leases fits without touching what acks need."""
-        acks = self.live * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
+        acks = (self.live - leaving) * limits.ACK_BYTES_PER_MESSAGE + limits.HOUSEKEEPING_BYTES
         try:
             self.journal.admit(0, acks + payload_bytes + limits.RECORD_OVERHEAD_BYTES)
         except Overloaded:
@@ -489,9 +501,25 @@ class Engine:
 
     def close(self, *, clean: Callable[[], None] | None = None) -> None:
         """Stop the threads, make everything durable, let go of the directory."""
+        if not self.stop():
+            return
+        try:
+            if clean is not None:
+                clean()
+        finally:
+            try:
+                self.journal.close()
+            finally:
+                if self.devices is not None:
+                    self.devices.close()
+                self.removals.close(self.journal.synced_position)
+                self.directory.close()
+
+    def stop(self) -> bool:
+        """Take no more calls and end all threads but those of journal and devices; once."""
         with self.lock:
             if self.closed is not None:
-                return
+                return False
             self.closed = "this broker was closed"
             self.simple.clear()
             for queue in self.catalog.queues.values():
@@ -506,17 +534,7 @@ class Engine:
         self.keeping.stop()
         if self.feed is not None:
             self.feed.stop()
-        try:
-            if clean is not None:
-                clean()
-        finally:
-            try:
-                self.journal.close()
-            finally:
-                if self.devices is not None:
-                    self.devices.close()
-                self.removals.close(self.journal.synced_position)
-                self.directory.close()
+        return True
 
 
 def _forked() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq.errors import InvalidSpec, Overloaded
 from ebbmq.journal import faults
 from ebbmq.journal.disk import FileDisk
-from ebbmq.node import declaring, rule_changes
+from ebbmq.node import declaring, noting, rule_changes
 from ebbmq.node.checkpointing import Checkpointer
 from ebbmq.node.clock import SystemClock, doubt_of
 from ebbmq.node.compaction import Compactor
@@ -18,10 +18,11 @@ from ebbmq.node.engine import Engine
 from ebbmq.node.faulty import retry_faulty
 from ebbmq.node.keeping import telling
 from ebbmq.node.log import log
-from ebbmq.node.recovery import Recovery, disks
+from ebbmq.node.recovery import Recovery
 from ebbmq.node.removals import Removals, flush_in_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ebbmq.node.devices.registry import Devices
     from ebbmq.node.feeding.feed import Feed
 
+#: Where journal and checkpoints are.
+_RECORDS: Final = ("journal", "checkpoints")
 _CLOCK_EVERY_MS: Final = 10_000
 _RETRY_FAULTY_MS: Final = 30_000
 
@@ -54,42 +57,92 @@ def open_engine(  # noqa: PLR0913  # what a store may be opened with
     """
     settings = load(config)
     directory = Directory(path)
-    removals = devices = None
     try:
-        removals = Removals(disk or FileDisk(directory.path / "removals"))
-        engine = Engine(settings, clock or SystemClock(), directory, removals)
-        devices = engine.devices = _open_devices(engine)
-        journal_disk, checkpoint_disk = disks(engine, disk)
-        recovery = Recovery(engine, journal_disk, checkpoint_disk)
-        engine.journal = recovery.run(threaded=threaded)
-        removals.on_failure = engine.journal.stop
-        _set_time(engine, recovery, accept=accept_clock)
-        engine.catalog.epoch += 1
-        recovery.finish(engine.now_ms(), accept_damage=accept_damage)
-        engine.rules.start(engine.clock.wall_ms())
-        declaring.warn_of_default_devices(engine)
-        for told in telling.unconfigured(engine):
-            log.warning("device_not_configured", detail=told)
-        engine.feed = _open_feed(engine)
-        for shard in engine.catalog.shards.values():
-            shard.totals_before = dict(shard.partition.totals)
-        engine.written = engine.synced = engine.journal.position
-        engine.journal.on_commit = engine.committed
-        engine.journal.before_commit = engine.gathering.take_in
-        _note_start(engine, recovery)
-    except BaseException as error:
-        for part in (devices, removals, directory):
-            if part is not None:
-                part.close()
-        if isinstance(error, OSError):
-            raise faults.cannot_open(str(directory.path), error) from error
-        raise
-    upkeep = Upkeep(engine, journal_disk, checkpoint_disk, recovery.generation)
+        with Opened() as opened:
+            opened.add(directory.close)
+            removals = Removals(disk or _own_disk(directory, "removals", opened))
+            opened.add(removals.close)
+            engine = Engine(settings, clock or SystemClock(), directory, removals)
+            recovery = _restore(engine, opened, disk, threaded=threaded)
+            removals.on_failure = engine.journal.stop
+            _set_time(engine, recovery, accept=accept_clock)
+            engine.catalog.epoch += 1
+            recovery.finish(engine.now_ms(), accept_damage=accept_damage)
+            _start(engine, recovery)
+            opened.keep()
+    except OSError as error:
+        raise faults.cannot_open(str(directory.path), error) from error
+    return engine
+
+
+class Opened:
+    """What was opened so far: let go of in reverse, unless all of it is to be kept."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add(self, close: Callable[[], object]) -> None:
+        """Have it closed; if that fails, too, it is logged: what happened first is what to tell."""
+        self._stack.callback(_close_quietly, close)
+
+    def keep(self) -> None:
+        """All is open: whoever has it closes it."""
+        self._stack.pop_all()
+
+
+def _close_quietly(close: Callable[[], object]) -> None:
+    try:
+        close()
+    except Exception as error:  # somebody is about to be told of an earlier one
+        log.warning("not_closed", detail=str(error))
+
+
+def _own_disk(directory: Directory, part: str, opened: Opened) -> FileDisk:
+    disk = FileDisk(directory.path / part)
+    opened.add(disk.close)
+    return disk
+
+
+def _restore(engine: Engine, opened: Opened, disk: Disk | None, *, threaded: bool) -> Recovery:
+    """Open devices and journal, and put back what the journal tells."""
+    engine.devices = _open_devices(engine)
+    if engine.devices is not None:
+        opened.add(engine.devices.close)
+    disks = [disk or _own_disk(engine.directory, part, opened) for part in _RECORDS]
+    recovery = Recovery(engine, *disks)
+    engine.journal = recovery.run(threaded=threaded)
+    opened.add(engine.journal.close)
+    # From here on there may be threads, and one that dies stops the journal.
+    opened.add(engine.stop)
+    if engine.devices is not None:
+        engine.devices.watch(engine.guarded)
+    return recovery
+
+
+def _start(engine: Engine, recovery: Recovery) -> None:
+    """Put the start on record, and let time pass."""
+    engine.rules.start(engine.clock.wall_ms())
+    declaring.warn_of_default_devices(engine)
+    for told in telling.unconfigured(engine):
+        log.warning("device_not_configured", detail=told)
+    engine.feed = _open_feed(engine)
+    for shard in engine.catalog.shards.values():
+        shard.totals_before = dict(shard.partition.totals)
+    engine.written = engine.synced = engine.journal.position
+    engine.journal.on_commit = engine.committed
+    engine.journal.before_commit = engine.gathering.take_in
+    _note_start(engine, recovery)
+    upkeep = Upkeep(engine, *recovery.disks, recovery.generation)
     engine.upkeep = upkeep.run
     engine.checkpoint = upkeep.checkpoint
     engine.keeping.start()
     engine.start()
-    return engine
 
 
 def _open_devices(engine: Engine) -> Devices | None:
@@ -123,7 +176,7 @@ def _open_feed(engine: Engine) -> Feed | None:
 def _note_start(engine: Engine, recovery: Recovery) -> None:
     """Put the start on record; on a full disk the store opens all the same, to be consumed."""
     try:
-        declaring.note_catalog(engine)
+        noting.note_catalog(engine)
         rule_changes.note_rules(engine)
         recovery.let_go_of_unread()
         # The epoch tells the tokens of this run from those of runs whose end was lost.

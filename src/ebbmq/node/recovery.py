@@ -8,6 +8,7 @@ unreadable is faulty. A torn tail, which nobody was told about, is cut off.
 from __future__ import annotations
 
 import gc
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from ebbmq.core.restore import Restorer
 from ebbmq.core.row import HIGH, LOW48, ROW
 from ebbmq.errors import DamagedRecord
 from ebbmq.journal import belonging, checkpoint, record, scan
-from ebbmq.journal.disk import FileDisk
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.mend import mended
@@ -63,6 +63,7 @@ class Recovery:
 
     def __init__(self, engine: Engine, journal_disk: Disk, checkpoint_disk: Disk) -> None:
         self._engine = engine
+        self.disks = journal_disk, checkpoint_disk
         self._journal_disk = journal_disk
         self._checkpoint_disk = checkpoint_disk
         self._losses = Losses(engine)
@@ -113,14 +114,13 @@ class Recovery:
             start = self._proven & OFFSET_MASK if number == self._proven >> 32 else 0
             if number not in present:
                 continue
-            file = self._journal_disk.open(name_of(number))
-            stop = end & OFFSET_MASK if number == end >> 32 else file.size()
-            # Whole pages: a part of one is not sure to bring the rest of it along.
-            start, stop = start // _PAGE * _PAGE, min(-(-stop // _PAGE) * _PAGE, file.size())
-            for part in parts(file, start, stop - start, _PAGE):
-                if part.data is not None:
-                    file.write(part.offset, [part.data])
-            file.close()
+            with closing(self._journal_disk.open(name_of(number))) as file:
+                stop = end & OFFSET_MASK if number == end >> 32 else file.size()
+                # Whole pages: a part of one is not sure to bring the rest of it along.
+                start, stop = start // _PAGE * _PAGE, min(-(-stop // _PAGE) * _PAGE, file.size())
+                for part in parts(file, start, stop - start, _PAGE):
+                    if part.data is not None:
+                        file.write(part.offset, [part.data])
 
     def since_ms(self, wall_ms: int) -> int:
         """By how much the calendar has gone on since the last entry; 0 where none tells of it."""
@@ -165,12 +165,12 @@ class Recovery:
         for pid, totals in status.totals.items():
             if pid in self._engine.catalog.shards:
                 self._engine.catalog.shards[pid].partition.totals.update(totals)
-        unread = sum(not self._load_blob(loaded, blob) for blob in loaded.blobs)
+        with closing(loaded):
+            unread = sum(not self._load_blob(loaded, blob) for blob in loaded.blobs)
         if unread:
             # Without one of its pages a checkpoint proves nothing about what is gone: read all.
             self._forget()
             self._start = self._old_start = 0
-        loaded.close()
         return status.synced
 
     def _load_blob(self, loaded: checkpoint.Loaded, blob: checkpoint.Blob) -> bool:
@@ -610,11 +610,3 @@ def _enough(header: record.Header) -> int:
 
 def _only_catalogs(header: record.Header) -> int:
     return header.payload_bytes if header.kind == fact.META else 0
-
-
-def disks(engine: Engine, disk: Disk | None) -> tuple[Disk, Disk]:
-    """Where journal and checkpoints live: their directories, or one disk given for all."""
-    if disk is not None:
-        return disk, disk
-    path = engine.directory.path
-    return FileDisk(path / "journal"), FileDisk(path / "checkpoints")

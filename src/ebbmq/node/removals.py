@@ -68,7 +68,11 @@ class Removals:
         if _CURRENT not in self._disk.names():
             return self._disk.create(_CURRENT, 0)
         file = self._disk.open(_CURRENT)
-        file.truncate(self._end)
+        try:
+            file.truncate(self._end)
+        except OSError:
+            file.close()
+            raise
         return file
 
     def _resume(self, name: str) -> int:

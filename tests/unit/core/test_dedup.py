@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING
 
 from ebbmq import limits
@@ -87,7 +88,7 @@ def test_a_checkpoint_brings_back_every_id() -> None:
     for seq in range(1, 70_000):
         dedup.add(f"id-{seq}", seq, NOW_MS + seq)
     back = Dedup(b"key")
-    back.restore(dedup.entries())
+    back.restore(b"".join(dedup.entries()))
     assert len(back) == len(dedup)
     assert all(back.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 70_000, 997))
     for seq in range(70_000, 80_000):
@@ -95,9 +96,63 @@ def test_a_checkpoint_brings_back_every_id() -> None:
     assert all(back.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 80_000, 97))
 
 
+def test_a_checkpoint_has_the_ids_that_were_there_when_it_was_begun() -> None:
+    dedup = Dedup(b"key")
+    for seq in range(1, 50_000):
+        dedup.add(f"id-{seq}", seq, NOW_MS + seq)
+    parts = dedup.entries()
+    packed = [next(parts)]
+    for seq in range(50_000, 150_000):
+        dedup.add(f"id-{seq}", seq, NOW_MS + seq)
+        if not seq % 1_000:
+            packed.append(next(parts, b""))
+    packed += parts
+    back = Dedup(b"key")
+    back.restore(b"".join(packed))
+    assert len(back) == 49_999
+    assert all(back.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 50_000))
+    assert all(dedup.find(f"id-{seq}", NOW_MS) == seq for seq in range(1, 150_000))
+
+
+def test_ids_take_no_longer_to_find_after_a_checkpoint_that_was_given_up() -> None:
+    few, many = Dedup(), Dedup()
+    parts = many.entries()
+    next(parts)
+    for dedup, count in ((few, 1_000), (many, 2_000)):
+        for seq in range(1, count):
+            dedup.add(str(seq), seq, NOW_MS)
+    parts.close()
+    for seq in range(2_000, 20_000):
+        many.add(str(seq), seq, NOW_MS)
+    names = [f"unknown-{number}" for number in range(200)]
+    assert _lines_run_to_find(many, names) <= 1.5 * _lines_run_to_find(few, names)
+    assert all(many.find(str(seq), NOW_MS) == seq for seq in range(1, 20_000))
+
+
+def test_an_id_takes_at_most_40_bytes_also_while_a_checkpoint_is_written_and_read() -> None:
+    count = 100_000
+    dedup, back = Dedup(b"key"), Dedup(b"key")
+    tracemalloc.start()
+    try:
+        for seq in range(1, count + 1):
+            dedup.add(f"id-{seq}", seq, NOW_MS)
+        size = sum(len(part) for part in dedup.entries())
+        _, written = tracemalloc.get_traced_memory()
+        packed = b"".join(dedup.entries())
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        back.restore(packed)
+        _, read = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size == len(packed) > 24 * count
+    assert written <= 40 * count
+    assert read - before <= 40 * count
+
+
 def test_an_empty_checkpoint_brings_back_nothing() -> None:
     back = Dedup()
-    back.restore(Dedup().entries())
+    back.restore(b"".join(Dedup().entries()))
     assert len(back) == 0
     back.add("a", 1, NOW_MS)
     assert back.find("a", NOW_MS) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ebbmq import Broker, Message
@@ -25,7 +26,7 @@ from ebbmq.bench.load import (
 )
 from ebbmq.bench.reopened import CONFIG, SPEC
 from ebbmq.bench.row import Row, at_most
-from ebbmq.bench.run import rss_bytes, wait_until
+from ebbmq.bench.run import apart, forget_peak, peak_bytes, rss_bytes, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,18 +47,14 @@ def measure(run: Run) -> list[Row]:
     # Dedup ids are bounded at a million per queue, so a million shows them all.
     count = run.scale(1_000_000, 100_000)
     settings = {"messages": count}
+    leased = apart(partial(_leased, run, count))
+    displaced = apart(partial(_displaced, run, count))
     return [
-        at_most("leased, per message", _leased(run, count), "B", LEASED_BYTES, **settings),
-        at_most(
-            "displaced by a retry, per message",
-            _displaced(run, count),
-            "B",
-            DISPLACED_BYTES,
-            **settings,
-        ),
-        at_most("producer's id, per message", _dedup(run, count), "B", DEDUP_BYTES, **settings),
-        _copied(run, count),
-        _copied(run, run.scale(10_000_000, 2 * count)),
+        at_most("leased, per message", leased, "B", LEASED_BYTES, **settings),
+        at_most("displaced by a retry, per message", displaced, "B", DISPLACED_BYTES, **settings),
+        *apart(partial(_dedup, run, count)),
+        apart(partial(_copied, run, count)),
+        apart(partial(_copied, run, run.scale(10_000_000, 2 * count))),
         _archived(run, count),
     ]
 
@@ -98,7 +95,16 @@ def _displaced(run: Run, count: int) -> float:
         return _growth(count, lambda: retry(count))
 
 
-def _dedup(run: Run, count: int) -> float:
+def _growths(count: int, work: Callable[[], None]) -> tuple[float, float]:
+    """What stays, and what there is at the worst moment: a checkpoint may be written meanwhile."""
+    before = rss_bytes()
+    forget_peak()
+    work()
+    peak = peak_bytes()
+    return (rss_bytes() - before) / count, (peak - before) / count
+
+
+def _dedup(run: Run, count: int) -> list[Row]:
     """Growth with ids less the growth without, both per message."""
     with _filled(run, "dedup", count // 10) as broker:
         plain = fifo_messages(FILL_BATCH, BODY_BYTES)
@@ -113,8 +119,13 @@ def _dedup(run: Run, count: int) -> float:
                 broker.publish(QUEUE, batch, confirm="memory")
                 done += size
 
-        rows_only = _growth(count, without_ids)
-        return _growth(count, with_ids) - rows_only
+        rows_only = _growths(count, without_ids)
+        both = _growths(count, with_ids)
+    names = "producer's id, per message", "producer's id, per message, at the worst moment"
+    return [
+        at_most(name, growth - rows, "B", DEDUP_BYTES, messages=count)
+        for name, growth, rows in zip(names, both, rows_only, strict=True)
+    ]
 
 
 def _copied(run: Run, count: int) -> Row:

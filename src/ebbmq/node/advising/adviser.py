@@ -27,7 +27,7 @@ from ebbmq.node.advising import pinning, rates
 from ebbmq.node.advising.applying import Applying
 from ebbmq.node.advising.room import Room
 from ebbmq.node.advising.rows import COLUMNS, rows_of
-from ebbmq.node.advising.runs import Runs
+from ebbmq.node.advising.runs import Runs, fact_of
 from ebbmq.node.catalog import unknown
 from ebbmq.node.log import log
 from ebbmq.plain import plain
@@ -310,7 +310,9 @@ class Adviser:
             self.outcomes[began.table, outcome] += count
         with engine.lock:
             engine.check_open()
-            position = engine.append([self.runs.note(told)])
+            known = self.runs.with_before(told)
+            position = engine.append([fact_of([known])])
+            self.runs.put(known)
         engine.journal.wait("synced", position)
         if told.rows:
             _tell(told)

@@ -7,11 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq import limits
-from ebbmq.node import declaring
+from ebbmq.node import declaring, noting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ebbmq.node.catalog import Factor
     from ebbmq.node.engine import Engine
 
 #: What is read of a file of rates.
@@ -31,14 +32,24 @@ class Rates:
         rows = zip(*(columns[name] for name in COLUMNS[:4]), strict=True)
         with self._engine.lock:
             self._engine.check_open()
-            for row in rows:
-                counts[self._take(run, *row)] += 1
-            if counts["applied"]:
-                declaring.note_catalog(self._engine)
+            before = self._engine.catalog.factors.copy()
+            with self._engine.catalog.restored_on_error():
+                for row in rows:
+                    counts[self._take(run, *row)] += 1
+                if counts["applied"]:
+                    noting.put_on_record(self._engine)
+            self._use(before)
         return counts
 
+    def _use(self, before: Mapping[str, Factor]) -> None:
+        """Have queues follow those factors that are others than before."""
+        catalog, now_ms = self._engine.catalog, self._engine.now_ms()
+        for queue, told in catalog.factors.items():
+            if before.get(queue) != told:
+                declaring.apply_factor(catalog.queues[queue], *told, now_ms)
+
     def _take(self, run: str, queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> str:
-        """Use one factor; what became of it."""
+        """Note one factor; what became of it."""
         if not _is_one(queue, factor, decided_ms, until_ms):
             return "invalid"
         engine, now_ms = self._engine, self._engine.now_ms()
@@ -59,7 +70,6 @@ class Rates:
                 return outcome
         engine.catalog.decided[queue] = decided_ms
         told = float(factor), min(until_ms, now_ms + limits.ADVICE_HOLDS_MS_MAX), run
-        declaring.apply_factor(engine.catalog.queues[queue], *told, now_ms)
         engine.catalog.factors[queue] = told
         return "applied"
 

@@ -33,12 +33,10 @@ class Runs:
         """What became of a run."""
         return self._runs.get((table, run))
 
-    def note(self, told: Applied) -> fact.Fact:
-        """A run was handed over; what it was before is part of what it is now."""
+    def with_before(self, told: Applied) -> Applied:
+        """What a run is that was handed over: what it was before is part of it."""
         before = self.get(told.table, told.run)
-        now = told if before is None else before.plus(told)
-        self._put(now)
-        return _fact([now])
+        return told if before is None else before.plus(told)
 
     def whole(self) -> bytes:
         """All of them, for a checkpoint; empty without any."""
@@ -46,19 +44,21 @@ class Runs:
 
     def fact(self) -> fact.Fact:
         """All of them, to be said again."""
-        return _fact(list(self._runs.values()))
+        return fact_of(list(self._runs.values()))
 
     def restore(self, payload: bytes | memoryview) -> None:
         """Make a fact true."""
         for each in _DECODE(payload):
-            self._put(each)
+            self.put(each)
 
-    def _put(self, told: Applied) -> None:
+    def put(self, told: Applied) -> None:
+        """Remember a run, of which the fact was appended."""
         self._runs.pop((told.table, told.run), None)
         self._runs[told.table, told.run] = told
         while len(self._runs) > limits.RUNS_KEPT_MAX:
             del self._runs[next(iter(self._runs))]
 
 
-def _fact(told: list[Applied]) -> fact.Fact:
+def fact_of(told: list[Applied]) -> fact.Fact:
+    """Runs, to be appended."""
     return fact.Fact(fact.ADVISED, 0, 0, 0, [_ENCODE(told)])

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.devices.port import Port
 
+    Work = Callable[[], None]
+    #: Makes of work one whose end, if nobody foresaw it, is told.
+    Guarded = Callable[[Work], Work]
+
 _PAUSE_MS_MIN: Final = 1
 _PAUSE_MS_MAX: Final = 250
 #: How long a clock that is moved by hand waits for the probes it began.
@@ -26,19 +30,20 @@ _BY_HAND_TIMEOUT_S: Final = 10.0
 class Monitor:
     """Ticks the ports."""
 
-    def __init__(self, ports: Sequence[Port], clock: Clock, also: Callable[[], None]) -> None:
+    def __init__(self, ports: Sequence[Port], clock: Clock, also: Work) -> None:
         self._ports = ports
         self._also = also
         self._clock = clock
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, guarded: Guarded) -> None:
         """Let time pass: by a thread, or by the manual clock."""
         if self._clock.attach(self._run_by_hand):
             return
-        self._thread = threading.Thread(target=self._run, name="ebbmq-devices", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=guarded(self._run), name="ebbmq-devices", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         while not self._stop.is_set():

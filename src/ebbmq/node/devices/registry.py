@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
     from ebbmq.node.devices.evictions import Until
+    from ebbmq.node.devices.monitor import Guarded
     from ebbmq.node.devices.talking import Openable
     from ebbmq.node.directory import Directory
     from ebbmq.policy.rules.properties import DeviceState
@@ -82,22 +83,33 @@ class Devices:
     def open(cls, config: Config, directory: Directory, clock: Clock) -> Devices:
         """Open all devices of a configuration; one that does not answer is tried again later.
 
+        Nobody looks after them until `watch`.
+
         Raises:
             InvalidSpec: a device cannot be as it is declared.
             MissingPackage: a kind needs a package that is not installed.
         """
         devices = cls(config, directory, clock)
-        for port in devices._all:
+        try:
+            devices._try_all()
+        except BaseException:
+            devices.close()
+            raise
+        return devices
+
+    def _try_all(self) -> None:
+        for port in self._all:
             port.start()
         deadline = monotonic() + _START_TIMEOUT_S
-        for port in devices._all:
+        for port in self._all:
             port.tried.wait(max(0.0, deadline - monotonic()))
-        refusals = [port.refusal for port in devices._all if port.refusal is not None]
-        if refusals:
-            devices.close()
-            raise refusals[0]
-        devices._monitor.start()
-        return devices
+        for port in self._all:
+            if port.refusal is not None:
+                raise port.refusal
+
+    def watch(self, guarded: Guarded) -> None:
+        """Have somebody look after them, whose end does not go unnoticed."""
+        self._monitor.start(guarded)
 
     @property
     def is_restricted(self) -> bool:

@@ -72,7 +72,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self.buffer = Buffer(config.buffer_bytes, self._wake.set)
         self.files = Files(lake, self._node, engine.directory.identity.uuid, config.bytes_max)
-        self._is_open = False
+        self._is_open = self._is_started = False
         self._places: dict[int, tuple[str, int]] = {}
         self._next_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
@@ -111,6 +111,7 @@ class Feed:
     def start(self, *, threaded: bool) -> None:
         """Begin to write; without a thread `run_due` does."""
         self._next_ms = self._engine.clock.elapsed_ms() + self._every_ms
+        self._is_started = True
         if threaded:
             self._thread = threading.Thread(target=self._run, name="ebbmq-feed", daemon=True)
             self._thread.start()
@@ -125,7 +126,8 @@ class Feed:
         self._stop.set()
         self._wake.set()
         if self._thread is None:
-            self._work()
+            if self._is_started:
+                self._work()
             return
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive() or self.problem is not None:

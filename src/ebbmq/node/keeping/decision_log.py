@@ -105,9 +105,9 @@ class DecisionLog:
         self._writing = threading.Lock()
         self._is_failing = False
         directory.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         # A block cut short by a crash goes.
         self._end = max((end for _, end in _heads(_mapped(self._current))), default=0)
+        self._descriptor = os.open(self._current, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._descriptor, self._end)
 
     def note(self, told: Told | Batch) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ebbmq import limits
 from ebbmq.feed.advice import REFUSALS, Applied
-from ebbmq.node.advising.runs import Runs
+from ebbmq.node.advising.runs import Runs, fact_of
+
+if TYPE_CHECKING:
+    from ebbmq.core.facts import Fact
 
 
 def told(run: str, **fields: object) -> Applied:
     return Applied(run=run, **fields)  # type: ignore[arg-type]  # as the test says
 
 
+def note(runs: Runs, applied: Applied) -> Fact:
+    known = runs.with_before(applied)
+    runs.put(known)
+    return fact_of([known])
+
+
 def test_a_run_that_is_handed_over_in_parts_is_one() -> None:
     runs = Runs()
-    runs.note(told("r", began_at_ms=1, rows=3, applied=2, refused={"gone": 1}))
-    runs.note(told("r", began_at_ms=5, rows=2, in_force=1, refused={"crossed": 1}, ended_at_ms=9))
-    runs.note(told("r", table="rates", rows=1, applied=1))
+    note(runs, told("r", began_at_ms=1, rows=3, applied=2, refused={"gone": 1}))
+    note(runs, told("r", began_at_ms=5, rows=2, in_force=1, refused={"crossed": 1}, ended_at_ms=9))
+    note(runs, told("r", table="rates", rows=1, applied=1))
     plan, rates = runs
     assert (plan.rows, plan.applied, plan.in_force, plan.refusals) == (5, 2, 1, 2)
     assert (plan.began_at_ms, plan.ended_at_ms) == (1, 9)
@@ -25,7 +36,7 @@ def test_a_run_that_is_handed_over_in_parts_is_one() -> None:
 
 def test_what_was_noted_comes_back_from_the_journal_or_a_checkpoint() -> None:
     runs = Runs()
-    facts = [runs.note(told(f"r{number % 3}", rows=number)) for number in range(7)]
+    facts = [note(runs, told(f"r{number % 3}", rows=number)) for number in range(7)]
     for payloads in ([b"".join(each.parts) for each in facts], [runs.whole()]):
         again = Runs()
         for payload in payloads * 2:
@@ -37,7 +48,7 @@ def test_what_was_noted_comes_back_from_the_journal_or_a_checkpoint() -> None:
 def test_the_oldest_are_forgotten() -> None:
     runs = Runs()
     for number in range(limits.RUNS_KEPT_MAX + 2):
-        runs.note(told(f"r{number}"))
+        note(runs, told(f"r{number}"))
     assert len(runs) == limits.RUNS_KEPT_MAX
     assert runs.get("plans", "r1") is None
     assert runs.get("plans", "r2") is not None

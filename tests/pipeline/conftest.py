@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: For a Java that lives for seconds: it starts at once, and never gets to the last bit of speed.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: The one that all tests share ends when it has no place left for what it compiled, by default
+#: 48 MB.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 SETTINGS = Settings(
     master="local[2]",
-    # All tests of a worker share it, and what they leave behind grows to 200 MB.
-    memory="1g",
+    memory="512m",
     shuffle_partitions=2,
     more={
         "spark.sql.adaptive.enabled": "false",

@@ -9,6 +9,7 @@ from ebbmq.core import held, names, reviewed
 from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
+from ebbmq.node import declaring
 from ebbmq.node.advising import pinning
 from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE, REVIEWED
 from ebbmq.node.removals import flush_in_parts
@@ -129,7 +130,7 @@ class Checkpointer:
                 pid: engine.keeping.reviewer.reviewed(shard)
                 for pid, shard in engine.catalog.shards.items()
             }
-            told = engine.catalog.declared([s.number for s in engine.journal.segments()])
+            told = engine.catalog.declared(declaring.stored_segments(engine))
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()
             }

@@ -14,7 +14,7 @@ from ebbmq.core.row import LEASED
 from ebbmq.errors import InvalidSpec
 from ebbmq.journal.segment import OLD
 from ebbmq.model import QueueSpec, Reason, TopicSpec
-from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
+from ebbmq.node.catalog import DeclaredTopic, Queue, Shard, Stored
 from ebbmq.node.log import log
 from ebbmq.plain import is_int, is_number, is_text, plain
 from ebbmq.spelling import get_close_matches
@@ -32,25 +32,32 @@ _SPAN_BYTES: Final = 16
 _QUEUE_BYTES_MAX: Final = 4 * limits.KIB
 
 
-def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
+def note_catalog(engine: Engine) -> int:
     """Append all that is declared; the last such fact holds."""
     engine.simple.clear()
-    segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
-    engine.catalog_position = engine.append(
-        [engine.catalog.fact(segments, _spans(engine, segments))]
-    )
+    stored = stored_segments(engine)
+    engine.catalog_position = engine.append([engine.catalog.fact(stored, _spans(engine, stored))])
     return engine.catalog_position
 
 
-def _spans(engine: Engine, segments: list[int]) -> Spans:
-    """Which messages the segments have that lie beside segments that were given back.
+def stored_segments(engine: Engine) -> Stored:
+    """The segments there are to be from here on (the lock is held)."""
+    numbers = [s.number for s in engine.journal.segments() if s.number not in engine.leaving]
+    old = [number for number in numbers if number & OLD]
+    listed = [number for number in old if number not in engine.unlisted]
+    return Stored([number for number in numbers if not number & OLD], old, listed)
+
+
+def _spans(engine: Engine, stored: Stored) -> Spans:
+    """Which messages segments have: those beside others that were given back, unlisted old ones.
 
     Left out where they take much, or there is no space: damage is told less exactly then.
     """
-    young = [number for number in segments if not number & OLD]
+    young = stored.young
     there = {0, *young, young[-1] + 1} if young else set()
     beside = [number for number in young if not {number - 1, number + 1} <= there]
-    spans = {number: engine.ranges.get(number, {}) for number in beside}
+    unlisted = [number for number in stored.old if number not in stored.listed]
+    spans = {number: engine.ranges.get(number, {}) for number in beside + unlisted}
     size = sum(map(len, spans.values())) * _SPAN_BYTES
     return {} if engine.disk_full or size > engine.config.segment_bytes // 16 else spans
 
@@ -153,8 +160,7 @@ def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
     known = engine.catalog.queues.get(name)
     if known is not None:
         return known
-    segments = [segment.number for segment in engine.journal.segments()]
-    declared = engine.catalog.fact(segments).parts[0]
+    declared = engine.catalog.fact(stored_segments(engine)).parts[0]
     # A message must not be in a queue of which nothing is on record.
     engine.admit(len(declared) + _QUEUE_BYTES_MAX)
     queue = add_queue(engine, QueueSpec(name), None)

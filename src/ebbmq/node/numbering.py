@@ -69,6 +69,11 @@ class Numbering:
         #: What was declared last is known.
         self.is_declared = False
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something cannot be read in segments that are there."""
+        return any(segment not in self._absent for segment in self._holes)
+
     def unread(self, segment: int) -> None:
         """Something here cannot be read, and nobody knows what it was."""
         self._holes.append(segment)

@@ -31,6 +31,7 @@ from ebbmq.journal.unreadable import parts
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.deriving import derive, let_go_of_unread
+from ebbmq.node.dropping import drop_without_segment
 from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
@@ -40,7 +41,7 @@ from ebbmq.node.relocated import Relocated
 from ebbmq.node.undeclared import Undeclared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import numpy.typing as npt
 
@@ -56,6 +57,7 @@ COPIES: Final = 5
 NAMES: Final = 6
 REVIEWED: Final = 7
 _PAGE: Final = 4_096
+_ABOUT_NODE: Final = frozenset({fact.META, fact.CLOCK, fact.RULES, fact.ADVISED})
 
 
 class Recovery:
@@ -98,6 +100,7 @@ class Recovery:
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
             old_end=self._old.end(),
+            old_number=self._old.first_number(),
             known_synced=self._proven,
             counted=fact.WITH_MESSAGES,
         )
@@ -156,6 +159,7 @@ class Recovery:
         self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
         self._losses.numbering.declared(status.declared)
+        self._old.declared(status.declared)
         self._losses.numbering.know(status.ranges)
         if status.rules:
             self._engine.rules.restore(status.rules)
@@ -277,10 +281,11 @@ class Recovery:
             self._has(pid, end)
         for restorer in self._restorers.values():
             restorer.settle()
+        self._old.settle()
         self._losses.name_missing()
+        drop_without_segment(self._engine, self._losses, self._journal_disk)
         self._undeclared.settle()
-        if not self._start:
-            self._old.settle_doubts()
+        self._old.name_lost(has_checkpoint=self._start > 0)
         return max(end, known_synced)
 
     def _note_beginning(self) -> None:
@@ -367,17 +372,10 @@ class Recovery:
         if kind == fact.GROUP:
             for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
                 self._fact(part_kind, part_pid, part_count, part_first, part, position)
-        elif kind == fact.META:
-            told = declared.read_declared(payload)
-            self._losses.numbering.declared(told)
-            if not self._is_declared:
-                self._declare(told)
-        elif kind in (fact.RULES, fact.ADVISED):
-            node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
-            node.restore(payload)
-        elif kind == fact.CLOCK:
-            self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
-            self.queue_ms = max(self.queue_ms, self.clock_ms)
+        elif kind in _ABOUT_NODE:
+            self._about_node(kind, payload)
+        elif kind == fact.MOVED:
+            self._old.moved(pid, first, payload)
         elif kind in (fact.HELD, fact.GONE, fact.PINNED):
             self._copies(kind, pid, payload)
             self._touch(pid, held.seqs_of(kind, payload) if kind == fact.HELD else ())
@@ -386,6 +384,20 @@ class Recovery:
                 self._engine.removals.note(bytes(payload), self._item_end)
             if self._has(pid, position):
                 self._about_messages(kind, pid, count, first, payload, position)
+
+    def _about_node(self, kind: int, payload: memoryview) -> None:
+        if kind == fact.META:
+            told = declared.read_declared(payload)
+            self._losses.numbering.declared(told)
+            self._old.declared(told)
+            if not self._is_declared:
+                self._declare(told)
+        elif kind == fact.CLOCK:
+            self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
+            self.queue_ms = max(self.queue_ms, self.clock_ms)
+        else:
+            node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
+            node.restore(payload)
 
     def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
         if kind == fact.PINNED:
@@ -581,6 +593,10 @@ class Recovery:
     def let_go_of_unread(self) -> None:
         """Have messages that cannot be read leave on the record, now that the journal is open."""
         let_go_of_unread(self._engine, self._losses)
+
+    def given_up(self, pid: int) -> Collection[int]:
+        """Messages of a partition whose rows are there, and which are told to be lost."""
+        return self._losses.unread.get(pid, ())
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""

@@ -185,6 +185,8 @@ class Status(msgspec.Struct, frozen=True):
     reviewed: dict[int, dict[int, int]] = {}
     #: What became of advice, as its fact has it; empty where there never was any.
     advised: bytes = b""
+    #: By partition, the number of the next message when the checkpoint was begun; None: not known.
+    first_seqs: dict[int, int] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

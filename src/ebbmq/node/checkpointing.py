@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.core import held, names, reviewed
 from ebbmq.core.copies import Changed
@@ -27,6 +27,15 @@ _PAGES_AT_ONCE: Final = 2
 _BODIES_AT_ONCE: Final = 2_048
 
 
+class _Start(NamedTuple):
+    """Where everything stood when a checkpoint was begun."""
+
+    position: int
+    old_position: int
+    #: By partition, the number of the next message.
+    next_seqs: dict[int, int]
+
+
 class Checkpointer:
     """Writes one generation after the other; called by one thread."""
 
@@ -47,7 +56,11 @@ class Checkpointer:
         """Write a checkpoint."""
         engine = self._engine
         with engine.in_turn:
-            start = engine.journal.position, engine.journal.old_position
+            start = _Start(
+                engine.journal.position,
+                engine.journal.old_position,
+                {pid: each.partition.index.next_seq for pid, each in engine.catalog.shards.items()},
+            )
             counted = engine.facts_since_checkpoint
             wanted = [
                 (pid, page)
@@ -59,7 +72,7 @@ class Checkpointer:
         try:
             self._store.begin(self._generation + 1)
             self._put_pages(wanted, written)
-            self._put_copies(start[0])
+            self._put_copies(start.position)
             self._finish(start, closing=closing)
         except BaseException:
             with engine.in_turn:
@@ -111,9 +124,8 @@ class Checkpointer:
             payload = bytes([kind]) + b"".join(parts)
             self._store.put(COPIES, pid, next(numbers), position, payload)
 
-    def _finish(self, start: tuple[int, int], *, closing: bool) -> None:
+    def _finish(self, start: _Start, *, closing: bool) -> None:
         engine = self._engine
-        start_position, old_position = start
         extras: list[tuple[int, int, bytes]] = []
         with engine.in_turn:
             position = engine.journal.position
@@ -158,11 +170,12 @@ class Checkpointer:
             totals,
             ranges,
             closed=closing,
-            old_position=old_position,
+            old_position=start.old_position,
+            first_seqs=start.next_seqs,
             reviewed=cursors,
             rules=rules,
             advised=advised,
         )
-        self._store.commit(declared.pack_status(status), start_position)
+        self._store.commit(declared.pack_status(status), start.position)
         with engine.in_turn:
-            engine.checkpoint_position = start_position
+            engine.checkpoint_position = start.position

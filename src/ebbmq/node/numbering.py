@@ -88,6 +88,12 @@ class Numbering:
         """Which messages segments have."""
         self._spans.update(spans)
 
+    def begin(self, next_seqs: dict[int, int], epoch: int) -> None:
+        """How far the numbers had come where reading begins."""
+        self._epoch = epoch
+        self._next = {pid: (next_seq, 0) for pid, next_seq in next_seqs.items()}
+        self.is_declared = True
+
     def declared(self, told: Declared) -> None:
         """How far the numbers had come."""
         is_start = told.epoch == self._epoch + 1

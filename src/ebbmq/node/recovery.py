@@ -78,6 +78,8 @@ class Recovery:
         self._item_end = 0
         #: The catalog is known as it was last; older ones are not taken.
         self._is_declared = False
+        #: What a checkpoint declares, and as of which position, until that is read.
+        self._told_later: tuple[int, declared.Declared] | None = None
         #: Rows of old-generation segments by partition, until that is declared.
         self._relocations: dict[int, list[tuple[list[int], memoryview, int]]] = {}
         #: By partition: messages about which facts after the checkpoint tell.
@@ -158,9 +160,13 @@ class Recovery:
         self.was_closed = status.closed
         self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
-        self._losses.numbering.declared(status.declared)
         self._old.declared(status.declared)
         self._losses.numbering.know(status.ranges)
+        if status.first_seqs is None:
+            self._losses.numbering.declared(status.declared)
+        else:
+            self._losses.numbering.begin(status.first_seqs, status.declared.epoch)
+            self._told_later = (status.synced, status.declared)
         if status.rules:
             self._engine.rules.restore(status.rules)
         if status.advised:
@@ -209,6 +215,7 @@ class Recovery:
                 del engine.catalog.shards[shard.partition.pid]
         self._restorers.clear()
         self._losses.numbering = Numbering()
+        self._told_later = None
         engine.ranges.clear()
 
     def _declare(self, told: declared.Declared) -> None:
@@ -276,7 +283,9 @@ class Recovery:
         ):
             end = self._item_end = item.end
             self.was_closed = False
+            self._tell_later(item.position)
             self._take(item)
+        self._tell_later(max(end, known_synced))
         for pid in sorted(self._relocations):
             self._has(pid, end)
         for restorer in self._restorers.values():
@@ -287,6 +296,12 @@ class Recovery:
         self._undeclared.settle()
         self._old.name_lost(has_checkpoint=self._start > 0)
         return max(end, known_synced)
+
+    def _tell_later(self, position: int) -> None:
+        """Tell how far numbers had come when a checkpoint was finished, once that is reached."""
+        if self._told_later is not None and position >= self._told_later[0]:
+            self._losses.numbering.declared(self._told_later[1])
+            self._told_later = None
 
     def _note_beginning(self) -> None:
         """The segments before the first one that is there were given back, or are missing."""

@@ -175,11 +175,9 @@ def test_an_old_segment_that_was_cut_short_costs_what_was_cut_off(
 def _relocations(store: Store, place: str) -> list[Record]:
     """Records of old segments, of which some are destroyed."""
     found = old_records(store.directory)
-    last = [r for r in found if r.position >> 32 == found[-1].position >> 32]
     others = [r for r in found if r.position >> 32 != found[-1].position >> 32]
-    return {"middle": others[1:-1:3], "last": found[-1:], "some and last": others[::4] + last[-2:]}[
-        place
-    ]
+    places = {"middle": others[1:-1:3], "last": found[-1:]}
+    return places.get(place, others[::4] + found[-1:])
 
 
 @pytest.mark.parametrize("place", ["middle", "last", "some and last"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ebbmq.core import facts as fact
 from ebbmq.journal.segment import OLD
@@ -12,6 +12,9 @@ from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
+
+#: So many queues are named at most.
+_NAMES_MAX: Final = 8
 
 
 class Losses:
@@ -82,6 +85,17 @@ class Losses:
             index = shard.partition.index
             gone = [s for s in range(first, end) if s not in left and index.locate(s) is None]
             self._name(pid, gone)
+        self._doubt_last()
+
+    def _doubt_last(self) -> None:
+        """Of queues that no later record tells of, what cannot be read may be the last messages."""
+        shards = self._engine.catalog.shards
+        pids = self.numbering.open_ended(shards, self.segments)
+        names = sorted({shards[pid].queue.spec.name for pid in pids})
+        if names:
+            others = f" and {len(names) - _NAMES_MAX} others" if len(names) > _NAMES_MAX else ""
+            said = ", ".join(map(repr, names[:_NAMES_MAX])) + others
+            self.report(f"what cannot be read may have been the last messages of {said}")
 
     def doubt(self, pid: int, first: int, end: int) -> None:
         """Say that messages of a partition may be lost."""

@@ -144,10 +144,9 @@ class OldGeneration:
             file.close()
         last = present[-1]
         file = self._disk.open(name_of(last))
-        end = scan.end_of_old(self._disk, uuid, last) & OFFSET_MASK
-        if end_position is not None and end_position >> 32 == last:
-            end = end_position & OFFSET_MASK
-        end = min(end, file.size())
+        if end_position is None or end_position >> 32 != last:
+            end_position = scan.end_of_old(self._disk, uuid, last)
+        end = min(end_position & OFFSET_MASK, file.size())
         file.truncate(end)
         file.sync()
         if self._first_number > last:

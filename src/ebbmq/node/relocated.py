@@ -43,7 +43,7 @@ class Relocated:
         self._present = numbers(disk, old=True)
         #: The last relocation, if it cannot be read.
         self._unread: Unread | None = None
-        #: Where its end is known to be, by other means than its last header.
+        #: The end of the last record whose header can be read or mended, or a checkpoint knows.
         self._known_end = 0
         #: What is read was written after the checkpoint.
         self._is_since_checkpoint = False
@@ -66,6 +66,7 @@ class Relocated:
         self._ends = {number: 0 for number in self._present if number > start >> 32}
         for item in scan.scan_old(self._disk, self._uuid, start):
             found = self._mended(item)
+            self._note_end(found)
             if type(found) is Found:
                 self._ends[item.position >> 32] = found.end & OFFSET_MASK
                 if found.header.kind == fact.RELOCATE:
@@ -81,8 +82,6 @@ class Relocated:
         """The record, if one bit of its header was wrong; otherwise what was found."""
         if type(item) is Torn and not item.headers and item.nbytes:
             found = mended(self._disk, self._uuid, Damaged(item.position, item.nbytes))
-            if type(found) is Found:
-                self._known_end = found.end
         elif type(item) is Damaged and item.header is None:
             found = mended(self._disk, self._uuid, item)
         else:
@@ -91,6 +90,11 @@ class Relocated:
             return item
         log.warning("mended_header", position=hex(item.position))
         return found
+
+    def _note_end(self, item: Item) -> None:
+        headers = item.headers if isinstance(item, Torn) else (item.header,)
+        ends = [header.end for header in headers if header is not None]
+        self._known_end = max([self._known_end, *ends])
 
     def declared(self, told: Declared) -> None:
         """Which segments there were at this place of the log."""
@@ -132,7 +136,7 @@ class Relocated:
             self._losses.moved.setdefault(header.pid, {}).update(lost)
 
     def end(self) -> int | None:
-        """Where the old generation goes on, if that is not after its last header."""
+        """Where the old generation goes on; None: nothing is known of its last segment."""
         if self._unread is not None:
             header = self._unread.header
             shard = self._engine.catalog.shards.get(header.pid)
@@ -140,9 +144,7 @@ class Relocated:
             if self._unread.was_cut_short(partition, self._losses.doubtful.get(header.pid, ())):
                 return header.position
         last = self._present[-1] if self._present else 0
-        if not last or self._known_end >> 32 != last:
-            return None
-        return max(self._known_end, scan.end_of_old(self._disk, self._uuid, last))
+        return self._known_end if last and self._known_end >> 32 == last else None
 
     def first_number(self) -> int:
         """The least number for segments that are made from here on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -58,6 +59,19 @@ def records(directory: Path) -> list[Record]:
     return out
 
 
+def old_records(directory: Path) -> list[Record]:
+    """Every record of the old segments that can be read, in order."""
+    uuid = base64.b64decode(json.loads((directory / "store.json").read_bytes())["uuid"])
+    out: list[Record] = []
+    for item in scan.scan_old(FileDisk(directory / "journal", read_only=True), uuid):
+        if type(item) is Found:
+            head, at = item.header, fact.RELOCATE_HEAD.size
+            seqs = struct.unpack_from(f"<{head.count}Q", item.payload, at)
+            brings = {f"{head.pid:x}-{seq:x}" for seq in seqs}
+            out.append(Record(head.position, head.end, head.kind, brings))
+    return out
+
+
 def bringing(directory: Path, identity: str) -> Record:
     """The record that a message is in."""
     return next(record for record in records(directory) if identity in record.brings)
@@ -66,6 +80,14 @@ def bringing(directory: Path, identity: str) -> Record:
 def erase_header(directory: Path, record: Record) -> None:
     """Make a record one that nobody can tell anything of."""
     _overwrite(directory, record.position, HEADER_BYTES)
+
+
+def flip_header(directory: Path, record: Record) -> None:
+    """Turn one bit of the header of a record."""
+    path = directory / "journal" / name_of(record.position >> 32)
+    data = bytearray(path.read_bytes())
+    data[(record.position & OFFSET_MASK) + 17] ^= 4
+    path.write_bytes(data)
 
 
 def erase_sector(directory: Path, record: Record, nbytes: int = 512) -> None:
@@ -97,3 +119,8 @@ def give_back(broker: Broker, is_enough: Callable[[], bool]) -> None:
 def young(directory: Path) -> list[int]:
     """The numbers of the young segments."""
     return sorted(int(path.stem[6:]) for path in (directory / "journal").glob("young-*"))
+
+
+def old(directory: Path) -> list[int]:
+    """The numbers of the old segments."""
+    return sorted(int(path.stem[4:]) for path in (directory / "journal").glob("old-*"))

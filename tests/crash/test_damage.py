@@ -13,9 +13,9 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec, TopicSpec
 from ebbmq.errors import StorageFailed
-from ebbmq.node import doctor
+from ebbmq.node import declaring, doctor
 from ebbmq.testing import ManualClock
-from tests.crash.journal_records import forget_checkpoints
+from tests.crash.journal_records import forget_checkpoints, give_back, young
 from tests.crash.reports import certain, named
 from tests.crash.worker import CONFIG
 
@@ -30,6 +30,7 @@ FLIPS = 160
 
 #: Checkpoints never, so that everything is read from the journal, which is never compacted.
 NEVER = CONFIG | {"checkpoint_every_facts": 10**9}
+CALM = NEVER | {"upkeep_every_ms": 86_400_000}
 
 
 @dataclass
@@ -395,6 +396,53 @@ def test_a_body_damaged_since_the_last_checkpoint_is_named_when_it_is_delivered(
     del expected[receipts[25].id]
     assert expected.items() <= got.items()
     assert receipts[25].id not in got
+
+
+def test_what_left_after_a_checkpoint_and_went_with_its_segments_is_no_damage(
+    tmp_path: Path,
+) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with Broker.open(directory, CALM) as broker:
+        broker.declare(QueueSpec("q"))
+        for number in range(100):
+            broker.publish("q", [Message(b"%1500d" % number)], confirm="written")
+        broker.engine.checkpoint()
+        leases = broker.lease("q", count=100)
+        broker.ack("q", [lease.token for lease in leases], confirm="synced")
+        for number in range(200):
+            broker.publish("q", [Message(b"%1500d" % number)], confirm="written")
+        leases = broker.lease("q", count=200)
+        broker.ack("q", [lease.token for lease in leases[:150]], confirm="synced")
+        give_back(broker, lambda: young(directory)[0] > 4)
+        shutil.copytree(directory, copy)
+    assert doctor.examine(copy).problems == []
+    with Broker.open(copy, CALM) as broker:
+        assert broker.health()["damage"] == []
+        assert broker.stats("q")["depth"]["leased"] == 50
+
+
+def test_a_segment_that_goes_while_a_queue_is_declared_is_not_missed(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with Broker.open(directory, CALM) as broker:
+        engine = broker.engine
+        broker.declare(QueueSpec("q"))
+        for number in range(100):
+            broker.publish("q", [Message(b"%1500d" % number)], confirm="written")
+        leases = broker.lease("q", count=100)
+        broker.ack("q", [lease.token for lease in leases], confirm="synced")
+        take_in, numbers = engine.journal.before_commit, iter(range(100))
+
+        def declare_another() -> None:
+            assert take_in is not None
+            take_in()
+            declaring.declare(engine, QueueSpec(f"declared by commit {next(numbers)}"))
+
+        engine.journal.before_commit = declare_another
+        give_back(broker, lambda: len(young(directory)) < 4)
+        engine.journal.before_commit = take_in
+        shutil.copytree(directory, copy)
+    forget_checkpoints(copy)
+    assert doctor.examine(copy).problems == []
 
 
 def test_ids_published_since_the_last_checkpoint_are_remembered(tmp_path: Path) -> None:

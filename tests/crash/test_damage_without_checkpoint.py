@@ -195,6 +195,40 @@ def test_a_segment_that_is_missing_costs_the_messages_in_it_which_are_named(
         assert f"journal segment {number} is missing" in told
 
 
+def test_the_last_messages_of_a_store_that_was_closed_are_named(tmp_path: Path) -> None:
+    with Broker.open(tmp_path, CALM) as broker:
+        for name in ("a", "b"):
+            broker.declare(QueueSpec(name))
+        ids = [_publish(broker, name, 5) for name in ("a", "b")]
+    forget_checkpoints(tmp_path)
+    lost = {*ids[0][3:], ids[1][4]}
+    for record in [bringing(tmp_path, identity) for identity in lost]:
+        erase_header(tmp_path, record)
+    _check(tmp_path, lost, {*ids[0], *ids[1]} - lost, ["a", "b"])
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_after_a_kill_what_may_have_been_the_last_messages_of_a_queue_is_told(
+    tmp_path: Path, with_checkpoint: bool
+) -> None:
+    with Broker.open(tmp_path / "data", CALM) as broker:
+        for name in ("a", "b", "c"):
+            broker.declare(QueueSpec(name))
+        if with_checkpoint:
+            broker.engine.checkpoint()
+        ids = [_publish(broker, name, 5) for name in ("a", "b", "c")]
+        _publish(broker, "c", 2)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy = tmp_path / "copy"
+    for identity in (ids[0][4], ids[1][4], ids[2][4]):
+        erase_header(copy, bringing(copy, identity))
+    examined = doctor.examine(copy).problems
+    assert "what cannot be read may have been the last messages of 'a', 'b'" in examined
+    assert named(examined) == {ids[2][4]}
+    with Broker.open(copy, CALM) as broker:
+        assert set(broker.health()["damage"]) == set(examined)
+
+
 @dataclass
 class Store:
     """A directory without checkpoints after a few lives, and what is in it."""

@@ -13,6 +13,7 @@
     CLOCK     [u64 queue time ms][u64 wall time ms]
     HELD      where copies of bodies are and should be; GONE: who has yet to forget one (`held`)
     RULES     msgpack of the storage rules that were added, or of what changed in them
+    MOVED     [u32 old segment][u32 end in it][u16 seq - first]*count; which messages a RELOCATE has
     PINNED    what plans hold messages to (`pins`); ADVISED: what became of a run's plan or rates
 
 Changing one: add a kind, keep reading the old one, add a data directory with it to the tests.
@@ -48,6 +49,7 @@ GONE: Final = 11
 RULES: Final = 12
 PINNED: Final = 13
 ADVISED: Final = 14
+MOVED: Final = 15
 
 #: Facts with messages in them. Losing one costs messages, losing another only work done again.
 WITH_MESSAGES: Final = frozenset({PUBLISH, GROUP})
@@ -61,6 +63,7 @@ ACK_RUN: Final = Struct("<QII")
 GROUP_HEAD: Final = Struct("<II")
 GROUP_PART: Final = Struct("<IIIIQ")
 RELOCATE_HEAD: Final = Struct("<QII")
+MOVED_HEAD: Final = Struct("<II")
 CLOCK_FACT: Final = Struct("<QQ")
 SEQ: Final = Struct("<Q")
 
@@ -319,3 +322,18 @@ def relocate(
 def relocate_bodies_at(count: int) -> int:
     """Where in a RELOCATE payload the bodies start."""
     return RELOCATE_HEAD.size + count * (SEQ.size + rows.ROW.size)
+
+
+def moved(pid: int, segment: int, end: int, seqs: Sequence[int]) -> Fact:
+    """Messages of one page are in an old segment, in what is before the offset `end` of it."""
+    first = min(seqs)
+    packed = (np.array(seqs, dtype=np.uint64) - np.uint64(first)).astype("<u2").tobytes()
+    return Fact(MOVED, pid, 0, first, [MOVED_HEAD.pack(segment, end), packed])
+
+
+def moved_to(payload: bytes | memoryview, first: int) -> tuple[int, int, list[int]]:
+    """The old segment, the end and the messages of a MOVED fact."""
+    segment, end = MOVED_HEAD.unpack_from(payload)
+    offsets = np.frombuffer(payload[MOVED_HEAD.size :], dtype="<u2")
+    seqs: list[int] = (offsets.astype(np.int64) + first).tolist()
+    return segment, end, seqs

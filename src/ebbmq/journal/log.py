@@ -96,13 +96,15 @@ class Log:
         segment_bytes: int = limits.SEGMENT_BYTES,
         threaded: bool = True,
         old_end: int | None = None,
+        old_number: int = OLD | 1,
         known_synced: int = 0,
         counted: Container[int] = EVERY_KIND,
     ) -> Log:
         """Go on at `end_position`, the `end` of the last thing that `scan` found.
 
-        Everything behind it is erased first, so that no torn record ever comes back; likewise
-        everything from `old_end` on in the old generation, where one is given. What is before
+        Everything behind it is erased first, so that no torn record ever comes back; the old
+        generation goes on at `old_end`, where one is given, and in segments from `old_number` on
+        where it has none that high. What is before
         `known_synced` is on the device already. Kinds of records that are `counted` bring what
         would be lost with them: many of them are flushed sooner.
 
@@ -114,7 +116,7 @@ class Log:
             try:
                 young = lay_out(disk, record.seed(uuid), end_position, segment_bytes, known_synced)
                 opened.callback(young.close)
-                old = OldGeneration(disk, uuid, segment_bytes, old_end)
+                old = OldGeneration(disk, uuid, segment_bytes, old_end, old_number)
                 opened.callback(old.let_go)
             except OSError as error:
                 if faults.is_full(error):

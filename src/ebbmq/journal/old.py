@@ -26,7 +26,12 @@ class OldGeneration:
     """Appends to one old segment at a time; every method may raise OSError."""
 
     def __init__(
-        self, disk: Disk, uuid: bytes, segment_bytes: int, end_position: int | None = None
+        self,
+        disk: Disk,
+        uuid: bytes,
+        segment_bytes: int,
+        end_position: int | None = None,
+        first_number: int = OLD | 1,
     ) -> None:
         self._disk = disk
         self._store = record.seed(uuid)
@@ -34,6 +39,7 @@ class OldGeneration:
         self._lock = threading.Lock()
         self._sealed: dict[int, int] = {}
         self._active: Segment | None = None
+        self._first_number = first_number
         self.flushes = 0
         self._open_existing(uuid, end_position)
 
@@ -109,7 +115,7 @@ class OldGeneration:
         segment.capacity = capacity
 
     def _roll(self) -> Segment:
-        full, number, before = self._active, OLD | 1, 0
+        full, number, before = self._active, self._first_number, 0
         if full is not None:
             self._sync(full)
             number, before = full.number + 1, full.base | full.used
@@ -145,12 +151,16 @@ class OldGeneration:
         last = present[-1]
         file = self._disk.open(name_of(last))
         try:
-            end = min(scan.end_of_old(self._disk, uuid, last) & OFFSET_MASK, file.size())
-            if end_position is not None and end_position >> 32 == last:
-                end = min(end, end_position & OFFSET_MASK)
+            if end_position is None or end_position >> 32 != last:
+                end_position = scan.end_of_old(self._disk, uuid, last)
+            end = min(end_position & OFFSET_MASK, file.size())
             file.truncate(end)
             file.sync()
         except OSError:
             file.close()
             raise
-        self._active = Segment(last, file, end, end)
+        if self._first_number > last:
+            self._sealed[last] = end
+            file.close()
+        else:
+            self._active = Segment(last, file, end, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -136,6 +136,15 @@ class DeletedQueue(msgspec.Struct, frozen=True, array_like=True):
         return range(self.first_pid, self.first_pid + len(self.next_seqs))
 
 
+class Stored(NamedTuple):
+    """The segments of a journal at one instant."""
+
+    young: list[int]
+    old: list[int]
+    #: Those of the old ones of which MOVED facts name every message.
+    listed: list[int]
+
+
 class Declared(msgspec.Struct, frozen=True):
     """Everything declared at one instant; the last META fact holds."""
 
@@ -144,7 +153,8 @@ class Declared(msgspec.Struct, frozen=True):
     queues: list[DeclaredQueue]
     topics: list[DeclaredTopic]
     factors: dict[str, Factor] = {}
-    #: Journal segments that existed when this was written: one of them missing is damage.
+    #: Young segments that existed when this was written: one of them missing is damage. Old ones
+    #: are in it, too, where they are not in `old_segments`, and prove nothing there.
     segments: list[int] = []
     #: The queues deleted last, oldest first.
     deleted: list[DeletedQueue] = []
@@ -153,6 +163,9 @@ class Declared(msgspec.Struct, frozen=True):
     #: By segment and partition, the first and the last message whose record is in it, dead ones
     #: included, of the segments before and after those that were given back.
     spans: dict[int, dict[int, tuple[int, int]]] = {}
+    #: Likewise old segments, and those of them of which MOVED facts name every message.
+    old_segments: list[int] = []
+    listed: list[int] = []
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -175,6 +188,8 @@ class Status(msgspec.Struct, frozen=True):
     reviewed: dict[int, dict[int, int]] = {}
     #: What became of advice, as its fact has it; empty where there never was any.
     advised: bytes = b""
+    #: By partition, the number of the next message when the checkpoint was begun; None: not known.
+    first_seqs: dict[int, int] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -263,7 +278,7 @@ class Catalog:
             raise unknown("topic", name, self.topics)
         return found
 
-    def declared(self, segments: list[int], spans: Spans | None = None) -> Declared:
+    def declared(self, stored: Stored, spans: Spans | None = None) -> Declared:
         """All of it as one value."""
         return Declared(
             self.next_pid,
@@ -281,15 +296,17 @@ class Catalog:
             ],
             list(self.topics.values()),
             self.factors,
-            segments,
+            stored.young,
             list(self.deleted),
             self.decided,
             spans or {},
+            stored.old,
+            stored.listed,
         )
 
-    def fact(self, segments: list[int], spans: Spans | None = None) -> fact.Fact:
+    def fact(self, stored: Stored, spans: Spans | None = None) -> fact.Fact:
         """All of it as a META fact."""
-        return fact.Fact(fact.META, 0, 0, 0, [_encode(self.declared(segments, spans))])
+        return fact.Fact(fact.META, 0, 0, 0, [_encode(self.declared(stored, spans))])
 
 
 def read_declared(payload: bytes | memoryview) -> Declared:

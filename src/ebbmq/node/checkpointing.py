@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.core import held, names, reviewed
 from ebbmq.core.copies import Changed
 from ebbmq.journal.checkpoint import Checkpoints
 from ebbmq.node import catalog as declared
+from ebbmq.node import noting
 from ebbmq.node.advising import pinning
 from ebbmq.node.recovery import COPIES, DEDUP, HISTORIES, NAMES, PAGE, REVIEWED
 from ebbmq.node.removals import flush_in_parts
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 #: Copying so much takes well under a millisecond.
 _PAGES_AT_ONCE: Final = 2
 _BODIES_AT_ONCE: Final = 2_048
+
+
+class _Start(NamedTuple):
+    """Where everything stood when a checkpoint was begun."""
+
+    position: int
+    old_position: int
+    #: By partition, the number of the next message.
+    next_seqs: dict[int, int]
 
 
 class Checkpointer:
@@ -47,7 +57,11 @@ class Checkpointer:
         """Write a checkpoint."""
         engine = self._engine
         with engine.in_turn:
-            start = engine.journal.position, engine.journal.old_position
+            start = _Start(
+                engine.journal.position,
+                engine.journal.old_position,
+                {pid: each.partition.index.next_seq for pid, each in engine.catalog.shards.items()},
+            )
             counted = engine.facts_since_checkpoint
             wanted = [
                 (pid, page)
@@ -59,7 +73,7 @@ class Checkpointer:
         try:
             self._store.begin(self._generation + 1)
             self._put_pages(wanted, written)
-            self._put_copies(start[0])
+            self._put_copies(start.position)
             self._finish(start, closing=closing)
         except BaseException:
             with engine.in_turn:
@@ -128,9 +142,8 @@ class Checkpointer:
             payload = bytes([kind]) + b"".join(parts)
             self._store.put(COPIES, pid, next(numbers), position, payload)
 
-    def _finish(self, start: tuple[int, int], *, closing: bool) -> None:
+    def _finish(self, start: _Start, *, closing: bool) -> None:
         engine = self._engine
-        start_position, old_position = start
         extras: list[tuple[int, int, bytes]] = []
         ids: list[tuple[int, bytes, Generator[bytes]]] = []
         with engine.in_turn:
@@ -149,7 +162,7 @@ class Checkpointer:
                 pid: engine.keeping.reviewer.reviewed(shard)
                 for pid, shard in engine.catalog.shards.items()
             }
-            told = engine.catalog.declared([s.number for s in engine.journal.segments()])
+            told = engine.catalog.declared(noting.stored_segments(engine))
             totals = {
                 pid: dict(shard.partition.totals) for pid, shard in engine.catalog.shards.items()
             }
@@ -178,11 +191,12 @@ class Checkpointer:
             totals,
             ranges,
             closed=closing,
-            old_position=old_position,
+            old_position=start.old_position,
+            first_seqs=start.next_seqs,
             reviewed=cursors,
             rules=rules,
             advised=advised,
         )
-        self._store.commit(declared.pack_status(status), start_position)
+        self._store.commit(declared.pack_status(status), start.position)
         with engine.in_turn:
-            engine.checkpoint_position = start_position
+            engine.checkpoint_position = start.position

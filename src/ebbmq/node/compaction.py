@@ -29,7 +29,7 @@ from ebbmq.node import noting, rule_changes
 from ebbmq.node.advising import pinning
 from ebbmq.node.log import log
 from ebbmq.node.obituaries import Told
-from ebbmq.node.relocating import relocate
+from ebbmq.node.relocating import moved_facts, relocate
 from ebbmq.node.removals import flush_in_parts
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 #: What takes well under a millisecond.
 _ROWS_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = limits.MIB // 4
+#: About what it takes to say of a message in which old segment it is.
+_MOVED_BYTES: Final = 8
 
 
 class Compactor:
@@ -189,34 +191,55 @@ class Compactor:
     # Deletion
 
     def _delete(self, number: int) -> None:
+        """Give a segment back, after what it told and that it goes was made durable."""
         engine = self._engine
-        if not number & OLD:
-            obituaries = self._facts_that_matter(number)
-            self._leave_out_gone(obituaries)
-            self._tell_of_copies(obituaries)
-            with engine.in_turn:
-                if self.live_bytes().get(number, 0) or engine.closed is not None:
-                    return
-                engine.append(self._still_true(obituaries, number))
-                noting.note_catalog(engine, number)
-                if any(told.advised for told in obituaries.values()):
-                    engine.append([engine.adviser.runs.fact()])
-                if engine.rules.segments is None or number in engine.rules.segments:
-                    rule_changes.note_rules(engine)
-                position = engine.journal.position
-            engine.journal.wait("synced", position)
-            flush_in_parts(engine)
-            with engine.in_turn:
-                flush = engine.removals.begin_sync(engine.journal.synced_position)
-            flush()
-        else:
-            with engine.in_turn:
-                if self.live_bytes().get(number, 0) or engine.closed is not None:
-                    return
-        engine.journal.delete_segment(number)
+        try:
+            is_told = self._tell_that_old_goes(number) if number & OLD else self._tell_all(number)
+            if not is_told:
+                return
+            engine.journal.delete_segment(number)
+        finally:
+            engine.leaving.discard(number)
         with engine.in_turn:
             engine.ranges.pop(number, None)
             engine.shared_bytes.pop(number, None)
+            engine.unlisted.discard(number)
+
+    def _tell_all(self, number: int) -> bool:
+        """Say again what matters of a young segment; False: it cannot go."""
+        engine = self._engine
+        obituaries = self._facts_that_matter(number)
+        self._leave_out_gone(obituaries)
+        self._tell_of_copies(obituaries)
+        self._tell_of_moved(obituaries)
+        with engine.in_turn:
+            if self.live_bytes().get(number, 0) or engine.closed is not None:
+                return False
+            engine.append(self._still_true(obituaries, number))
+            engine.leaving.add(number)
+            noting.note_catalog(engine)
+            if any(told.advised for told in obituaries.values()):
+                engine.append([engine.adviser.runs.fact()])
+            if engine.rules.segments is None or number in engine.rules.segments:
+                rule_changes.note_rules(engine)
+            position = engine.journal.position
+        engine.journal.wait("synced", position)
+        flush_in_parts(engine)
+        with engine.in_turn:
+            flush = engine.removals.begin_sync(engine.journal.synced_position)
+        flush()
+        return True
+
+    def _tell_that_old_goes(self, number: int) -> bool:
+        """Take an old segment off the list of those there should be; False: it cannot go."""
+        engine = self._engine
+        with engine.in_turn:
+            if self.live_bytes().get(number, 0) or engine.closed is not None:
+                return False
+            engine.leaving.add(number)
+            position = noting.note_catalog(engine)
+        engine.journal.wait("synced", position)
+        return True
 
     def _facts_that_matter(self, number: int) -> dict[int, Told]:
         """Per partition, what the facts in a segment tell."""
@@ -233,11 +256,11 @@ class Compactor:
             if type(item) is not Found:
                 continue
             header = item.header
-            parts = [(header.kind, header.pid, header.count, item.payload)]
+            parts = [(header.kind, header.pid, header.count, header.first, item.payload)]
             if header.kind == fact.GROUP:
-                parts = [(k, p, c, part) for k, p, c, _, _, part in fact.grouped(item.payload)]
-            for kind, pid, count, payload in parts:
-                out.setdefault(pid, Told()).note(kind, count, payload)
+                parts = [(k, p, c, f, part) for k, p, c, f, _, part in fact.grouped(item.payload)]
+            for kind, pid, count, first, payload in parts:
+                out.setdefault(pid, Told()).note(kind, count, first, payload)
             self._rest()
         return out
 
@@ -295,6 +318,26 @@ class Compactor:
                     pinned = [seq for seq in some if seq in told.pinned]
                     engine.append(self._copies(shard, some))
                     engine.append(pinning.said_again(engine, shard, pinned))
+                self._rest()
+
+    def _tell_of_moved(self, found: dict[int, Told]) -> None:
+        """Say again in which old segments messages are, unless that would take much."""
+        engine = self._engine
+        count = sum(len(told.moved) for told in found.values())
+        if count > engine.config.segment_bytes // _MOVED_BYTES // 8:
+            with engine.in_turn:
+                old = (segment.number for segment in engine.journal.segments())
+                engine.unlisted.update(number for number in old if number & OLD)
+            return
+        for pid, told in found.items():
+            for page in sorted(told.moved.pages()):
+                with engine.in_turn:
+                    shard = engine.catalog.shards.get(pid)
+                    if shard is None or engine.closed is not None:
+                        break
+                    seqs = _living(shard, told.moved.of(page))
+                    words = shard.partition.index.words_of(np.array(seqs, dtype=np.uint64))
+                    engine.append(moved_facts(pid, Block(words).as_rows(), seqs))
                 self._rest()
 
     def _copies(self, shard: Shard, seqs: list[int]) -> list[fact.Fact]:

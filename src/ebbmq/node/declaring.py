@@ -16,7 +16,7 @@ from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, Reason, TopicSpec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 from ebbmq.node.log import log
-from ebbmq.node.noting import recorded
+from ebbmq.node.noting import catalog_bytes, recorded
 from ebbmq.plain import is_int, is_number, is_text, plain
 from ebbmq.spelling import get_close_matches
 
@@ -237,7 +237,7 @@ def delete(engine: Engine, name: str) -> int:
         engine.check_open()
         queue, catalog = engine.catalog.queue(name), engine.catalog
         # Room for all of it first: half of a queue is of no use to anybody.
-        _check_space_to_remove(engine, queue, catalog.fact([]).size() + _DELETED_BYTES_MAX)
+        _check_space_to_remove(engine, queue, catalog_bytes(engine) + _DELETED_BYTES_MAX)
         for shard in queue.shards:
             _remove_all(engine, shard, Reason.DELETED, leased=True)
         with recorded(engine, makes_room=True):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from ebbmq import limits
 from ebbmq.core import copies
-from ebbmq.core.block import KIND, LOW32, STATE, WHERE
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import FREE, SHARED
-from ebbmq.core.values import distinct_values
 from ebbmq.model import Reason
 from ebbmq.node import declaring
 from ebbmq.node.keeping import restarting
@@ -19,7 +15,6 @@ from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
-    from ebbmq.core.index import Page
     from ebbmq.core.partition import Partition
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
@@ -38,7 +33,6 @@ def derive(
             _serve_what_is_left(shard)
         else:
             shard.faulty = _FAULTY
-    _drop_without_segment(engine, losses)
     _drop_without_body(engine, losses)
     restarting.mark_rows(engine)
     sharing: list[Partition] = []
@@ -105,43 +99,6 @@ def _share_bodies(engine: Engine, partitions: list[Partition]) -> None:
         engine.shared_bytes[segment] = engine.shared_bytes.get(segment, 0) + length
 
 
-def _drop_without_segment(engine: Engine, losses: Losses) -> None:
-    """Free rows whose segment is gone: it went because they had, or it was taken away."""
-    present = {segment.number for segment in engine.journal.segments()}
-    for number in engine.ranges.keys() - present:
-        del engine.ranges[number]
-    for shard in engine.catalog.shards.values():
-        for page in shard.partition.index.pages.values():
-            if not page.live or _segments_of(page) <= present:
-                continue
-            slots = page.live_slots()
-            segments = page.view["segment"][slots]
-            absent = set(distinct_values(segments).tolist()) - present
-            gone = [
-                slot
-                for slot in slots[np.isin(segments, list(absent))].tolist()
-                if not _is_missed(losses, shard, page, slot)
-            ]
-            page.view["state"][gone] = FREE
-            page.live -= len(gone)
-            page.dirty = True
-
-
-def _is_missed(losses: Losses, shard: Shard, page: Page, slot: int) -> bool:
-    """Whether a row whose segment is gone is of a message that had not left; it is given up."""
-    pid, segment = shard.partition.pid, int(page.view["segment"][slot])
-    seq = page.number * limits.PAGE_ROWS + slot
-    identity = message_id(pid, seq)
-    if seq in losses.doubtful.get(pid, ()):
-        losses.give_up(pid, seq, f"relocated message {identity} cannot be read")
-    elif segment in losses.missing and segment in losses.segments:
-        problem = f"message {identity} was in segment {segment}, which is missing"
-        losses.give_up(pid, seq, problem)
-    else:
-        return False
-    return True
-
-
 def let_go_of_unread(engine: Engine, losses: Losses) -> None:
     """Have messages that cannot be read leave their queues on the record; the journal is open."""
     for pid, seqs in losses.unread.items():
@@ -152,12 +109,3 @@ def let_go_of_unread(engine: Engine, losses: Losses) -> None:
         gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]
         partition.remove(gone, Reason.DAMAGED, engine.now_ms())
         engine.settle(shard)
-
-
-def _segments_of(page: Page) -> set[int]:
-    """The segments that the rows of a page name."""
-    words = page.words
-    segments = np.where(words[:, KIND] & np.uint64(STATE), words[:, WHERE] & np.uint64(LOW32), 0)
-    changes = np.flatnonzero(segments[1:] != segments[:-1]) + 1
-    # No segment has the number 0, which stands for rows that are not there.
-    return {int(segments[0]), *segments[changes].tolist()} - {0}

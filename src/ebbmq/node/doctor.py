@@ -26,7 +26,7 @@ from ebbmq.node.removal_blocks import unreadable_bytes
 from ebbmq.node.removals import NoRemovals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from ebbmq.journal.disk import Disk
@@ -104,7 +104,8 @@ def _examine(directory: Directory, given: Disk | None, report: Report, progress:
     shards = list(engine.catalog.shards.values())
     live = sum(page.live for shard in shards for page in shard.partition.index.pages.values())
     for shard in shards:
-        _bodies(shard, reader, report, progress, live)
+        given_up = recovery.given_up(shard.partition.pid)
+        _bodies(shard, set(given_up), reader, report, lambda done: progress(done, live))
     reader.close()
 
 
@@ -146,10 +147,18 @@ def _removals(directory: Path, report: Report, *, was_closed: bool) -> None:
             report.problems.append(f"removals log: {damaged} bytes of {name} cannot be read")
 
 
-def _bodies(shard: Shard, reader: Reader, report: Report, progress: Progress, live: int) -> None:
+def _bodies(
+    shard: Shard,
+    given_up: Collection[int],
+    reader: Reader,
+    report: Report,
+    progress: Callable[[int], None],
+) -> None:
     """Every live message has its body, and it is the one that was published."""
     for page, slots in shard.partition.index.live_seqs():
         for slot in slots.tolist():
+            if page.number << 12 | slot in given_up:
+                continue
             report.messages += 1
             row = ROW.unpack_from(page.buffer, page.offset_of(slot << 6))
             if row[1] & ELSEWHERE:
@@ -164,4 +173,4 @@ def _bodies(shard: Shard, reader: Reader, report: Report, progress: Progress, li
                 report.bodies += 1
             else:
                 report.problems.append(f"body of message {identity} does not match its checksum")
-        progress(report.messages, live)
+        progress(report.messages)

@@ -76,9 +76,9 @@ class Engine:
         "catalog", "catalog_position", "checkpoint", "checkpoint_position", "clock",
         "clock_doubt", "clock_noted_ms", "closed", "compacting", "config", "damage", "departures",
         "devices", "directory", "disk_full", "facts_since_checkpoint", "feed", "gathering",
-        "holding", "holdings", "in_turn", "journal", "keeping", "live", "lock", "nonces", "pins",
-        "ranges", "removals", "residency", "rules", "shared_bytes", "sharing", "simple", "synced",
-        "time_base_ms", "torn_bytes", "upkeep", "written",
+        "holding", "holdings", "in_turn", "journal", "keeping", "leaving", "live", "lock",
+        "nonces", "pins", "ranges", "removals", "residency", "rules", "shared_bytes", "sharing",
+        "simple", "synced", "time_base_ms", "torn_bytes", "unlisted", "upkeep", "written",
     )  # fmt: skip
 
     def __init__(
@@ -103,10 +103,10 @@ class Engine:
         self.gathering = Gathering(self)
         self.keeping = Keeper(self)
         self.journal: Log
-        self.live = self.facts_since_checkpoint = 0
+        self.live = self.facts_since_checkpoint = self.clock_noted_ms = self.torn_bytes = 0
         #: Everything before it is in the last checkpoint.
         self.checkpoint_position = 0
-        self.written = self.synced = 0
+        self.written = self.synced = self.catalog_position = 0
         #: Queue time = this + the clock's elapsed time.
         self.time_base_ms = self.calendar_base_ms = 0
         #: Why nothing is removed by age; None when the clock can be trusted.
@@ -115,7 +115,10 @@ class Engine:
         #: (first, last) seq per partition in each segment: where a segment's messages are.
         self.ranges: dict[int, dict[int, tuple[int, int]]] = {}
         self.shared_bytes: dict[int, int] = {}
-        self.catalog_position = 0
+        #: Segments that are being given back: what is declared meanwhile does not list them.
+        self.leaving: set[int] = set()
+        #: Old segments of which the log does not say which messages they have.
+        self.unlisted: set[int] = set()
         self.closed: str | None = None
         #: Queues that `single` knows; forgotten when anything about them changes.
         self.simple: dict[str, Shard] = {}
@@ -127,7 +130,6 @@ class Engine:
         self._ahead: list[Shard] = []
         self.nonces: list[int] = []
         self.disk_full = False
-        self.clock_noted_ms = self.torn_bytes = 0
         self.upkeep: Callable[[], None] = lambda: None
         self.checkpoint: Callable[..., None] = lambda **_: None
         #: Held while segments are deleted, so that a backup can keep them.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.journal.segment import OLD
+from ebbmq.node.catalog import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,27 +20,41 @@ if TYPE_CHECKING:
 _SPAN_BYTES: Final = 16
 
 
-def note_catalog(engine: Engine, leaving_out: int = 0) -> int:
+def note_catalog(engine: Engine) -> int:
     """Append all that is declared; the last such fact holds."""
     engine.simple.clear()
-    engine.catalog_position = engine.append([_fact(engine, leaving_out)])
+    engine.catalog_position = engine.append([_fact(engine)])
     return engine.catalog_position
 
 
-def _fact(engine: Engine, leaving_out: int = 0) -> Fact:
-    segments = [s.number for s in engine.journal.segments() if s.number != leaving_out]
-    return engine.catalog.fact(segments, _spans(engine, segments))
+def catalog_bytes(engine: Engine) -> int:
+    """What it takes in the journal to append all that is declared."""
+    return _fact(engine).size() + limits.RECORD_OVERHEAD_BYTES
 
 
-def _spans(engine: Engine, segments: list[int]) -> Spans:
-    """Which messages the segments have that lie beside segments that were given back.
+def _fact(engine: Engine) -> Fact:
+    stored = stored_segments(engine)
+    return engine.catalog.fact(stored, _spans(engine, stored))
+
+
+def stored_segments(engine: Engine) -> Stored:
+    """The segments there are to be from here on (the lock is held)."""
+    numbers = [s.number for s in engine.journal.segments() if s.number not in engine.leaving]
+    old = [number for number in numbers if number & OLD]
+    listed = [number for number in old if number not in engine.unlisted]
+    return Stored([number for number in numbers if not number & OLD], old, listed)
+
+
+def _spans(engine: Engine, stored: Stored) -> Spans:
+    """Which messages segments have: those beside others that were given back, unlisted old ones.
 
     Left out where they take much, or there is no space: damage is told less exactly then.
     """
-    young = [number for number in segments if not number & OLD]
+    young = stored.young
     there = {0, *young, young[-1] + 1} if young else set()
     beside = [number for number in young if not {number - 1, number + 1} <= there]
-    spans = {number: engine.ranges.get(number, {}) for number in beside}
+    unlisted = [number for number in stored.old if number not in stored.listed]
+    spans = {number: engine.ranges.get(number, {}) for number in beside + unlisted}
     size = sum(map(len, spans.values())) * _SPAN_BYTES
     return {} if engine.disk_full or size > engine.config.segment_bytes // 16 else spans
 
@@ -75,7 +90,7 @@ def put_on_record(engine: Engine, *, makes_room: bool = False) -> None:
     Raises:
         Overloaded: code `disk_full`.
     """
-    size = _fact(engine).size() + limits.RECORD_OVERHEAD_BYTES
+    size = catalog_bytes(engine)
     if makes_room:
         engine.squeeze_in(size)
     else:

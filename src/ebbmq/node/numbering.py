@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ebbmq import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from ebbmq.node.catalog import Declared
 
@@ -58,6 +58,8 @@ class Numbering:
         #: Segments in which something cannot be read, and those that are not there.
         self._holes: list[int] = []
         self._absent: set[int] = set()
+        #: Those of the holes of which nobody knows what was in them, by their place in the list.
+        self._unknown: list[int] = []
         #: By partition: the number that comes next, and how many holes were passed by then.
         self._next: dict[int, tuple[int, int]] = {}
         #: By partition, in order.
@@ -69,19 +71,32 @@ class Numbering:
         #: What was declared last is known.
         self.is_declared = False
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something cannot be read in segments that are there."""
+        return any(segment not in self._absent for segment in self._holes)
+
     def unread(self, segment: int) -> None:
         """Something here cannot be read, and nobody knows what it was."""
+        self._unknown.append(len(self._holes))
         self._holes.append(segment)
         self.is_declared = False
 
     def absent(self, segment: int) -> None:
         """A segment is not there."""
+        self._unknown.append(len(self._holes))
         self._holes.append(segment)
         self._absent.add(segment)
 
     def know(self, spans: Spans) -> None:
         """Which messages segments have."""
         self._spans.update(spans)
+
+    def begin(self, next_seqs: dict[int, int], epoch: int) -> None:
+        """How far the numbers had come where reading begins."""
+        self._epoch = epoch
+        self._next = {pid: (next_seq, 0) for pid, next_seq in next_seqs.items()}
+        self.is_declared = True
 
     def declared(self, told: Declared) -> None:
         """How far the numbers had come."""
@@ -125,6 +140,17 @@ class Numbering:
         """Those of these messages that are known to have left."""
         runs = self._left.get(pid, ())
         return {seq for run in runs for seq in range(max(run.start, first), min(run.stop, end))}
+
+    def open_ended(self, pids: Iterable[int], expected: Collection[int]) -> list[int]:
+        """Partitions of which nothing is known after something that cannot be read."""
+        lost = [
+            at
+            for at in self._unknown
+            if self._holes[at] not in self._absent or self._holes[at] in expected
+        ]
+        if not lost:
+            return []
+        return [pid for pid in pids if self._next.get(pid, (1, 0))[1] <= lost[-1]]
 
     def missing(self, expected: Collection[int]) -> Iterator[Missing]:
         """What no record brings though it should; `expected` are the segments there should be."""

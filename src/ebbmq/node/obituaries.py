@@ -32,6 +32,9 @@ class Seqs:
         for seq in seqs:
             self._pages.setdefault(seq // limits.PAGE_ROWS, set()).add(seq)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._pages.values()))
+
     def __contains__(self, seq: int) -> bool:
         return seq in self.of(seq // limits.PAGE_ROWS)
 
@@ -61,6 +64,8 @@ class Told:
         self.held = Seqs()
         #: Messages of which was told what a plan holds them to.
         self.pinned = Seqs()
+        #: Messages of which was told in which old segment they are.
+        self.moved = Seqs()
         #: What became of advice was told.
         self.advised = False
 
@@ -70,7 +75,7 @@ class Told:
             seqs = sorted(self.held.of(page) | self.pinned.of(page))
             yield from (seqs[at : at + count] for at in range(0, len(seqs), count))
 
-    def note(self, kind: int, count: int, payload: memoryview) -> None:
+    def note(self, kind: int, count: int, first: int, payload: memoryview) -> None:
         """Take in one fact."""
         if kind == fact.ACK:
             self.gone += fact.acked(payload)
@@ -80,11 +85,13 @@ class Told:
         elif kind == fact.STATE:
             self.changed.add([seq for seq, _, _ in fact.states(payload, count)])
         elif kind == fact.GRANT:
-            for first, rows, _ in fact.granted(payload).runs:
-                self.changed.add(range(first, first + rows))
+            for start, rows, _ in fact.granted(payload).runs:
+                self.changed.add(range(start, start + rows))
         elif kind in (fact.HELD, fact.GONE):
             self.held.add(list(held.seqs_of(kind, payload)))
         elif kind == fact.PINNED:
             self.pinned.add(list(pins.seqs_of(payload)))
+        elif kind == fact.MOVED:
+            self.moved.add(fact.moved_to(payload, first)[2])
         elif kind == fact.ADVISED:
             self.advised = True

@@ -278,6 +278,9 @@ def close_engine(engine: Engine) -> None:
     def clean() -> None:
         engine.departures.tell()
         if engine.journal.failed is None:
+            # The last numbers of messages, should their records be lost without the checkpoint.
+            with contextlib.suppress(Overloaded):
+                noting.note_catalog(engine)
             engine.note_clock()
             if not any(shard.faulty for shard in engine.catalog.shards.values()):
                 _checkpoint_if_possible(engine)

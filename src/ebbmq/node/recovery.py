@@ -31,16 +31,18 @@ from ebbmq.journal.unreadable import parts
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.deriving import derive, let_go_of_unread
+from ebbmq.node.dropping import drop_without_segment
 from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
 from ebbmq.node.numbering import Numbering
 from ebbmq.node.outflow import message_id
 from ebbmq.node.relocated import Relocated
+from ebbmq.node.salvage import Salvage
 from ebbmq.node.undeclared import Undeclared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import numpy.typing as npt
 
@@ -56,6 +58,7 @@ COPIES: Final = 5
 NAMES: Final = 6
 REVIEWED: Final = 7
 _PAGE: Final = 4_096
+_ABOUT_NODE: Final = frozenset({fact.META, fact.CLOCK, fact.RULES, fact.ADVISED})
 
 
 class Recovery:
@@ -69,6 +72,7 @@ class Recovery:
         self._losses = Losses(engine)
         self._old = Relocated(engine, journal_disk, self._losses)
         self._undeclared = Undeclared(engine, self._losses)
+        self._salvage = Salvage(engine, self._losses, self._has, self._restorer)
         self._restorers: dict[int, Restorer] = {}
         self._uuid = engine.directory.identity.uuid
         self.queue_ms = self.clock_ms = 0
@@ -77,6 +81,8 @@ class Recovery:
         self._item_end = 0
         #: The catalog is known as it was last; older ones are not taken.
         self._is_declared = False
+        #: What a checkpoint declares, and as of which position, until that is read.
+        self._told_later: tuple[int, declared.Declared] | None = None
         #: Rows of old-generation segments by partition, until that is declared.
         self._relocations: dict[int, list[tuple[list[int], memoryview, int]]] = {}
         #: By partition: messages about which facts after the checkpoint tell.
@@ -99,6 +105,7 @@ class Recovery:
             segment_bytes=self._engine.config.segment_bytes,
             threaded=threaded,
             old_end=self._old.end(),
+            old_number=self._old.first_number(),
             known_synced=self._proven,
             counted=fact.WITH_MESSAGES,
         )
@@ -155,8 +162,13 @@ class Recovery:
         self.was_closed = status.closed
         self._engine.keeping.reviewer.resumed = status.reviewed
         self._declare(status.declared)
-        self._losses.numbering.declared(status.declared)
+        self._old.declared(status.declared)
         self._losses.numbering.know(status.ranges)
+        if status.first_seqs is None:
+            self._losses.numbering.declared(status.declared)
+        else:
+            self._losses.numbering.begin(status.first_seqs, status.declared.epoch)
+            self._told_later = (status.synced, status.declared)
         if status.rules:
             self._engine.rules.restore(status.rules)
         if status.advised:
@@ -205,6 +217,7 @@ class Recovery:
                 del engine.catalog.shards[shard.partition.pid]
         self._restorers.clear()
         self._losses.numbering = Numbering()
+        self._told_later = None
         engine.ranges.clear()
 
     def _declare(self, told: declared.Declared) -> None:
@@ -272,16 +285,25 @@ class Recovery:
         ):
             end = self._item_end = item.end
             self.was_closed = False
+            self._tell_later(item.position)
             self._take(item)
+        self._tell_later(max(end, known_synced))
         for pid in sorted(self._relocations):
             self._has(pid, end)
         for restorer in self._restorers.values():
             restorer.settle()
+        self._old.settle()
         self._losses.name_missing()
+        drop_without_segment(self._engine, self._losses, self._journal_disk)
         self._undeclared.settle()
-        if not self._start:
-            self._old.settle_doubts()
+        self._old.name_lost(has_checkpoint=self._start > 0)
         return max(end, known_synced)
+
+    def _tell_later(self, position: int) -> None:
+        """Tell how far numbers had come when a checkpoint was finished, once that is reached."""
+        if self._told_later is not None and position >= self._told_later[0]:
+            self._losses.numbering.declared(self._told_later[1])
+            self._told_later = None
 
     def _note_beginning(self) -> None:
         """The segments before the first one that is there were given back, or are missing."""
@@ -367,17 +389,10 @@ class Recovery:
         if kind == fact.GROUP:
             for part_kind, part_pid, part_count, part_first, _, part in fact.grouped(payload):
                 self._fact(part_kind, part_pid, part_count, part_first, part, position)
-        elif kind == fact.META:
-            told = declared.read_declared(payload)
-            self._losses.numbering.declared(told)
-            if not self._is_declared:
-                self._declare(told)
-        elif kind in (fact.RULES, fact.ADVISED):
-            node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
-            node.restore(payload)
-        elif kind == fact.CLOCK:
-            self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
-            self.queue_ms = max(self.queue_ms, self.clock_ms)
+        elif kind in _ABOUT_NODE:
+            self._about_node(kind, payload)
+        elif kind == fact.MOVED:
+            self._old.moved(pid, first, payload)
         elif kind in (fact.HELD, fact.GONE, fact.PINNED):
             self._copies(kind, pid, payload)
             self._touch(pid, held.seqs_of(kind, payload) if kind == fact.HELD else ())
@@ -386,6 +401,20 @@ class Recovery:
                 self._engine.removals.note(bytes(payload), self._item_end)
             if self._has(pid, position):
                 self._about_messages(kind, pid, count, first, payload, position)
+
+    def _about_node(self, kind: int, payload: memoryview) -> None:
+        if kind == fact.META:
+            told = declared.read_declared(payload)
+            self._losses.numbering.declared(told)
+            self._old.declared(told)
+            if not self._is_declared:
+                self._declare(told)
+        elif kind == fact.CLOCK:
+            self.clock_ms, self.wall_ms = fact.CLOCK_FACT.unpack_from(payload)
+            self.queue_ms = max(self.queue_ms, self.clock_ms)
+        else:
+            node = self._engine.rules if kind == fact.RULES else self._engine.adviser.runs
+            node.restore(payload)
 
     def _copies(self, kind: int, pid: int, payload: bytes | memoryview) -> None:
         if kind == fact.PINNED:
@@ -476,37 +505,13 @@ class Recovery:
                 )
 
     def _damaged(self, item: Damaged) -> None:
-        """Keep what can be proven of a record whose payload does not verify; name the rest."""
-        header = item.header
+        """Take a record whose header could be mended; of others what can be proven."""
         found = self._mended(item)
         if found is not None:
             log.warning("mended_header", position=hex(item.position))
             self._take(found)
             return
-        if header is None or header.kind in (fact.META, fact.GROUP):
-            self._losses.numbering.unread(item.position >> 32)
-        everywhere = set(self._engine.catalog.shards)
-        self._losses.without_record |= everywhere if header is None else {header.pid}
-        if header is None:
-            self._losses.report(
-                f"{item.nbytes} bytes at {item.position:#x} of the journal cannot be read"
-            )
-            return
-        if header.kind == fact.PUBLISH and item.payload is not None:
-            self._salvage(header.pid, header.count, header.first, item.payload, item.position)
-        elif header.kind == fact.GROUP:
-            self._salvage_group(header, item)
-        elif header.kind == fact.ACK:
-            self._losses.report(
-                f"{header.count} acks from message {message_id(header.pid, header.first)} on "
-                "cannot be read; these messages are delivered again"
-            )
-        else:
-            about = f"at {item.position:#x}"
-            if header.count:
-                named = message_id(header.pid, header.first)
-                about = f"about {header.count} messages from {named} on"
-            self._losses.report(f"a record of kind {header.kind} {about} cannot be read")
+        self._salvage.keep(item)
 
     def _mended(self, item: Item) -> Found | Damaged | None:
         """A record of which one bit of the header was wrong; None where that is not so."""
@@ -515,55 +520,6 @@ class Recovery:
         if item.position >> 32 not in numbers(self._journal_disk, old=False):
             return None
         return mended(self._journal_disk, self._uuid, item)
-
-    def _salvage_group(self, header: record.Header, item: Damaged) -> None:
-        """Of a publish to several queues keep the rows that verify; a move is done again."""
-        parts = fact.shared_publish(item.payload) if item.payload is not None else []
-        if not parts or parts[0][:3] != (header.pid, header.count, header.first):
-            self._losses.report(f"a group of facts at {item.position:#x} cannot be read")
-            return
-        bodies = parts[0][3][fact.publish_bytes(header.count, 0) :]
-        self._salvage(*parts[0], item.position, bodies)
-        # Where rows and bodies are all as they were, it is the others' numbers that are not.
-        is_known = not all(_verifies(part, count, bodies) for _, count, _, part in parts)
-        for pid, count, first, part in parts[1:]:
-            shard = self._engine.catalog.shards.get(pid)
-            if is_known and shard is not None and first <= shard.partition.index.next_seq:
-                self._salvage(pid, count, first, part, item.position, bodies)
-            elif shard is not None or not is_known:
-                self._losses.report(
-                    f"{count} messages of a topic at {item.position:#x} cannot be read, "
-                    f"the first of them may be {message_id(pid, first)}"
-                )
-
-    def _salvage(
-        self,
-        pid: int,
-        count: int,
-        first: int,
-        payload: memoryview,
-        position: int,
-        bodies: memoryview | None = None,
-    ) -> None:
-        """Put back rows that verify, and find which of their bodies do not."""
-        if not self._has(pid, position):
-            return
-        block = payload[8 : 8 + 64 * count]
-        crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
-        if len(block) < 64 * count or crc32c(bytes(block)) != crc:
-            self._losses.numbering.lost(pid, first, count, position >> 32)
-            return
-        bodies = payload[8 + 64 * count :] if bodies is None else bodies
-        self._losses.numbering.published(pid, first, count)
-        self._engine.note_range(position >> 32, pid, first, count)
-        at = 0
-        for number in range(count):
-            row = ROW.unpack_from(block, number * 64)
-            body = bytes(bodies[at : at + row[11]])
-            at += row[11]
-            if len(body) != row[11] or crc32c(body) != row[12]:
-                self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
-        self._restorer(pid).published(first, block, position)
 
     def finish(self, now_ms: int, *, accept_damage: bool) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
@@ -582,23 +538,13 @@ class Recovery:
         """Have messages that cannot be read leave on the record, now that the journal is open."""
         let_go_of_unread(self._engine, self._losses)
 
+    def given_up(self, pid: int) -> Collection[int]:
+        """Messages of a partition whose rows are there, and which are told to be lost."""
+        return self._losses.unread.get(pid, ())
+
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""
         return self._losses.faulty()
-
-
-def _verifies(payload: memoryview, count: int, bodies: memoryview) -> bool:
-    """Whether rows of a PUBLISH fact and the bodies they are of match their checksums."""
-    block = bytes(payload[8 : 8 + 64 * count])
-    if crc32c(block) != fact.ROWS_HEAD.unpack_from(payload)[0]:
-        return False
-    at = 0
-    for number in range(count):
-        row = ROW.unpack_from(block, number * 64)
-        if crc32c(bytes(bodies[at : at + row[11]])) != row[12]:
-            return False
-        at += row[11]
-    return at == len(bodies)
 
 
 def _enough(header: record.Header) -> int:

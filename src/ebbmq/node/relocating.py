@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core.block import Block
 from ebbmq.core.row import ELSEWHERE, RELOCATED, ROW, SHARED
+from ebbmq.journal.segment import OLD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,9 +65,32 @@ def relocate(
     partition.index.put_rows(numbers, words)
     _count(engine, shard, before, rows)
     engine.note_range(segment, partition.pid, min(seqs), max(seqs) - min(seqs) + 1)
+    _note_moved(engine, partition.pid, rows, seqs)
     if partition.histories:
         partition.note_states([seq for seq in seqs if seq in partition.histories])
     engine.settle(shard)
+
+
+def _note_moved(engine: Engine, pid: int, rows: Rows, seqs: Sequence[int]) -> None:
+    """Have the log say which messages the old segment has, should that be lost."""
+    if engine.disk_full:
+        engine.unlisted.add(int(rows["segment"][0]))
+    else:
+        engine.append(moved_facts(pid, rows, seqs))
+
+
+def moved_facts(pid: int, rows: Rows, seqs: Sequence[int]) -> list[fact.Fact]:
+    """Facts that say in which old segments rows are, those that are in one."""
+    by_place: dict[tuple[int, int], list[int]] = {}
+    ends: dict[int, int] = {}
+    # A body that is elsewhere has its place in the log, and no bytes there.
+    sizes = np.where(rows["flags"] & ELSEWHERE, 0, rows["length"]).astype(np.int64)
+    stops = (rows["offset"] + sizes).tolist()
+    for seq, segment, stop in zip(seqs, rows["segment"].tolist(), stops, strict=True):
+        if segment & OLD:
+            by_place.setdefault((segment, seq // limits.PAGE_ROWS), []).append(seq)
+            ends[segment] = max(ends.get(segment, 0), stop)
+    return [fact.moved(pid, place[0], ends[place[0]], some) for place, some in by_place.items()]
 
 
 def _count(engine: Engine, shard: Shard, before: Rows, after: Rows) -> None:

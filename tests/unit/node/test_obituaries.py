@@ -30,7 +30,7 @@ def test_messages_whose_copies_were_told_of_come_a_few_at_a_time_and_in_order() 
     holding = Holding(copies=frozenset({LOG, "second"}))
     for seqs in (range(4_090, 4_110), range(20, 30), range(4_095, 4_120)):
         for each in held.pack_changed(Changed({holding: names_of(7, seqs)})):
-            told.note(each.kind, each.count, memoryview(b"".join(each.parts)))
+            told.note(each.kind, each.count, each.first, memoryview(b"".join(each.parts)))
     parts = list(told.copied(8))
     assert max(map(len, parts)) == 8
     assert [seq for some in parts for seq in some] == [*range(20, 30), *range(4_090, 4_120)]

@@ -3,7 +3,7 @@ from bisect import insort
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ebbmq.core.displaced import Displaced
 
@@ -19,6 +19,11 @@ class DisplacedAgainstSortedList(RuleBasedStateMachine):
         self.rows = Displaced()
         self.pairs = []
         self.seq = 0
+
+    @initialize(first=st.sampled_from([0, (1 << 32) - 1_500, 1 << 32]))
+    def begin(self, first):
+        # Above 2^32 a number takes more bytes.
+        self.seq = first
 
     @rule(place=places)
     def push(self, place):

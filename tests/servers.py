@@ -6,8 +6,10 @@ They come with the test extra, so one that is missing is an error and not a skip
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -37,10 +39,22 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60
 
 
+#: Below those that the kernel gives to whoever connects: nobody has one of these by chance.
+PORTS = range(10_000, 32_768)
+#: In any order, as others may run tests on this machine, too.
+_ports = itertools.cycle(random.SystemRandom().sample(PORTS, len(PORTS)))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens at, another one each time."""
+    return next(port for port in _ports if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:

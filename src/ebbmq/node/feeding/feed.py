@@ -49,10 +49,8 @@ _HOUR_MS: Final = 3_600_000
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
-#: A snapshot rests so many times as long as it takes to make columns of messages, which needs the
-#: interpreter, and as it takes to write them, which mostly does not.
-_REST: Final = 39
-_REST_FROM_WRITING: Final = 9
+#: A snapshot rests so many times as long as it works.
+_REST: Final = 19
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
 #: How long the end of a broker waits for the last file.
@@ -269,15 +267,13 @@ class Feed:
     def _at_ease(self, tables: Iterator[Table]) -> Iterator[Table]:
         """The same, with pauses, so that who publishes has the interpreter nearly to himself."""
         while True:
-            began_s = time.perf_counter()
+            began = time.perf_counter()
             table = next(tables, None)
-            made_s = time.perf_counter()
             if table is None:
                 return
             yield table
             if self._thread is not None:
-                written_s = time.perf_counter() - made_s
-                self._stop.wait((made_s - began_s) * _REST + written_s * _REST_FROM_WRITING)
+                self._stop.wait((time.perf_counter() - began) * _REST)
 
     def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
         path = layout.catalog_file(at_ms, self._node, number)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-_PAGES_AT_ONCE: Final = 2
+_PAGES_AT_ONCE: Final = 8
 _SCHEMA: Final = schema_of(CATALOG)
 _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)

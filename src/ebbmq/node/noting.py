@@ -22,14 +22,22 @@ _SPAN_BYTES: Final = 16
 
 def note_catalog(engine: Engine) -> int:
     """Append all that is declared; the last such fact holds."""
-    engine.simple.clear()
-    engine.catalog_position = engine.append([_fact(engine)])
-    return engine.catalog_position
+    return _append(engine, _fact(engine))
 
 
 def catalog_bytes(engine: Engine) -> int:
     """What it takes in the journal to append all that is declared."""
-    return _fact(engine).size() + limits.RECORD_OVERHEAD_BYTES
+    return _bytes(_fact(engine))
+
+
+def _append(engine: Engine, told: Fact) -> int:
+    engine.simple.clear()
+    engine.catalog_position = engine.append([told])
+    return engine.catalog_position
+
+
+def _bytes(told: Fact) -> int:
+    return told.size() + limits.RECORD_OVERHEAD_BYTES
 
 
 def _fact(engine: Engine) -> Fact:
@@ -90,9 +98,7 @@ def put_on_record(engine: Engine, *, makes_room: bool = False) -> None:
     Raises:
         Overloaded: code `disk_full`.
     """
-    size = catalog_bytes(engine)
-    if makes_room:
-        engine.squeeze_in(size)
-    else:
-        engine.admit(size)
-    note_catalog(engine)
+    told = _fact(engine)
+    admit = engine.squeeze_in if makes_room else engine.admit
+    admit(_bytes(told))
+    _append(engine, told)

@@ -20,7 +20,7 @@ from tests.crash.journal_records import (
     old,
     old_records,
 )
-from tests.crash.reports import named
+from tests.crash.reports import certain, named
 from tests.crash.test_damage_without_checkpoint import CALM
 
 if TYPE_CHECKING:
@@ -203,3 +203,36 @@ def test_a_flipped_bit_in_the_header_of_a_relocation_is_mended(
     for record in _relocations(store, place):
         flip_header(copy, record)
     assert _check(copy, set(), store.there) == []
+
+
+def test_where_to_name_all_would_take_much_the_span_of_a_missing_old_segment_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbmq.node.compaction._MOVED_BYTES", 1 << 40)
+    directory, killed = tmp_path / "data", tmp_path / "killed"
+    with Broker.open(directory, CALM) as broker:
+        for name in QUEUES:
+            broker.declare(QueueSpec(name, max_attempts=0, lease_timeout_ms=86_400_000))
+        kept = _relocate(broker, directory, 5)
+        # Once more, so that nothing of what is left is in young segments only.
+        _relocate(broker, directory, old(directory)[-1] + 2)
+        assert broker.engine.unlisted, "all of them are named"
+        for name, leases in kept.items():
+            broker.release(name, [lease.token for lease in leases])
+        shutil.copytree(directory, killed)
+    forget_checkpoints(killed)
+    number = old(killed)[0]
+    waiting = {lease.id for leases in kept.values() for lease in leases}
+    lost = Store(killed, waiting, is_in_pages=False).of(number | 1 << 31)
+    assert lost
+    (killed / "journal" / f"old-{number:010}.seg").unlink()
+    examined = doctor.examine(killed).problems
+    with Broker.open(killed, CALM) as broker:
+        told: list[str] = broker.health()["damage"]
+        got = {lease.id for name in QUEUES for lease in broker.lease(name, count=10_000)}
+    assert set(told) == set(examined)
+    assert f"journal old segment {number} is missing" in told
+    assert lost <= named(told)
+    assert named(certain(told)) <= lost, "somebody is called lost who is not"
+    assert waiting - lost <= got
+    assert not lost & got

@@ -2,7 +2,8 @@
  * Compiled twins of functions in Python: see speedups.py.
  *
  * Each does exactly what the function of its name does in Python, on the same bytes. They call no
- * function in Python and keep nothing between calls; whoever calls holds the GIL.
+ * function in Python and keep nothing between calls; whoever calls holds the GIL. Those that fill
+ * columns let it go meanwhile: what they read nobody changes, and what they fill is the caller's.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -29,6 +30,7 @@ enum {
     AT_IMPORTANCE = 2,
     AT_RATE = 4,
     AT_ENQUEUED = 8,
+    AT_DEAD = 16,
     AT_DUE = 24,
     AT_PLACE = 32,
     AT_SEGMENT = 40,
@@ -36,6 +38,7 @@ enum {
     AT_GENERATION = 56,
     AT_NONCE = 60,
     ROW_FIELDS = 15,
+    SCHEDULED = 1,
     LEASED = 4
 };
 #define LOW48 ((UINT64_C(1) << 48) - 1)
@@ -58,6 +61,21 @@ enum {
     MAGIC = 0xB0EB,
     VERSION = 1,
     ALIGNMENT = 8
+};
+
+/* Columns of what rows and batches tell, and the longest id: node/feeding/unpacking.py. */
+enum {
+    OF_ROW = 9,
+    ID_BYTES = 8 + 1 + 16
+};
+enum {
+    MESSAGES, NUMBER, BATCH_AT_MS, PID, QUEUE, PARTITION, FIRST, EVENT, GRANTED, LEASE_MS,
+    BATCH_DELAY_MS, CONSUMER, ABOUT
+};
+enum {
+    TOLD_NUMBER, TOLD_AT_MS, TOLD_PID, TOLD_QUEUE, TOLD_PARTITION, TOLD_SEQ, TOLD_EVENT,
+    TOLD_GENERATION, TOLD_IMPORTANCE, TOLD_RATE, TOLD_BYTES, TOLD_FAILURES, TOLD_ENQUEUED_AT_MS,
+    TOLD_TTL_MS, TOLD_LATENCY_MS, TOLD_DELAY_MS, TOLD_CONSUMER, TOLD
 };
 
 /* Fields of a token, big end first: core/tokens.py. */
@@ -671,6 +689,222 @@ read_token(PyObject *module, PyObject *token)
     return numbers(fields, TOKEN_FIELDS);
 }
 
+/* --- columns --- */
+
+/* Buffers of a call, which are released together. */
+typedef struct {
+    Py_buffer views[4];
+    int count;
+} Views;
+
+static void
+release(Views *views)
+{
+    while (views->count) {
+        PyBuffer_Release(&views->views[--views->count]);
+    }
+}
+
+/* One more buffer that stands in one piece; NULL with an error if it is none. */
+static Py_buffer *
+view_of(Views *views, PyObject *object, int flags)
+{
+    Py_buffer *view = &views->views[views->count];
+    if (PyObject_GetBuffer(object, view, PyBUF_ND | flags) < 0) {
+        return NULL;
+    }
+    views->count++;
+    return view;
+}
+
+/* Whether a buffer is numbers of that size, in one or two dimensions (`lines` is -1 for one). */
+static int
+is_array(const Py_buffer *view, Py_ssize_t itemsize, Py_ssize_t lines)
+{
+    return view->itemsize == itemsize && view->ndim == (lines < 0 ? 1 : 2)
+        && (lines < 0 || view->shape[0] == lines);
+}
+
+static int64_t
+enqueued_at_ms(const uint8_t *row)
+{
+    return (int64_t)(load_u64(row + AT_ENQUEUED) & LOW48);
+}
+
+static int64_t
+ttl_ms(const uint8_t *row)
+{
+    int64_t dead_ms = (int64_t)(load_u64(row + AT_DEAD) & LOW48);
+    return dead_ms ? dead_ms - enqueued_at_ms(row) : 0;
+}
+
+/* unpacking.unpack_rows(packed, out) */
+static PyObject *
+unpack_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Views views = {.count = 0};
+    Py_buffer *packed, *out;
+    if (!has_count("unpack_rows", count, 2)
+        || (packed = view_of(&views, args[0], PyBUF_SIMPLE)) == NULL
+        || (out = view_of(&views, args[1], PyBUF_WRITABLE)) == NULL) {
+        release(&views);
+        return NULL;
+    }
+    Py_ssize_t rows = packed->len / ROW_BYTES;
+    if (packed->len % ROW_BYTES || !is_array(out, 8, OF_ROW) || out->shape[1] != rows) {
+        release(&views);
+        PyErr_SetString(PyExc_ValueError, "each field of each row needs its place");
+        return NULL;
+    }
+    const uint8_t *row = packed->buf;
+    int64_t *to = out->buf;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < rows; at++, row += ROW_BYTES) {
+        to[at] = row[0];
+        to[at + rows] = row[AT_FLAGS];
+        to[at + 2 * rows] = row[AT_IMPORTANCE];
+        to[at + 3 * rows] = load_u32(row + AT_RATE);
+        to[at + 4 * rows] = enqueued_at_ms(row);
+        to[at + 5 * rows] = (int64_t)(load_u64(row + AT_ENQUEUED) >> 48);
+        to[at + 6 * rows] = ttl_ms(row);
+        to[at + 7 * rows] = load_u32(row + AT_LENGTH);
+        to[at + 8 * rows] = load_u32(row + AT_GENERATION);
+    }
+    Py_END_ALLOW_THREADS
+    release(&views);
+    Py_RETURN_NONE;
+}
+
+/* Whether batches have as many messages as there are rows, and name as many as are named. */
+static int
+is_all_told(const int64_t *about, Py_ssize_t batches, Py_ssize_t rows, Py_ssize_t named)
+{
+    for (; batches--; about += ABOUT) {
+        if (about[MESSAGES] < 0 || about[MESSAGES] > rows) {
+            return 0;
+        }
+        rows -= about[MESSAGES];
+        named -= about[FIRST] < 0 ? about[MESSAGES] : 0;
+    }
+    return !rows && !named;
+}
+
+/* The events of a batch, from the first column of `to` on; columns are `rows` apart. */
+static void
+tell_batch(const int64_t *about, const uint8_t *row, const int64_t *seqs, int64_t *to,
+           Py_ssize_t rows)
+{
+    for (int64_t at = 0; at < about[MESSAGES]; at++, row += ROW_BYTES, to++) {
+        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
+        int64_t latency_ms = -1, delay_ms = about[BATCH_DELAY_MS];
+        if (about[LEASE_MS] >= 0) {
+            latency_ms = about[BATCH_AT_MS] - due_ms + about[LEASE_MS];
+            latency_ms = latency_ms < 0 ? 0 : latency_ms;
+        }
+        if (delay_ms < 0) {
+            delay_ms = row[0] == SCHEDULED ? due_ms - about[BATCH_AT_MS] : 0;
+        }
+        to[TOLD_NUMBER * rows] = about[NUMBER] + at;
+        to[TOLD_AT_MS * rows] = about[BATCH_AT_MS];
+        to[TOLD_PID * rows] = about[PID];
+        to[TOLD_QUEUE * rows] = about[QUEUE];
+        to[TOLD_PARTITION * rows] = about[PARTITION];
+        to[TOLD_SEQ * rows] = about[FIRST] < 0 ? seqs[at] : about[FIRST] + at;
+        to[TOLD_EVENT * rows] = about[EVENT];
+        to[TOLD_GENERATION * rows] = load_u32(row + AT_GENERATION) + about[GRANTED];
+        to[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
+        to[TOLD_RATE * rows] = load_u32(row + AT_RATE);
+        to[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
+        to[TOLD_FAILURES * rows] = (int64_t)(load_u64(row + AT_ENQUEUED) >> 48);
+        to[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
+        to[TOLD_TTL_MS * rows] = ttl_ms(row);
+        to[TOLD_LATENCY_MS * rows] = latency_ms;
+        to[TOLD_DELAY_MS * rows] = delay_ms;
+        to[TOLD_CONSUMER * rows] = about[CONSUMER];
+    }
+}
+
+/* unpacking.unpack_batches(packed, about, seqs, out) */
+static PyObject *
+unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Views views = {.count = 0};
+    Py_buffer *packed, *about, *seqs, *out;
+    if (!has_count("unpack_batches", count, 4)
+        || (packed = view_of(&views, args[0], PyBUF_SIMPLE)) == NULL
+        || (about = view_of(&views, args[1], PyBUF_SIMPLE)) == NULL
+        || (seqs = view_of(&views, args[2], PyBUF_SIMPLE)) == NULL
+        || (out = view_of(&views, args[3], PyBUF_WRITABLE)) == NULL) {
+        release(&views);
+        return NULL;
+    }
+    Py_ssize_t rows = packed->len / ROW_BYTES;
+    if (packed->len % ROW_BYTES || about->ndim != 2 || about->itemsize != 8
+        || about->shape[1] != ABOUT || !is_array(seqs, 8, -1) || !is_array(out, 8, TOLD)
+        || out->shape[1] != rows
+        || !is_all_told(about->buf, about->shape[0], rows, seqs->shape[0])) {
+        release(&views);
+        PyErr_SetString(
+            PyExc_ValueError, "each batch has as many rows as messages, and each row its place"
+        );
+        return NULL;
+    }
+    const int64_t *batch = about->buf, *end = batch + about->shape[0] * ABOUT, *named = seqs->buf;
+    const uint8_t *row = packed->buf;
+    int64_t *to = out->buf;
+    Py_BEGIN_ALLOW_THREADS
+    for (; batch < end; batch += ABOUT) {
+        tell_batch(batch, row, named, to, rows);
+        row += batch[MESSAGES] * ROW_BYTES;
+        to += batch[MESSAGES];
+        named += batch[FIRST] < 0 ? batch[MESSAGES] : 0;
+    }
+    Py_END_ALLOW_THREADS
+    release(&views);
+    Py_RETURN_NONE;
+}
+
+/* unpacking.spell_ids(pids, seqs, ends, text) */
+static PyObject *
+spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Views views = {.count = 0};
+    Py_buffer *pids, *seqs, *ends, *text;
+    if (!has_count("spell_ids", count, 4)
+        || (pids = view_of(&views, args[0], PyBUF_SIMPLE)) == NULL
+        || (seqs = view_of(&views, args[1], PyBUF_SIMPLE)) == NULL
+        || (ends = view_of(&views, args[2], PyBUF_WRITABLE)) == NULL
+        || (text = view_of(&views, args[3], PyBUF_WRITABLE)) == NULL) {
+        release(&views);
+        return NULL;
+    }
+    Py_ssize_t ids = is_array(pids, 8, -1) ? pids->shape[0] : -1;
+    if (ids < 0 || ids > INT32_MAX / ID_BYTES || !is_array(seqs, 8, -1) || seqs->shape[0] != ids
+        || !is_array(ends, 4, -1) || ends->shape[0] != ids + 1 || text->len < ids * ID_BYTES) {
+        release(&views);
+        PyErr_SetString(PyExc_ValueError, "each message needs its number and room for its id");
+        return NULL;
+    }
+    const uint64_t *pid = pids->buf, *seq = seqs->buf;
+    char *const start = text->buf, *to = start;
+    int32_t *end = ends->buf;
+    Py_BEGIN_ALLOW_THREADS
+    *end++ = 0;
+    for (Py_ssize_t at = 0; at < ids; at++) {
+        uint32_t partition = (uint32_t)pid[at];
+        if (partition) {
+            to = spell(to, partition, digits_of(partition));
+            *to++ = '-';
+            to = spell(to, seq[at], digits_of(seq[at]));
+        }
+        *end++ = (int32_t)(to - start);
+    }
+    Py_END_ALLOW_THREADS
+    Py_ssize_t used = to - start;
+    release(&views);
+    return PyLong_FromSsize_t(used);
+}
+
 /* --- the module --- */
 
 #define TWIN(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
@@ -687,6 +921,9 @@ static PyMethodDef methods[] = {
     TWIN(spell_token),
     TWIN(message_id),
     TWIN(spell_each),
+    TWIN(unpack_rows),
+    TWIN(unpack_batches),
+    TWIN(spell_ids),
     {"fold_rows", fold_rows, METH_O, NULL},
     {"pack_tokens", pack_tokens, METH_O, NULL},
     {"read_token", read_token, METH_O, NULL},

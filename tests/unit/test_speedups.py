@@ -21,6 +21,7 @@ from ebbmq import Broker, speedups
 from ebbmq.core import block, facts, row, tokens
 from ebbmq.journal import record
 from ebbmq.node import outflow
+from ebbmq.node.feeding import unpacking
 
 U8 = st.integers(0, 2**8 - 1)
 U16 = st.integers(0, 2**16 - 1)

@@ -131,10 +131,10 @@ def tell(root: Path, events: dict[str, range], at_ms: int) -> None:
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq.node.feeding import arrays  # noqa: PLC0415
 
-    numbers = np.concatenate([np.asarray(each, dtype=np.uint64) for each in events.values()])
+    numbers = np.concatenate([np.asarray(each, dtype=np.int64) for each in events.values()])
     count = len(numbers)
     codes = np.repeat(np.arange(len(events)), [len(each) for each in events.values()])
-    queues = (numbers // np.uint64(_QUEUE_ROWS) % np.uint64(QUEUES)).astype(np.int64)
+    queues = numbers // _QUEUE_ROWS % QUEUES
     columns = {
         "node": pa.repeat(NODE, count),
         "boot": pa.repeat(1, count),
@@ -142,7 +142,7 @@ def tell(root: Path, events: dict[str, range], at_ms: int) -> None:
         "at_ms": pa.repeat(at_ms, count),
         "queue": pa.array([f"queue-{number:02d}" for number in range(QUEUES)]).take(queues),
         "partition": pa.repeat(0, count),
-        "message_id": arrays.hexadecimal(numbers, b"1-"),
+        "message_id": arrays.message_ids(np.ones(count, dtype=np.int64), numbers),
         "generation": pa.repeat(0, count),
         "event": pa.array(list(events)).take(codes),
     }
@@ -200,7 +200,9 @@ def _table(
         "at_ms": same(now_ms, pa.int64()),
         "queue": words(zeros, [queue]),
         "partition": same(0, pa.int32()),
-        "message_id": arrays.hexadecimal(np.arange(first, first + count, dtype=np.uint64), b"1-"),
+        "message_id": arrays.message_ids(
+            np.ones(count, dtype=np.int64), np.arange(first, first + count)
+        ),
         "generation": same(0, pa.int32()),
         "state": words(zeros, ["ready"]),
         "importance": arrays.plain(generator.integers(1, 11, count).astype(np.int32)),

@@ -35,7 +35,7 @@ def fill(run: Run, lake: Path, count: int) -> None:
             "at_ms": seqs // 50 + 1_700_000_000_000,
             "queue": pa.array([f"queue-{n}" for n in range(8)]).take(random.integers(0, 8, size)),
             "partition": pa.repeat(0, size),
-            "message_id": arrays.hexadecimal(seqs.astype(np.uint64), b"1-"),
+            "message_id": arrays.message_ids(np.ones(size, dtype=np.int64), seqs),
             "generation": pa.repeat(1, size),
             "event": pa.array(["published", "leased", "acked"]).take(random.integers(0, 3, size)),
             "importance": random.integers(1, 11, size),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,20 +13,15 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.node.feeding.expanding import ABSENT
+from ebbmq.node.feeding.unpacking import ID_BYTES, spell_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ebbmq.node.feeding.expanding import Columns, Texts
+    from ebbmq.node.feeding.expanding import Expanded, Texts
 
-    #: By partition: its queue, and which partition of it.
-    Places = Mapping[int, tuple[str, int]]
-    Codes = npt.NDArray[np.int32]
-
-#: Every 16 bits as four hexadecimal digits.
-_FOURS: Final = np.frombuffer("".join(f"{each:04x}" for each in range(65_536)).encode(), np.uint32)
 _EVENTS: Final = schema_of(EVENTS)
 #: Columns that have a longer name in the lake.
 _CALLED: Final = {
@@ -48,47 +44,41 @@ _GROUP_ROWS: Final = 128 * 1024
 _FIRST_GROUP_ROWS: Final = 4 * 1024
 
 
-def events_table(
-    pieces: Sequence[Columns], texts: Texts, places: Places, node: str, boot: int
-) -> pa.Table:
+def events_table(told: Expanded, texts: Texts, node: str, boot: int) -> pa.Table:
     """Events as the table they are in the lake; texts that repeat are codes and their meaning."""
-    queues = [places_of(columns["pid"], places, texts) for columns in pieces]
-    own = texts.code(node)
-    words = pa.array(texts.all(), pa.string())
-    return pa.concat_tables(
-        _events(columns, words, known, (own, boot))
-        for columns, known in zip(pieces, queues, strict=True)
-    )
-
-
-def _events(
-    told: Columns, words: pa.Array, queues: tuple[Codes, pa.Array], told_by: tuple[int, int]
-) -> pa.Table:
-    count, (node, boot) = len(told["number"]), told_by
+    known, count = told.columns, len(told.columns["number"])
+    words = pa.array([*texts.all(), node], pa.string())
     columns = {
-        "node": coded(np.full(count, node, dtype=np.int32), words),
+        "node": coded(np.full(count, len(words) - 1, dtype=np.int32), words),
         "boot": pa.repeat(pa.scalar(boot, pa.int64()), count),
-        "seq": plain(told["number"]),
-        "at_ms": plain(told["at_ms"]),
-        "queue": coded(queues[0], words),
-        "partition": queues[1],
-        "message_id": message_ids(told["pid"], told["seq"]),
-        "generation": plain(told["generation"].astype(np.int32)),
-        "event": coded(told["event"], words),
+        "seq": plain(known["number"]),
+        "at_ms": plain(known["at_ms"]),
+        "queue": coded(known["queue"], words),
+        "partition": plain(known["partition"].astype(np.int32)),
+        "message_id": message_ids(known["pid"], known["seq"]),
+        "generation": plain(known["generation"].astype(np.int32)),
+        "event": coded(known["event"], words),
     }
     for name, absent in ABSENT.items():
-        column, values = _CALLED.get(name, name), told.get(name)
+        column, values = _CALLED.get(name, name), known.get(name)
         kind = _EVENTS.field(column).type
         if values is None:
             columns[column] = _nothing(kind, count, words)
             continue
-        lacking = np.isnan(values) if absent != absent else values == absent  # noqa: PLR0124
-        mask = lacking if lacking.any() else None
+        mask = None if name in told.whole else _lacking(values, absent)
         if kind == pa.string():
             columns[column] = coded(values, words, mask)
         else:
             columns[column] = plain(values.astype(kind.to_pandas_dtype(), copy=False), mask)
     return table_of(columns, _EVENTS)
+
+
+def _lacking(values: npt.NDArray[Any], absent: float) -> npt.NDArray[np.bool_] | None:
+    """Where nothing is; None where nothing is lacking."""
+    lacking: npt.NDArray[np.bool_] = (
+        np.isnan(values) if math.isnan(absent) else values == absent
+    )
+    return lacking if lacking.any() else None
 
 
 def _nothing(kind: pa.DataType, count: int, words: pa.Array) -> pa.Array:
@@ -119,59 +109,17 @@ def coded(
 ) -> pa.Array:
     """Texts by their codes, some of them absent."""
     codes = np.ascontiguousarray(codes, dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), words)
+    # Every code has a text: they need not be looked at once more.
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), words, safe=False)
 
 
-def places_of(pids: npt.NDArray[Any], places: Places, texts: Texts) -> tuple[Codes, pa.Array]:
-    """The queue and the number in it of each partition; what is about no message has neither."""
-    known, which = _distinct(pids)
-    found = [places.get(int(pid), ("", -1)) for pid in known]
-    numbers = np.array([number for _, number in found], dtype=np.int32)
-    queues = np.array([texts.code(name) for name, _ in found], dtype=np.int32)
-    return queues[which], plain(numbers[which])
-
-
-def _distinct(pids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    if (pids == pids[0]).all():
-        return pids[:1], np.zeros(len(pids), dtype=np.int32)
-    return np.unique(pids, return_inverse=True)
-
-
-def message_ids(pids: npt.NDArray[Any], seqs: npt.NDArray[np.uint64]) -> pa.Array:
+def message_ids(pids: npt.NDArray[np.int64], seqs: npt.NDArray[np.int64]) -> pa.Array:
     """Ids of messages as publishers are told them; empty for partition 0, which there is not."""
-    known, which = _distinct(pids)
-    if len(known) == 1 and known[0]:
-        return hexadecimal(seqs, f"{known[0]:x}-".encode())
-    heads = pa.array([f"{pid:x}-" if pid else "" for pid in known.tolist()], pa.string())
-    ids = pc.binary_join_element_wise(heads.take(pa.array(which)), hexadecimal(seqs), "")
-    return pc.if_else(pa.array(pids == 0), "", ids) if known[0] == 0 else ids
-
-
-def hexadecimal(values: npt.NDArray[np.uint64], head: bytes = b"") -> pa.Array:
-    """Numbers as `format(number, "x")` has them, after a head."""
-    count, before = len(values), len(head)
-    fewest, most = _digits_of(int(values.min(initial=0))), _digits_of(int(values.max(initial=0)))
-    fours = -(-most // 4)
-    packed = np.empty((count, fours), dtype=np.uint32)
-    for at in range(fours):
-        packed[:, fours - 1 - at] = _FOURS[(values >> np.uint64(16 * at)) & np.uint64(0xFFFF)]
-    shown = np.empty((count, before + most), dtype=np.uint8)
-    shown[:, :before] = np.frombuffer(head, dtype=np.uint8)
-    shown[:, before:] = packed.view(np.uint8)[:, 4 * fours - most :]
-    ends = np.arange(0, (count + 1) * (before + most), before + most, dtype=np.int32)
-    if fewest < most:
-        lengths = np.full(count, before + fewest, dtype=np.int32)
-        for digits in range(fewest, most):
-            lengths += values >= np.uint64(16**digits)
-        at_all = np.arange(before + most)
-        shown = shown[(at_all < before) | (at_all >= 2 * before + most - lengths[:, None])]
-        np.cumsum(lengths, out=ends[1:])
-    data = pa.py_buffer(np.ascontiguousarray(shown))
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), data)
-
-
-def _digits_of(value: int) -> int:
-    return max(1, -(-value.bit_length() // 4))
+    count = len(pids)
+    ends, text = np.empty(count + 1, dtype=np.int32), bytearray(count * ID_BYTES)
+    used = spell_ids(pids, seqs, ends, text)
+    del text[used:]
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def encode(table: pa.Table, *, is_by_review: bool = False) -> pa.Buffer:
@@ -212,8 +160,3 @@ def by_review(table: pa.Table) -> pa.Table:
     # Most of them are in order already, because ages are.
     order = pc.sort_indices(table, [("review_at_ms", "ascending")])
     return table.take(order)
-
-
-def where(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> pa.Table:
-    """Some rows of a table."""
-    return table if chosen.all() else table.filter(pa.array(chosen))

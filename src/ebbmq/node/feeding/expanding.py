@@ -1,4 +1,4 @@
-"""Batches of what happened, taken apart into columns: all events of a kind at a time.
+"""Batches of what happened, taken apart into columns, many batches at a time.
 
 Everything is done on arrays. A loop over events would keep the interpreter busy, and with it the
 threads that publish.
@@ -6,44 +6,32 @@ threads that publish.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from ebbmq.core import facts as fact
 from ebbmq.core import happened as core
 from ebbmq.core import row as rows
-from ebbmq.core.block import (
-    BYTE,
-    DEAD,
-    DUE,
-    ENQUEUED,
-    IMPORTANCE_BIT,
-    KIND,
-    LEASE,
-    LOW32,
-    RATE_BIT,
-    SIZE,
-    STATE,
-    as_words,
-)
 from ebbmq.core.happened import Happened
 from ebbmq.feed.events import GIVEN, NOTHING
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap, Numbered
+from ebbmq.node.feeding.unpacking import ABOUT, FIELDS, TOLD, unpack_batches, unpack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ebbmq.core.arrivals import ProfileKey
-    from ebbmq.core.block import Words
     from ebbmq.core.happened import Rows
 
     Ints = npt.NDArray[np.int64]
     #: By name, all of one length.
     Columns = dict[str, npt.NDArray[Any]]
+    #: By partition: its queue, and which partition of it.
+    Places = Mapping[int, tuple[str, int]]
 
 #: What stands for nothing in each column of events, where some have it and others do not.
 ABSENT: Final[dict[str, float]] = {
@@ -73,12 +61,34 @@ _NAMES: Final = {
     core.PEEKED: "peeked",
 }
 _ENDS: Final = (core.ACKED, core.RETRIED, core.RELEASED, core.LEASE_EXPIRED)
+_ARRIVE: Final = (core.PUBLISHED, core.SCHEDULED)
 #: Reasons that are events themselves; the others are reasons of `removed`.
 _BY_AGE: Final = (Reason.STALE, Reason.EXPIRED)
-_PIECE_EVENTS: Final = 64 * 1024
-_LOW48: Final = np.uint64(rows.LOW48)
-_HIGH: Final = np.uint64(rows.HIGH)
-_LOW32: Final = np.uint64(LOW32)
+#: What rows tell of some events only, and of all.
+_SOME: Final = ("ttl_ms", "latency_ms", "delay_ms", "consumer")
+_WHOLE: Final = tuple(name for name in TOLD if name not in _SOME)
+#: What the row of a message tells of it whose copies are told of.
+_KNOWN: Final = (
+    "generation",
+    "importance",
+    "ttl_ms",
+    "bytes",
+    "failures",
+    "enqueued_at_ms",
+)
+_SEVERAL: Final = 2
+#: The queue and the partition of what is about no message.
+_NOWHERE: Final = ("", -1)
+
+
+class Expanded(NamedTuple):
+    """Events by columns. Always there: number, at_ms, pid, queue, partition, seq, event,
+    generation. What none of them has is left out; texts are codes.
+    """
+
+    columns: Columns
+    #: Those in which no event lacks a value.
+    whole: Collection[str]
 
 
 class Texts:
@@ -96,40 +106,25 @@ class Texts:
         return list(self._codes)
 
 
-def in_pieces(told: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    """Batches a few at a time: what is made of them at once stays near the processor."""
-    piece: list[Numbered] = []
-    count = 0
+def expand(told: Sequence[Numbered], texts: Texts, places: Places) -> Expanded:
+    """The columns of some events, by number."""
+    apart: dict[str, list[Numbered]] = {"": [], "Removed": [], "Decided": [], "Gap": []}
     for each in told:
-        piece.append(each)
-        count += each.told.messages
-        if count >= _PIECE_EVENTS:
-            yield piece
-            piece, count = [], 0
-    if piece:
-        yield piece
-
-
-def expand(told: Sequence[Numbered], texts: Texts) -> Columns:
-    """The columns of some events, by number; what none of them has is left out.
-
-    Always there: number, at_ms, pid, seq, generation, event. Texts are codes.
-    """
-    kinds: dict[int | str, list[Numbered]] = {}
-    for each in told:
-        kind = each.told.event if isinstance(each.told, Happened) else type(each.told).__name__
-        kinds.setdefault(kind, []).append(each)
-    parts: list[Columns] = []
-    for kind, some in kinds.items():
-        if kind == core.REMOVED:
-            parts.append(_removed(some, texts))
-        elif kind == Gap.__name__:
-            parts.append(_gaps(some, texts))
-        elif kind == Decided.__name__:
-            parts.append(_decided(some, texts))
+        batch = each.told
+        if not isinstance(batch, Happened):
+            apart[type(batch).__name__].append(each)
         else:
-            parts.append(_happened(some, texts))
-    return parts[0] if len(parts) == 1 else _in_order(parts)
+            apart["Removed" if batch.event == core.REMOVED else ""].append(each)
+    parts: list[Columns] = []
+    if apart[""]:
+        happened = _happened(apart[""], texts, places)
+        if len(apart[""]) == len(told):
+            return Expanded(happened, _WHOLE)
+        parts.append(happened)
+    for kind, expanding in (("Removed", _removed), ("Decided", _decided), ("Gap", _gaps)):
+        if apart[kind]:
+            parts.append(_placed(expanding(apart[kind], texts), texts, places))
+    return Expanded(parts[0] if len(parts) == 1 else _in_order(parts), ())
 
 
 def _in_order(parts: Sequence[Columns]) -> Columns:
@@ -147,66 +142,133 @@ def _in_order(parts: Sequence[Columns]) -> Columns:
     }
 
 
-def _begin(told: Sequence[Numbered]) -> tuple[Columns, Ints, Ints]:
-    """What every batch says of all its events; their counts and places."""
+def _placed(columns: Columns, texts: Texts, places: Places) -> Columns:
+    """The same, with the queue of each message and its partition there."""
+    known, which = np.unique(columns["pid"], return_inverse=True)
+    found = [places.get(int(pid), _NOWHERE) for pid in known]
+    columns["queue"] = np.array([texts.code(name) for name, _ in found])[which]
+    columns["partition"] = np.array([number for _, number in found])[which]
+    return columns
+
+
+def _begin(told: Sequence[Numbered]) -> tuple[Columns, Ints]:
+    """What every batch says of all its events, and their counts."""
     counts = np.array([each.told.messages for each in told], dtype=np.int64)
-    total = int(counts.sum())
-    places = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     out = {
         "number": places + np.repeat([each.number for each in told], counts),
         "at_ms": np.repeat(np.array([each.told.at_ms for each in told]), counts),
     }
-    return out, counts, places
+    return out, counts
 
 
-def _happened(told: Sequence[Numbered], texts: Texts) -> Columns:
-    """Events of one kind whose rows are known."""
-    out, counts, places = _begin(told)
-    batches = [each.told for each in told if isinstance(each.told, Happened)]
-    kind = batches[0].event
-    if kind == core.SCHEDULED:
-        batches = [_only_scheduled(batch) for batch in batches]
-    known = _by_word([batch.rows for batch in batches])
-    out["pid"] = np.repeat(np.array([batch.pid for batch in batches]), counts)
-    out["event"] = np.full(len(places), texts.code(_NAMES[kind]))
-    if batches[0].seqs is None:
-        firsts = np.repeat([batch.first for batch in batches], counts)
-        out["seq"] = (places + firsts).astype(np.uint64)
-    else:
-        out["seq"] = np.concatenate([np.asarray(batch.seqs, np.uint64) for batch in batches])
-    _fill(out, known)
-    if kind == core.LEASED:
-        out["generation"] += 1
-        if any(batch.name for batch in batches):
-            out["consumer"] = np.repeat([texts.code(batch.name) for batch in batches], counts)
-    elif kind in _ENDS:
-        due_ms = (known[DUE] & _LOW48).astype(np.int64)
-        began_ms = due_ms - np.repeat([batch.lease_ms for batch in batches], counts)
-        out["latency_ms"] = np.maximum(out["at_ms"] - began_ms, 0)
-        if any(batch.delay_ms for batch in batches):
-            out["delay_ms"] = np.repeat([batch.delay_ms for batch in batches], counts)
-    elif kind != core.PEEKED:
-        _delay(out, known)
-    if kind == core.PUBLISHED:
-        _given(out, batches, texts)
+def _happened(told: Sequence[Numbered], texts: Texts, places: Places) -> Columns:
+    """Events whose rows are known."""
+    alike: dict[tuple[int, int, str], int] = {}
+    given = _Given()
+    known, named, about = [], [], []
+    for number, batch in told:
+        assert isinstance(batch, Happened)
+        if batch.event == core.SCHEDULED:
+            batch = _only_scheduled(batch)  # noqa: PLW2901  # what is left of it
+        event, pid, at_ms, messages, seqs, packed_rows, first, lease_ms, delay_ms, name, *_ = batch
+        known.append(packed(packed_rows))
+        if seqs is not None:
+            named.append(seqs)
+            first = -1
+        kind = alike.setdefault((event, pid, name), len(alike))
+        about.append((messages, number, at_ms, first, lease_ms, delay_ms, kind))
+        given.add(batch)
+    out = _unpacked(b"".join(known), _about(about, alike, texts, places), named)
+    given.tell(out, texts)
     return out
 
 
-def _given(out: Columns, batches: Sequence[Happened], texts: Texts) -> None:
-    """What publishers gave themselves, where that is known."""
-    known: dict[ProfileKey | None, int] = {}
-    codes: list[int] = []
-    starts: list[int] = []
-    first = 0
-    for batch in batches:
-        codes += [known.setdefault(each, len(known)) for each in batch.given or (None,)]
-        starts += [first + each for each in batch.given_from]
-        first += batch.messages
-    which = np.repeat(np.array(codes, dtype=np.intp), np.diff([*starts, first]))
-    out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
-    rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
-    if not np.isnan(rates).all():
-        out["given_rate"] = np.array(rates)[which]
+def _about(
+    batches: Sequence[tuple[int, ...]],
+    alike: Iterable[tuple[int, int, str]],
+    texts: Texts,
+    places: Places,
+) -> Ints:
+    """What `unpack_batches` is told; much is the same for all batches of a kind."""
+    same = []
+    for event, pid, name in alike:
+        queue, partition = places.get(pid, _NOWHERE)
+        same.append(
+            (
+                pid,
+                texts.code(queue),
+                partition,
+                texts.code(_NAMES[event]),
+                event == core.LEASED,
+                event in _ENDS,
+                event in _ARRIVE,
+                texts.code(name),
+            )
+        )
+    messages, number, at_ms, first, lease_ms, delay_ms, kind = np.array(batches, dtype=np.int64).T
+    pid, queue, partition, event, granted, ends, arrives, consumer = np.array(
+        same, dtype=np.int64
+    )[kind].T
+    told = {
+        "messages": messages,
+        "number": number,
+        "at_ms": at_ms,
+        "pid": pid,
+        "queue": queue,
+        "partition": partition,
+        "first": first,
+        "event": event,
+        "granted": granted,
+        "lease_ms": np.where(ends, lease_ms, -1),
+        "delay_ms": np.where(arrives, -1, delay_ms),
+        "consumer": consumer,
+    }
+    return np.stack([told[name] for name in ABOUT], axis=1)
+
+
+def _unpacked(known: bytes, about: Ints, named: Sequence[Any]) -> Columns:
+    seqs = [np.asarray(some, dtype=np.uint64) for some in named]
+    lines = np.empty((len(TOLD), len(known) // rows.ROW.size), dtype=np.int64)
+    unpack_batches(
+        known, about, np.concatenate(seqs) if seqs else np.empty(0, dtype=np.uint64), lines
+    )
+    out: Columns = dict(zip(TOLD, lines, strict=True))
+    for name in _SOME:
+        if (out[name] == ABSENT[name]).all():
+            del out[name]
+    out["rate"] = out["rate"] / rows.RATE_UNIT
+    return out
+
+
+class _Given:
+    """What publishers gave themselves, where that is known: stretches of messages alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[ProfileKey | None, int] = {None: 0}
+        self._codes: list[int] = []
+        self._counts: list[int] = []
+
+    def add(self, batch: Happened) -> None:
+        """A batch more."""
+        known, stretches = self._known, batch.given if batch.event == core.PUBLISHED else ()
+        if len(stretches) < _SEVERAL:
+            self._codes.append(known.setdefault(stretches[0], len(known)) if stretches else 0)
+            self._counts.append(batch.messages)
+            return
+        self._codes += [known.setdefault(each, len(known)) for each in stretches]
+        self._counts += np.diff([*batch.given_from, batch.messages]).tolist()
+
+    def tell(self, out: Columns, texts: Texts) -> None:
+        """Add what was given to the columns, if anything was."""
+        known = list(self._known)
+        if len(known) == 1:
+            return
+        which = np.repeat(np.array(self._codes, dtype=np.intp), self._counts)
+        out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
+        rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
+        if not np.isnan(rates).all():
+            out["given_rate"] = np.array(rates)[which]
 
 
 def _named(given: ProfileKey | None) -> str:
@@ -217,25 +279,12 @@ def _named(given: ProfileKey | None) -> str:
     return " ".join(told) or NOTHING
 
 
-def _delay(out: Columns, known: Words) -> None:
-    """How long messages wait before they can be leased, where any do."""
-    waits = (known[KIND] & np.uint64(STATE)) == rows.SCHEDULED
-    if waits.any():
-        due_ms = (known[DUE] & _LOW48).astype(np.int64)
-        out["delay_ms"] = np.where(waits, due_ms - out["at_ms"], 0)
-
-
 def _only_scheduled(batch: Happened) -> Happened:
     """The rows of a publish that wait for their time."""
     known = np.frombuffer(packed(batch.rows), dtype=rows.DTYPE)
     waiting = np.flatnonzero(known["state"] == rows.SCHEDULED)
     seqs = (waiting + batch.first).astype(np.uint64)
     return batch._replace(seqs=seqs, rows=known[waiting].tobytes())
-
-
-def _by_word(known: Sequence[Rows]) -> Words:
-    """Each word of all rows, one after the other: fields are looked at one by one."""
-    return np.ascontiguousarray(as_words(b"".join([packed(each) for each in known])).T)
 
 
 def packed(known: Rows) -> bytes:
@@ -247,22 +296,9 @@ def packed(known: Rows) -> bytes:
     return b"".join([rows.ROW.pack(*row) for row in known])
 
 
-def _fill(out: Columns, known: Words) -> None:
-    """What rows tell."""
-    kind, enqueued, dead = known[KIND], known[ENQUEUED], known[DEAD] & _LOW48
-    out["generation"] = (known[LEASE] & _LOW32).astype(np.int32)
-    out["importance"] = (kind >> np.uint64(IMPORTANCE_BIT) & np.uint64(BYTE)).astype(np.int32)
-    out["rate"] = (kind >> np.uint64(RATE_BIT)) / rows.RATE_UNIT
-    out["bytes"] = (known[SIZE] & _LOW32).astype(np.int64)
-    out["failures"] = (enqueued >> _HIGH).astype(np.int32)
-    out["enqueued_at_ms"] = (enqueued & _LOW48).astype(np.int64)
-    if dead.any():
-        out["ttl_ms"] = np.where(dead > 0, dead.astype(np.int64) - out["enqueued_at_ms"], 0)
-
-
 def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
     """Messages that left other than by ack, by their removal records."""
-    out, _, places = _begin(told)
+    out, _ = _begin(told)
     batches = [each.told for each in told if isinstance(each.told, Happened)]
     known = np.frombuffer(
         b"".join([packed(batch.rows) for batch in batches]), dtype=fact.REMOVAL_DTYPE
@@ -271,14 +307,14 @@ def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
     out |= {
         "at_ms": known["at_ms"].astype(np.int64),
         "pid": known["pid"].astype(np.int64),
-        "seq": known["seq"].copy(),
+        "seq": known["seq"].astype(np.int64),
         "generation": known["attempts"].astype(np.int32),
         "importance": known["importance"].astype(np.int32),
         "bytes": known["bytes"].astype(np.int64),
         "failures": known["failures"].astype(np.int32),
         "enqueued_at_ms": known["enqueued_at_ms"].astype(np.int64),
-        "reason": np.zeros(len(places), dtype=np.int64),
-        "event": np.zeros(len(places), dtype=np.int64),
+        "reason": np.zeros(len(known), dtype=np.int64),
+        "event": np.zeros(len(known), dtype=np.int64),
     }
     for reason, text in REASON_TEXT.items():
         of_it = reasons == int(reason)
@@ -293,29 +329,34 @@ def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
 
 def _decided(told: Sequence[Numbered], texts: Texts) -> Columns:
     """What became of copies; of a message that is gone only its number is known."""
-    out, counts, _ = _begin(told)
+    begun, counts = _begin(told)
     batches = [each.told for each in told if isinstance(each.told, Decided)]
-    known = _by_word([batch.rows for batch in batches])
-    _fill(out, known)
-    gone = (known[KIND] & np.uint64(STATE)) == rows.FREE
-    for name in ("bytes", "failures", "rate"):
-        out[name][gone] = ABSENT[name]
-    out["pid"] = np.repeat([batch.pid for batch in batches], counts)
-    out["seq"] = np.concatenate([batch.seqs for batch in batches])
-    out["event"] = np.repeat([texts.code(batch.event) for batch in batches], counts)
-    out["reason"] = np.repeat([texts.code(batch.reason) for batch in batches], counts)
-    out["device"] = np.repeat([texts.code(batch.device) for batch in batches], counts)
+    known = np.concatenate([batch.rows for batch in batches])
+    lines = np.empty((len(FIELDS), len(known)), dtype=np.int64)
+    unpack_rows(known.tobytes(), lines)
+    fields: Columns = dict(zip(FIELDS, lines, strict=True))
+    gone = fields["state"] == rows.FREE
+    for name in ("bytes", "failures"):
+        fields[name][gone] = ABSENT[name]
     scores = [np.nan if batch.score is None else batch.score for batch in batches]
-    out["score"] = np.repeat(scores, counts)
-    return out
+    return {
+        **begun,
+        **{name: fields[name] for name in _KNOWN},
+        "rate": np.where(gone, np.nan, fields["rate"] / rows.RATE_UNIT),
+        "pid": np.repeat([batch.pid for batch in batches], counts),
+        "seq": np.concatenate([batch.seqs for batch in batches]).astype(np.int64),
+        "event": np.repeat([texts.code(batch.event) for batch in batches], counts),
+        "reason": np.repeat([texts.code(batch.reason) for batch in batches], counts),
+        "device": np.repeat([texts.code(batch.device) for batch in batches], counts),
+        "score": np.repeat(scores, counts),
+    }
 
 
 def _gaps(told: Sequence[Numbered], texts: Texts) -> Columns:
     """Of no message: there is no partition 0."""
-    out, counts, _ = _begin(told)
-    for name in ("pid", "generation"):
+    out, counts = _begin(told)
+    for name in ("pid", "seq", "generation"):
         out[name] = np.zeros(len(counts), dtype=np.int64)
-    out["seq"] = np.zeros(len(counts), dtype=np.uint64)
     out["event"] = np.full(len(counts), texts.code("gap"))
     missing = [each.told.missing for each in told if isinstance(each.told, Gap)]
     reasons = [texts.code(f"{count} events before this are missing") for count in missing]

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq.core.copies import name_of
 from ebbmq.errors import EbbError
@@ -22,7 +23,7 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided
-from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
+from ebbmq.node.feeding.expanding import Texts, expand
 from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
@@ -33,7 +34,8 @@ from ebbmq.node.log import log
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
+    import numpy.typing as npt
+    from pyarrow import Table
 
     from ebbmq.feed.manifests import Part
     from ebbmq.node.catalog import Shard
@@ -287,18 +289,16 @@ class Feed:
         if not told:
             return 0
         texts = Texts()
-        pieces = [expand(piece, texts) for piece in in_pieces(told)]
-        table = arrays.events_table(pieces, texts, self._places, self._node, self.files.boot)
-        instants = np.concatenate([records["at_ms"] for records in pieces])
-        numbers = int(pieces[0]["number"][0]), int(pieces[-1]["number"][-1])
-        hours = instants // _HOUR_MS
+        expanded = expand(told, texts, self._places)
+        table = arrays.events_table(expanded, texts, self._node, self.files.boot)
+        instants, counted = expanded.columns["at_ms"], expanded.columns["number"]
+        numbers = int(counted[0]), int(counted[-1])
         parts: list[Part] = []
         try:
-            for hour in np.unique(hours).tolist():
+            for hour_ms, chosen in _by_hour(table, instants):
                 path = layout.events_file(
-                    hour * _HOUR_MS, self._node, self.files.boot, self.files.number()
+                    hour_ms, self._node, self.files.boot, self.files.number()
                 )
-                chosen = arrays.where(table, hours == hour)
                 parts.append(self.files.write(path, arrays.encode(chosen), len(chosen)))
             self.files.publish(
                 EVENTS,
@@ -313,3 +313,13 @@ class Feed:
         self.buffer.let_go()
         self.events_written += len(instants)
         return len(instants)
+
+
+def _by_hour(table: Table, instants: npt.NDArray[np.int64]) -> Iterator[tuple[int, Table]]:
+    """When each hour begins in which some of the events happened, and these."""
+    hours = instants // _HOUR_MS
+    if hours.min() == hours.max():
+        yield int(hours[0]) * _HOUR_MS, table
+        return
+    for hour in np.unique(hours).tolist():
+        yield hour * _HOUR_MS, table.filter(pa.array(hours == hour))

@@ -19,6 +19,7 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.snapshots import CATALOG, STATES
 from ebbmq.node.feeding import arrays, judging
 from ebbmq.node.feeding.judging import Judged
+from ebbmq.node.feeding.unpacking import FIELDS, unpack_rows
 from ebbmq.node.keeping import telling
 from ebbmq.policy.advice import Kept
 from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _PAGES_AT_ONCE: Final = 8
 _SCHEMA: Final = schema_of(CATALOG)
-_LOW48: Final = np.uint64(rows.LOW48)
-_HIGH: Final = np.uint64(rows.HIGH)
 _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.
 _STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
@@ -125,11 +124,11 @@ class Snapshot:
     # Columns
 
     def _table(self, page: _Copied) -> pa.Table:
-        view, count = page.view, len(page.seqs)
-        pid = page.shard.partition.pid
-        enqueued = (view["enqueued"] & _LOW48).astype(np.int64)
-        dead = (view["dead"] & _LOW48).astype(np.int64)
-        generation = view["generation"].astype(np.int32)
+        count, partition = len(page.seqs), page.shard.partition
+        lines = np.empty((len(FIELDS), count), dtype=np.int64)
+        unpack_rows(page.view.tobytes(), lines)
+        known = dict(zip(FIELDS, lines, strict=True))
+        generation, enqueued = known["generation"].astype(np.int32), known["enqueued_at_ms"]
         columns = {
             "node": _same(self._node, count),
             "boot": pa.repeat(pa.scalar(self._boot, pa.int64()), count),
@@ -138,17 +137,19 @@ class Snapshot:
             "partition": pa.repeat(
                 pa.scalar(page.shard.queue.shards.index(page.shard), pa.int32()), count
             ),
-            "message_id": arrays.hexadecimal(page.seqs, f"{pid:x}-".encode()),
+            "message_id": arrays.message_ids(
+                np.full(count, partition.pid), page.seqs.astype(np.int64)
+            ),
             "generation": arrays.plain(generation),
-            "state": arrays.coded(_states(page), _STATES),
-            "importance": arrays.plain(view["importance"].astype(np.int32)),
-            "decay_rate": arrays.plain(view["rate"] / rows.RATE_UNIT),
-            "ttl_ms": arrays.plain(dead - enqueued, dead == 0),
-            "bytes": arrays.plain(view["length"].astype(np.int64)),
+            "state": arrays.coded(_states(page, known["state"]), _STATES),
+            "importance": arrays.plain(known["importance"].astype(np.int32)),
+            "decay_rate": arrays.plain(known["rate"] / rows.RATE_UNIT),
+            "ttl_ms": arrays.plain(known["ttl_ms"], known["ttl_ms"] == 0),
+            "bytes": arrays.plain(known["bytes"]),
             "attempts": arrays.plain(generation),
-            "failures": arrays.plain((view["enqueued"] >> _HIGH).astype(np.int32)),
+            "failures": arrays.plain(known["failures"].astype(np.int32)),
             "enqueued_at_ms": arrays.plain(enqueued),
-            "durable": arrays.plain((view["flags"] & rows.DURABLE) > 0),
+            "durable": arrays.plain((known["flags"] & rows.DURABLE) > 0),
             "policy_version": pa.repeat(pa.scalar(page.terms.version, pa.int64()), count),
         }
         columns |= self._reads(page, enqueued) | self._copies(page)
@@ -231,9 +232,9 @@ def _live(page: Page) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.void]]:
     return seqs, page.view[places]
 
 
-def _states(page: _Copied) -> npt.NDArray[np.int32]:
+def _states(page: _Copied, states: Ints) -> npt.NDArray[np.int32]:
     """What people call the state; what waits for its level is ready only by its row."""
-    codes: npt.NDArray[np.int32] = _STATE_CODES[page.view["state"]]
+    codes: npt.NDArray[np.int32] = _STATE_CODES[states]
     for first, length in page.held:
         waits = (page.seqs >= first) & (page.seqs < first + length)
         codes[waits] = _STATE_CODES[rows.REPLICATING]

@@ -15,7 +15,7 @@ from ebbmq.feed import events
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided, Gap, Numbered
-from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
+from ebbmq.node.feeding.expanding import Texts, expand
 
 AT_MS = 1_700_000_000_000
 PLACES = {2: ("q", 0), 31: ("r", 4)}
@@ -45,8 +45,7 @@ def told(*batches) -> list[dict]:
         numbered.append(Numbered(number, batch))
         number += batch.messages
     texts = Texts()
-    pieces = [expand(piece, texts) for piece in in_pieces(numbered)]
-    table = arrays.events_table(pieces, texts, PLACES, "n", 3)
+    table = arrays.events_table(expand(numbered, texts, PLACES), texts, "n", 3)
     rows = table.to_pylist()
     assert [each["seq"] for each in rows] == list(range(1, number))
     assert {each["event"] for each in rows} <= set(events.NAMES)
@@ -160,10 +159,13 @@ def test_a_gap_is_of_no_message() -> None:
 
 def test_numbers_are_written_as_ids_have_them() -> None:
     numbers = [0, 1, 15, 16, 255, 4_096, 65_535, 65_536, 2**32, 2**48, 2**64 - 1]
-    for some in (numbers, [17, 18], [2**40]):
-        found = arrays.hexadecimal(np.array(some, dtype=np.uint64), b"2-")
-        assert isinstance(found, pa.StringArray)
-        assert found.to_pylist() == [f"2-{each:x}" for each in some]
+    for some in (numbers, [17, 18], [2**40], []):
+        for pid in (1, 2, 31, 2**32 - 1):
+            found = arrays.message_ids(np.full(len(some), pid), np.array(some, dtype=np.uint64))
+            assert isinstance(found, pa.StringArray)
+            found.validate(full=True)
+            assert found.to_pylist() == [f"{pid:x}-{each:x}" for each in some]
+    assert arrays.message_ids(np.array([0, 7]), np.array([9, 9])).to_pylist() == ["", "7-9"]
 
 
 def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:

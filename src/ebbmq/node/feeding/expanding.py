@@ -82,10 +82,10 @@ _NOWHERE: Final = ("", -1)
 
 
 class Expanded(NamedTuple):
-    """Events by columns. Always there: number, at_ms, pid, queue, partition, seq, event,
-    generation. What none of them has is left out; texts are codes.
-    """
+    """Events by columns."""
 
+    #: Always there: number, at_ms, pid, queue, partition, seq, event, generation. What no event has
+    #: is left out; texts are codes.
     columns: Columns
     #: Those in which no event lacks a value.
     whole: Collection[str]
@@ -207,9 +207,9 @@ def _about(
             )
         )
     messages, number, at_ms, first, lease_ms, delay_ms, kind = np.array(batches, dtype=np.int64).T
-    pid, queue, partition, event, granted, ends, arrives, consumer = np.array(
-        same, dtype=np.int64
-    )[kind].T
+    pid, queue, partition, event, granted, ends, arrives, consumer = np.array(same, dtype=np.int64)[
+        kind
+    ].T
     told = {
         "messages": messages,
         "number": number,

@@ -2,9 +2,10 @@
 
 Theory of operation. Partitions tell the buffer what happens, with the engine's lock held; that
 costs a tuple a batch. The thread takes what is there every `every_ms`, or sooner when the buffer is
-half full, makes columns of it and writes a file for each hour, then the manifest. A lake that fails
-is tried again with growing pauses; meanwhile the buffer fills up, and then events are left out and
-counted. Nothing here ever makes the broker wait, and no message depends on it.
+half full, makes columns of it and writes a file for each hour, then the manifest. Every now and
+then it takes a snapshot, in small steps with long rests, in which events are written as always. A
+lake that fails is tried again with growing pauses; meanwhile the buffer fills up, and then events
+are left out and counted. Nothing here ever makes the broker wait, and no message depends on it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _HOUR_MS: Final = 3_600_000
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
-#: A snapshot rests so many times as long as it works.
-_REST: Final = 19
+#: A snapshot rests so many times as long as it has the processor.
+_REST: Final = 39
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
 #: How long the end of a broker waits for the last file.
@@ -76,7 +77,7 @@ class Feed:
         self.files = Files(lake, self._node, engine.directory.identity.uuid, config.bytes_max)
         self._is_open = self._is_started = False
         self._places: dict[int, tuple[str, int]] = {}
-        self._next_ms = self._snapshot_ms = 0
+        self._next_ms = self._events_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
         self._snapshot_asked = False
         self._working_since_ms: int | None = None
@@ -195,7 +196,8 @@ class Feed:
         except Exception as error:  # a feed that fails harms nothing else
             self._fail(error)
         self._working_since_ms = None
-        pause_ms = self._every_ms
+        # One that was asked for while another was taken is taken at once.
+        pause_ms = 0 if self._snapshot_asked else self._every_ms
         if self._failed_in_a_row:
             pause_ms = min(_PAUSE_MS << min(self._failed_in_a_row - 1, 10), _PAUSE_MS_MAX)
         self._next_ms = clock.elapsed_ms() + pause_ms
@@ -220,12 +222,13 @@ class Feed:
         if not self._is_open:
             self.files.open(self._engine.catalog.epoch)
             self._is_open = True
+        # What could not be deleted the last time is deleted before there is more.
+        self.files.keep_within_bounds()
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
         if (due or self._snapshot_asked) and not self._stop.is_set():
             self._snapshot_asked = False
             self._snapshot()
-            self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
 
     def _write_events(self) -> None:
         # What comes meanwhile waits for its turn: small files are dear.
@@ -233,6 +236,8 @@ class Feed:
             self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
+        self._events_ms = self._engine.clock.elapsed_ms() + self._every_ms
+        self.files.keep_within_bounds()
 
     def _is_alive(self) -> None:
         """The lake answers."""
@@ -244,38 +249,53 @@ class Feed:
         parting = Parting(snapshot.at_ms)
         parts: list[Part] = []
         try:
-            for table in self._at_ease(snapshot.tables()):
-                for whole in parting.take(table):
-                    parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
-                if self.buffer.is_half_full:
-                    self._write_events()
-                if self._stop.is_set():
-                    self.files.give_up(parts)
-                    return
-            for whole in parting.rest():
+            for whole in self._at_ease(snapshot.tables(), parting):
                 parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
-            self.files.publish(
-                CATALOG,
-                parts,
-                self._engine.clock.wall_ms(),
-                instants=(snapshot.at_ms, snapshot.at_ms),
-                settings=settings_of(self._engine),
-            )
+            settings = settings_of(self._engine)
         except BaseException:
             self.files.give_up(parts)
             raise
+        if self._stop.is_set():  # not all of it may be there
+            self.files.give_up(parts)
+            return
+        at_ms = snapshot.at_ms
+        self.files.publish(
+            CATALOG,
+            parts,
+            self._engine.clock.wall_ms(),
+            instants=(at_ms, at_ms),
+            settings=settings,
+        )
         self.snapshots += 1
+        self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
+        self.files.keep_within_bounds()
 
-    def _at_ease(self, tables: Iterator[Table]) -> Iterator[Table]:
-        """The same, with pauses, so that who publishes has the interpreter nearly to himself."""
-        while True:
-            began = time.perf_counter()
+    def _at_ease(self, tables: Iterator[Table], parting: Parting) -> Iterator[Table]:
+        """What goes into files, with pauses in between."""
+        while not self._stop.is_set():
+            began = time.thread_time()
             table = next(tables, None)
             if table is None:
+                yield from parting.rest()
                 return
-            yield table
+            yield from parting.take(table)
             if self._thread is not None:
-                self._stop.wait((time.perf_counter() - began) * _REST)
+                self._rest((time.thread_time() - began) * _REST)
+
+    def _rest(self, seconds: float) -> None:
+        """Leave the interpreter to who publishes, but for events whose time has come."""
+        clock, until = self._engine.clock, time.monotonic() + seconds
+        while not self._stop.is_set():
+            left_s = until - time.monotonic()
+            due_s = (self._events_ms - clock.elapsed_ms()) / 1_000
+            if left_s <= 0:
+                break
+            self._working_since_ms = None
+            self._wake.wait(max(0.0, min(left_s, due_s)))
+            self._wake.clear()
+            self._is_alive()
+            if self.buffer.is_half_full or clock.elapsed_ms() >= self._events_ms:
+                self._write_events()
 
     def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
         path = layout.catalog_file(at_ms, self._node, number)
@@ -296,20 +316,18 @@ class Feed:
         parts: list[Part] = []
         try:
             for hour_ms, chosen in _by_hour(table, instants):
-                path = layout.events_file(
-                    hour_ms, self._node, self.files.boot, self.files.number()
-                )
+                path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
                 parts.append(self.files.write(path, arrays.encode(chosen), len(chosen)))
-            self.files.publish(
-                EVENTS,
-                parts,
-                self._engine.clock.wall_ms(),
-                numbers,
-                (int(instants.min()), int(instants.max())),
-            )
         except BaseException:
             self.files.give_up(parts)
             raise
+        self.files.publish(
+            EVENTS,
+            parts,
+            self._engine.clock.wall_ms(),
+            numbers,
+            (int(instants.min()), int(instants.max())),
+        )
         self.buffer.let_go()
         self.events_written += len(instants)
         return len(instants)

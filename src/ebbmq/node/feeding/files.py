@@ -141,7 +141,12 @@ class Files:
         instants: tuple[int, int] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """Make files visible together, then keep within the bounds."""
+        """Make files visible together.
+
+        Raises:
+            OSError, EbbError: they are not; or it is not known whether they are, because neither
+                the manifest nor its absence could be seen. They are there then, and stay.
+        """
         number = self.number()
         manifest = Manifest(
             table=table.name,
@@ -159,33 +164,49 @@ class Files:
         )
         path = layout.manifest_file(table.name, at_ms, self._node, self.boot, number)
         packed = manifests.encode(manifest)
-        self.lake.publish(path, packed)
+        try:
+            self.lake.publish(path, packed)
+        except BaseException:
+            self._withdraw(path, parts)
+            raise
         size = len(packed) + sum(part.bytes for part in parts)
         self._visible[table.name].append(_Visible(path, tuple(p.path for p in parts), size))
         self.bytes += size
         self.written += len(parts)
-        self._keep_within_bounds()
 
     def give_up(self, parts: Sequence[Part]) -> None:
         """Delete files that will not be made visible."""
-        try:
-            self.lake.delete([part.path for part in parts])
-        except Exception as error:  # they go at the next start
-            log.info("feed_leftovers", lake=self.lake.where, files=len(parts), detail=str(error))
+        self._delete([part.path for part in parts])
 
-    def _keep_within_bounds(self) -> None:
+    def keep_within_bounds(self) -> None:
+        """Delete the oldest; what cannot be deleted is tried again the next time."""
         snapshots, events = self._visible[layout.CATALOG], self._visible[layout.EVENTS]
         while len(snapshots) > SNAPSHOTS_KEPT:
-            self._remove(snapshots.popleft())
+            self._remove(snapshots)
         while self.bytes > self._bytes_max and len(events) > 1:
-            oldest = events.popleft()
-            self.removed += len(oldest.parts)
-            self._remove(oldest)
+            self.removed += self._remove(events)
         while self.bytes > self._bytes_max and len(snapshots) > 1:
-            self.removed += len(snapshots[0].parts)
-            self._remove(snapshots.popleft())
+            self.removed += self._remove(snapshots)
 
-    def _remove(self, oldest: _Visible) -> None:
-        """The manifest goes first: whoever sees it finds its files."""
+    def _remove(self, visible: deque[_Visible]) -> int:
+        """The manifest goes first: whoever sees it finds its files. Returns how many these were."""
+        oldest = visible[0]
+        self.lake.delete([oldest.path])
+        self.lake.delete(oldest.parts)
+        visible.popleft()
         self.bytes -= oldest.bytes
-        self.lake.delete([oldest.path, *oldest.parts])
+        return len(oldest.parts)
+
+    def _withdraw(self, path: str, parts: Sequence[Part]) -> None:
+        """Take back a manifest that may have become visible, and only then what it names."""
+        if self._delete([path]):
+            self.give_up(parts)
+
+    def _delete(self, paths: Sequence[str]) -> bool:
+        """Delete what nobody needs; what stays goes, or is counted, at the next start."""
+        try:
+            self.lake.delete(paths)
+        except Exception as error:  # whatever a lake that fails comes up with
+            log.info("feed_leftovers", lake=self.lake.where, files=len(paths), detail=str(error))
+            return False
+        return True

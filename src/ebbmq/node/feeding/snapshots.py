@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq import limits
 from ebbmq.core import row as rows
+from ebbmq.core.block import FLAGS_BIT, KIND, STATE, WORDS
 from ebbmq.core.copies import NORMAL, name_of
 from ebbmq.core.reviews import ages_of
 from ebbmq.feed.arrow import schema_of
@@ -25,12 +26,12 @@ from ebbmq.policy.advice import Kept
 from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
+    from ebbmq.core.block import Words
     from ebbmq.core.copies import Holding
-    from ebbmq.core.index import Page
     from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-_PAGES_AT_ONCE: Final = 8
+_PAGES_AT_ONCE: Final = 16
 _SCHEMA: Final = schema_of(CATALOG)
 _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.
@@ -48,13 +49,13 @@ assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
 
 
 class _Copied(NamedTuple):
-    """Pages as they were, with what is known of its messages beside their rows."""
+    """Messages of a partition as they were, with what is known of them beside their rows."""
 
     shard: Shard
     spec: QueueSpec
     terms: Terms
-    seqs: npt.NDArray[np.uint64]
-    view: npt.NDArray[np.void]
+    seqs: Ints
+    words: Words
     #: Which of the distinct holdings each message has.
     holdings: npt.NDArray[np.int32]
     accesses: dict[int, Access]
@@ -70,55 +71,65 @@ class Snapshot:
         self._node = engine.config.node
         #: Distinct ones, the usual one first.
         self._holdings: dict[Holding, int] = {NORMAL: 0}
+        #: Where rows are copied to.
+        self._room = np.empty((_PAGES_AT_ONCE * limits.PAGE_ROWS, WORDS), dtype=np.uint64)
         with engine.lock:
             self.at_ms = engine.now_ms()
-            self._pages = {
-                pid: sorted(shard.partition.index.pages)
-                for pid, shard in engine.catalog.shards.items()
+            self._pages = [
+                (shard, sorted(shard.partition.index.pages))
+                for shard in engine.catalog.shards.values()
                 if shard.faulty is None
-            }
+            ]
 
     def tables(self) -> Iterator[pa.Table]:
         """The messages of a few pages at a time."""
-        for pid, numbers in self._pages.items():
+        for shard, numbers in self._pages:
             for start in range(0, len(numbers), _PAGES_AT_ONCE):
-                copied: list[_Copied] = []
-                for number in numbers[start : start + _PAGES_AT_ONCE]:
-                    with self._engine.lock:
-                        copied += self._copy(pid, number)
-                if copied:
-                    yield self._table(_together(copied))
+                copied = self._copy(shard, numbers[start : start + _PAGES_AT_ONCE])
+                if copied is not None:
+                    yield self._table(copied)
 
-    def _copy(self, pid: int, number: int) -> list[_Copied]:
-        shard = self._engine.catalog.shards.get(pid)
-        page = None if shard is None else shard.partition.index.pages.get(number)
-        if shard is None or page is None or not page.live:
-            return []
-        partition, spec = shard.partition, shard.queue.spec
-        seqs, view = _live(page)
-        rates = partition.accesses.rates
-        numbers = seqs.tolist() if rates else []
-        return [
-            _Copied(
-                shard,
-                spec,
-                self._engine.keeping.placing.terms(spec),
-                seqs,
-                view,
-                self._which(pid, seqs, view),
-                {seq: rates[seq] for seq in numbers if seq in rates},
-                [(run.first, run.length) for _, _, runs in partition.held for run in runs],
-            )
-        ]
+    def _copy(self, shard: Shard, numbers: Sequence[int]) -> _Copied | None:
+        """The live messages of some pages.
 
-    def _which(
-        self, pid: int, seqs: npt.NDArray[np.uint64], view: npt.NDArray[np.void]
-    ) -> npt.NDArray[np.int32]:
+        Only bytes are copied with the lock held, a page at a time; what is in them is looked at
+        without it.
+        """
+        pid, index = shard.partition.pid, shard.partition.index
+        slots: list[Ints] = []
+        taken = 0
+        for number in numbers:
+            with self._engine.lock:
+                page = index.pages.get(number)
+                if page is None or not page.live or pid not in self._engine.catalog.shards:
+                    continue
+                self._room[taken : taken + len(page.words)] = page.words
+                thin = None if page.thin is None else list(page.thin)
+            slots.append(_slots(number, thin))
+            taken += len(slots[-1])
+        live = np.flatnonzero(self._room[:taken, KIND] & np.uint64(STATE))
+        if not len(live):
+            return None
+        seqs, words = np.concatenate(slots), self._room[:taken]
+        if len(live) < taken:
+            seqs, words = seqs[live], words.take(live, 0)
+        with self._engine.lock:
+            spec = shard.queue.spec
+            terms = self._engine.keeping.placing.terms(spec)
+            held = [(run.first, run.length) for _, _, runs in shard.partition.held for run in runs]
+        which = self._which(pid, seqs, words)
+        return _Copied(shard, spec, terms, seqs, words, which, _accesses(shard, seqs), held)
+
+    def _which(self, pid: int, seqs: Ints, words: Words) -> npt.NDArray[np.int32]:
         out = np.zeros(len(seqs), dtype=np.int32)
-        known, of = self._holdings, self._engine.holdings.of
-        for at in np.flatnonzero(view["flags"] & rows.HELD).tolist():
-            holding = of(name_of(pid, int(seqs[at])))
-            out[at] = known.setdefault(holding, len(known))
+        places = np.flatnonzero(words[:, KIND] & np.uint64(rows.HELD << FLAGS_BIT))
+        known = self._holdings
+        for start in range(0, len(places), limits.PAGE_ROWS):
+            some = places[start : start + limits.PAGE_ROWS]
+            names = [name_of(pid, seq) for seq in seqs[some].tolist()]
+            with self._engine.lock:
+                found = self._engine.holdings.of_many(names)
+            out[some] = [known.setdefault(each, len(known)) for each in found]
         return out
 
     # Columns
@@ -126,7 +137,7 @@ class Snapshot:
     def _table(self, page: _Copied) -> pa.Table:
         count, partition = len(page.seqs), page.shard.partition
         lines = np.empty((len(FIELDS), count), dtype=np.int64)
-        unpack_rows(page.view.tobytes(), lines)
+        unpack_rows(page.words, lines)
         known = dict(zip(FIELDS, lines, strict=True))
         generation, enqueued = known["generation"].astype(np.int32), known["enqueued_at_ms"]
         columns = {
@@ -137,9 +148,7 @@ class Snapshot:
             "partition": pa.repeat(
                 pa.scalar(page.shard.queue.shards.index(page.shard), pa.int32()), count
             ),
-            "message_id": arrays.message_ids(
-                np.full(count, partition.pid), page.seqs.astype(np.int64)
-            ),
+            "message_id": arrays.message_ids(np.full(count, partition.pid), page.seqs),
             "generation": arrays.plain(generation),
             "state": arrays.coded(_states(page, known["state"]), _STATES),
             "importance": arrays.plain(known["importance"].astype(np.int32)),
@@ -197,39 +206,33 @@ class Snapshot:
             sorted(each.copies, key=lambda name: states[name].latency_ms if name in states else 0)
             for each in known
         ]
-        tiers = [telling.tier_of(each.copies, states) for each in known]
-
-        def numbers(values: list[int]) -> pa.Array:
-            return arrays.plain(np.array(values, dtype=np.int32)[which])
-
-        return {
-            "replicas": numbers([each.replicas for each in known]),
-            "replica_target": numbers([each.target for each in known]),
-            "copies": numbers([len(each.copies) for each in known]),
-            "tier": pa.array([tier or None for tier in tiers], pa.string()).take(pa.array(which)),
-            "devices": pa.array(there, pa.list_(pa.string())).take(pa.array(which)),
+        tiers = [telling.tier_of(each.copies, states) or None for each in known]
+        values = {
+            "replicas": pa.array([each.replicas for each in known], pa.int32()),
+            "replica_target": pa.array([each.target for each in known], pa.int32()),
+            "copies": pa.array([len(each.copies) for each in known], pa.int32()),
+            "tier": pa.array(tiers, pa.string()),
+            "devices": pa.array(there, pa.list_(pa.string())),
         }
+        places = pa.array(which)
+        return {name: each.take(places) for name, each in values.items()}
 
 
-def _together(pages: list[_Copied]) -> _Copied:
-    """Pages of a partition as one; their queue is as it was for the last of them."""
-    last = pages[-1]
-    return last._replace(
-        seqs=np.concatenate([page.seqs for page in pages]),
-        view=np.concatenate([page.view for page in pages]),
-        holdings=np.concatenate([page.holdings for page in pages]),
-        accesses={seq: access for page in pages for seq, access in page.accesses.items()},
-    )
+def _slots(number: int, thin: list[int] | None) -> Ints:
+    """The numbers of the messages whose rows a page has."""
+    first = number * limits.PAGE_ROWS
+    if thin is None:
+        return np.arange(first, first + limits.PAGE_ROWS)
+    return first + np.array(thin, dtype=np.int64) // rows.ROW.size
 
 
-def _live(page: Page) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.void]]:
-    """The numbers and rows of the live messages of a page."""
-    slots = page.live_slots()
-    seqs = slots.astype(np.uint64) + np.uint64(page.number * limits.PAGE_ROWS)
-    if page.thin is None:
-        return seqs, page.view[slots]
-    places = [page.thin[slot << 6] >> 6 for slot in slots.tolist()]
-    return seqs, page.view[places]
+def _accesses(shard: Shard, seqs: Ints) -> dict[int, Access]:
+    """How often messages are read, of those that are."""
+    rates = shard.partition.accesses.rates
+    if not rates:
+        return {}
+    found = ((seq, rates.get(seq)) for seq in seqs.tolist())
+    return {seq: access for seq, access in found if access is not None}
 
 
 def _states(page: _Copied, states: Ints) -> npt.NDArray[np.int32]:

@@ -5,6 +5,7 @@ No session is needed for that: these are the calls Spark makes, in the order in 
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         world = World(server, clock)
         yield world
         world.close()
+    # To read a batch leaves everything that is loaded out of later collections.
+    gc.unfreeze()
 
 
 def following(stream: LeaseStream, start: dict[str, Any]) -> dict[str, Any]:

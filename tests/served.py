@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from ebbmq.testing import ManualClock
+
 
 class Served:
     """A broker and a server on it; `broker` is the same engine, called from any thread."""
@@ -35,10 +37,11 @@ class Served:
         http: dict[str, Any] | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        clock: ManualClock | None = None,
         **settings: Any,
     ) -> None:
         self.config = configuration.load({**settings, "http": http or {}})
-        self.broker = Broker.open(data, self.config)
+        self.broker = Broker.open(data, self.config, clock=clock)
         self.broker.declare(QueueSpec("q"))
         self.context: Context
         self.port = 0

@@ -1,16 +1,18 @@
 """From one queue to another through Spark: what is worth hurrying for goes on, with a price.
 
     ebbmq serve --data data                                  # in another terminal
-    python examples/spark_queue_to_queue/run.py http://127.0.0.1:8080
+    python examples/spark_queue_to_queue/run.py http://127.0.0.1:8080 orders.checkpoint
 
 Messages of `orders` are leased, read by Spark, priced, and published to `orders.priced`; each is
-acked once Spark has committed the batch it was in. Run it again: it goes on from its checkpoint.
+acked once Spark has committed the batch it was in. Run it again: there are new orders, and it goes
+on from its checkpoint, a directory. To begin anew remove that, and with it what the broker keeps:
+
+    ebbmq queues delete spark.sink.orders.priced --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
@@ -62,7 +64,7 @@ def run(spark: SparkSession, url: str, checkpoint: str, **options: str) -> None:
     query = (
         priced(orders)
         .writeStream.format("ebbmq")
-        .options(url=url, queue="orders.priced", idColumn="id", **options)
+        .options(url=url, queue="orders.priced", idColumn="id", sinkId="orders.priced", **options)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -70,17 +72,16 @@ def run(spark: SparkSession, url: str, checkpoint: str, **options: str) -> None:
     query.awaitTermination()
 
 
-def main(url: str) -> None:
+def main(url: str = "http://127.0.0.1:8080", checkpoint: str = "orders.checkpoint") -> None:
     """The whole of it, on this machine."""
     with Client(url) as client, spark_session(Settings(shuffle_partitions=2)) as spark:
         register(spark)
         prepare(client)
-        with tempfile.TemporaryDirectory() as checkpoint:
-            run(spark, url, checkpoint)
+        run(spark, url, checkpoint)
         done = client.stats("orders.priced")["depth"]["ready"]
         left = client.stats("orders")["depth"]
         sys.stdout.write(f"{done} orders have a price; left: {left}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080")
+    main(*sys.argv[1:])

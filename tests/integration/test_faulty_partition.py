@@ -15,6 +15,7 @@ from ebbmq.journal import scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.node.directory import Identity
 from ebbmq.testing import ManualClock
+from tests.served import Answer, Served
 from tests.servers import wait_until
 
 if TYPE_CHECKING:
@@ -92,6 +93,33 @@ def test_a_faulty_partition_is_read_again_and_loses_nothing_when_it_can_be(
         assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(
             b"%d" % i for i in range(50)
         )
+
+
+def test_leases_in_a_faulty_partition_are_not_left_out_when_they_are_read_by_their_tokens(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    bodies = {b"%d" % i for i in range(50)}
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("ill", partitions=2))
+        broker.publish("ill", [Message(body, key=body.decode()) for body in bodies])
+        leases = broker.lease("ill", 100, lease_timeout_ms=3_600_000)
+        assert {lease.body for lease in leases} == bodies
+    tokens = {lease.token: lease.token.startswith("00000001") for lease in leases}
+    segment, offset = make_ill(tmp_path)
+    with Served(tmp_path, clock=clock) as server:
+
+        def read(asked: list[str]) -> Answer:
+            return server.ask("POST", "/v1/queues/ill/reads", {"tokens": asked})
+
+        refused = read(list(tokens))
+        assert (refused.status, refused.json["code"]) == (503, "partition_faulty")
+        well = [token for token, is_ill in tokens.items() if not is_ill]
+        assert 0 < len(well) < len(tokens)
+        assert len(read(well).json["leases"]) == len(well)
+        flip(segment, offset)
+        clock.advance(RETRY_MS)
+        assert len(read(list(tokens)).json["leases"]) == len(tokens)
+        server.broker.ack("ill", list(tokens))
 
 
 def test_copies_on_devices_outlive_the_time_in_which_their_partition_cannot_be_read(

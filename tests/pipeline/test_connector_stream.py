@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ebbmq import Client, Message, QueueSpec
 from ebbmq.node.server.users import SCOPES, Users
-from ebbmq_spark.connector import register
+from ebbmq_spark.connector import EbbMQ, register
 from ebbmq_spark.connector.extending import Extending
+from ebbmq_spark.connector.lease_stream import LeaseStream
 from ebbmq_spark.connector.ledger import Committed, Ledger, SinkInUse
+from ebbmq_spark.connector.options import leasing
 from tests.pipeline.killed_driver import (
     HALVED,
     KEPT,
@@ -112,6 +118,49 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
     assert last is not None
     assert (last.batch, last.duplicates) == (1, 0)
     assert world.depth(ledger)["ready"] == 1
+
+
+def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+    example = runpy.run_path(str(EXAMPLE))
+    place = tmp_path / "orders.checkpoint"
+
+    def run_main() -> str:
+        words = [sys.executable, str(EXAMPLE), broker.url, str(place)]
+        ran = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def go_on() -> None:
+        example["run"](spark, broker.url, str(place))
+
+    def priced() -> int:
+        found: int = broker.client.stats("orders.priced")["depth"]["ready"]
+        return found
+
+    with Mortal(tmp_path / "data") as broker:
+        told = patiently(run_main)
+        done = priced()
+        assert done >= 1_000
+        assert told == f"{done} orders have a price; left: {NOTHING}\n"
+        first = Ledger(broker.client, "orders.priced").last()
+        assert first is not None
+        example["prepare"](broker.client)
+        # It would be refused with another checkpoint.
+        patiently(go_on)
+        assert broker.client.stats("orders")["depth"] == NOTHING
+        assert priced() == done + 1_000
+        last = Ledger(broker.client, "orders.priced").last()
+        assert last is not None
+        assert (last.query, last.batch) == (first.query, first.batch + 1)
+        # Begun anew, as the example says.
+        shutil.rmtree(place)
+        broker.client.delete("spark.sink.orders.priced")
+        example["prepare"](broker.client)
+        patiently(go_on)
+        assert priced() == done + 2_000
 
 
 def test_a_batch_that_was_committed_is_not_published_again(
@@ -222,6 +271,58 @@ def test_a_batch_that_takes_longer_than_its_leases_last_is_delivered_once(
     assert world.depth("slow") == NOTHING
     totals = world.client.stats("slow")["totals"]
     assert (totals["leased"], totals["acked"], totals["lease_expired"]) == (5, 5, 0)
+
+
+def test_leases_that_spark_had_not_noted_when_its_driver_died_are_worked_on_when_it_starts_again(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    place, read = tmp_path / "checkpoint", list[str]()
+    given = {"queue": "unnoted", "leaseTimeoutMs": "3600000"}
+    world.client.declare(QueueSpec("unnoted"))
+
+    def run() -> None:
+        to_end(lambda: collecting(world, spark, place, read, **given))
+
+    world.client.publish("unnoted", [Message(b"a"), Message(b"b")])
+    run()
+    world.client.publish("unnoted", [Message(b"c"), Message(b"d")])
+    asked = EbbMQ(CaseInsensitiveDict(world.options(**given)))
+    died = LeaseStream(leasing(asked.options), asked.schema())
+    noted = json.loads((place / "offsets" / "0").read_text().splitlines()[-1])
+    assert died.latestOffset(noted, died.getDefaultReadLimit())["count"] == 2
+    died.stop()
+    assert world.depth("unnoted") == {**NOTHING, "leased": 2}
+    run()
+    assert read == ["a", "b", "c", "d"]
+    assert world.depth("unnoted") == NOTHING
+    assert world.client.stats("unnoted")["totals"]["leased"] == 4
+
+
+def test_messages_of_a_batch_that_failed_come_again_when_their_leases_ended_before_it_is_restarted(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    bodies = [str(number) for number in range(5)]
+    world.client.declare(QueueSpec("ended", retry_delay_ms=0))
+    world.client.publish("ended", [Message(each.encode()) for each in bodies])
+    place, read = tmp_path / "checkpoint", list[str]()
+
+    def fail(_: int) -> None:
+        raise RuntimeError("it fails here")
+
+    def start(lease_ms: int, **more: Any) -> Any:
+        given = {"queue": "ended", "leaseTimeoutMs": str(lease_ms), **more}
+        return collecting(world, spark, place, read, **given)
+
+    with pytest.raises(StreamingQueryException, match="it fails here"):
+        to_end(lambda: start(1_000, before=fail))
+    assert not any((place / "commits").glob("[0-9]*"))
+    wait_patiently(lambda: world.depth("ended") == {**NOTHING, "ready": len(bodies)})
+    to_end(lambda: start(3_600_000))
+    assert sorted(read, key=int) == bodies
+    assert world.depth("ended") == NOTHING
+    totals = world.client.stats("ended")["totals"]
+    assert totals["acked"] == len(bodies)
+    assert totals["lease_expired"] >= len(bodies)
 
 
 def test_a_broker_that_restarts_in_the_middle_of_a_batch_is_waited_for(

@@ -1,7 +1,8 @@
 """Leases read again: by the name they were asked for under, or by their tokens.
 
 Both find the leases that are held, as they were granted, and grant nothing. A name and a token
-outlive a restart of the node as the lease does.
+outlive a restart of the node as the lease does. Of a faulty partition nobody knows what is held:
+who reads by tokens, and may ack all of them, is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ebbmq.core.grants import Grants
 from ebbmq.core.row import HIGH, LEASED, LOW48
 from ebbmq.core.tokens import TOKEN_DTYPE, pack_tokens
 from ebbmq.errors import InvalidMessage
+from ebbmq.node import publishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -93,15 +95,20 @@ def _named(queue: Queue, name: str, first: int, last: int | None) -> Iterator[_P
 
 
 def by_tokens(queue: Queue, packed: bytes, now_ms: int, bytes_max: int | None = None) -> Held:
-    """The leases that tokens hold, in their order (the lock is held)."""
+    """The leases that tokens hold, in their order (the lock is held).
+
+    Raises:
+        StorageFailed: a token is of a partition that is faulty.
+    """
     return _within(_tokens(queue, np.frombuffer(packed, dtype=TOKEN_DTYPE), now_ms), bytes_max)
 
 
 def _tokens(queue: Queue, tokens: npt.NDArray[np.void], now_ms: int) -> Iterator[_Part]:
     for begin, end in _runs(tokens["pid"]):
         shard = queue.by_pid.get(int(tokens["pid"][begin]))
-        if shard is None or shard.faulty is not None:
+        if shard is None:
             continue
+        publishing.usable(queue, shard)
         mine = tokens[begin:end]
         seqs = mine["seq"].astype(np.uint64)
         words = shard.partition.index.words_of(seqs)
@@ -185,7 +192,11 @@ def read_name(
 
 
 def read_tokens(engine: Engine, queue: str, tokens: Sequence[str], bytes_max: int | None) -> Held:
-    """What is held by tokens; those that hold no lease, or are none, are left out."""
+    """What is held by tokens; those that hold no lease, or are none, are left out.
+
+    Raises:
+        StorageFailed: a token is of a partition that is faulty.
+    """
     packed = pack_tokens(list(tokens)) if tokens else b""
     numbers: Sequence[int] | None = None
     if packed is None:

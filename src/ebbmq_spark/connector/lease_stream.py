@@ -11,7 +11,11 @@ checkpoint, hands each task a part, and the tasks read the messages themselves.
 3. A query that starts again reads the leases of an unfinished batch by their tokens, as far as they
    are held; the others come back when they end. So every message is read at least once.
 4. Before an offset is in the checkpoint its leases have a name that follows from the one before:
-   asked again, the same leases are found.
+   asked again, the same leases are found. Before the first offset of a checkpoint nothing is there
+   that a name could follow from: leases of a driver that dies so early end by themselves.
+5. With `availableNow` it is leased until nothing is ready of what was there when the query began,
+   which is told by ids. More important messages that come meanwhile are leased before; so a batch
+   is not bounded by what was there.
 """
 
 from __future__ import annotations
@@ -67,8 +71,9 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: Client | None = None
         self._extending: Extending | None = None
         self._acked = 0
-        #: With availableNow: how many messages there were when the query began.
-        self._left: int | None = None
+        #: With availableNow: the newest id of each partition when the query began.
+        self._there: list[str] | None = None
+        self._has_leased = False
 
     @override
     def initialOffset(self) -> Offset:
@@ -82,8 +87,9 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is published from now on is left for later."""
-        self._left = int(self._connect().stats(self._options.queue)["depth"]["ready"])
+        """The query ends once nothing is ready of what is there now."""
+        partitions = self._connect().stats(self._options.queue)["partitions"]
+        self._there = [each["newest_id"] for each in partitions if each["oldest_id"] is not None]
 
     @override
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -94,13 +100,9 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = _ALL
         elif isinstance(limit, ReadMaxRows):
             most = limit.max_rows
-        if self._left is not None:
-            most = min(most, self._left)
-        found = self._lease(start, most) if most else []
+        found = self._lease(start, most) if self._goes_on() else []
         if not found:
             return start
-        if self._left is not None:
-            self._left -= len(found)
         number = start["batch"] + 1
         self._extends().hold(number, found)
         return {
@@ -110,10 +112,19 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "leases": tokens.pack(found),
         }
 
+    def _goes_on(self) -> bool:
+        """Whether to lease; at first always, because that finds what a former run has leased."""
+        if self._there is None or not self._has_leased:
+            return True
+        client, queue = self._connect(), self._options.queue
+        looks = (requests.look(queue, "ready", None, newest, 1) for newest in self._there)
+        return any(map(client.ask, looks))
+
     def _lease(self, start: Offset, most: int) -> list[str]:
         options, client = self._options, self._connect()
         found: list[str] = []
-        wait_ms = options.wait_ms if self._left is None else 0
+        wait_ms = options.wait_ms if self._there is None else 0
+        self._has_leased = True
         while len(found) < most:
             count = min(most - len(found), limits.LEASE_COUNT_MAX)
             name = f"spark-{start['stream']}-{start['batch'] + 1}-{len(found)}"

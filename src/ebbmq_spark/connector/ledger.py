@@ -59,7 +59,8 @@ class Ledger:
             raise SinkInUse(
                 f"sink {self._sink!r:.80} was last written by query {last.query}, batch "
                 f"{last.batch}; this is query {query}, whose batches are numbered anew",
-                "use that query's checkpoint, or another sinkId",
+                f"use that query's checkpoint, or another sinkId; if it is gone for good, delete "
+                f"queue {self.queue!r:.80}",
             )
         return batch <= last.batch
 

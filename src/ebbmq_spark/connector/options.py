@@ -227,6 +227,8 @@ class Publishing:
     #: The column of each field of a message, by the field's name.
     columns: dict[str, str]
     sink_id: str | None
+    #: Where Spark notes what it has done, as far as it was told to by an option.
+    checkpoint: str | None
 
 
 #: Which option names the column of a field; without it the column is called as the field is.
@@ -268,4 +270,5 @@ def publishing(given: Mapping[str, str]) -> Publishing:
         confirm,  # type: ignore[arg-type]  # it is one of LEVELS
         {name: given.get(option.lower()) or name for name, option in FIELDS.items()},
         given.get("sinkid") or None,
+        given.get("checkpointlocation") or None,
     )

@@ -134,9 +134,11 @@ def read(queue: str, tokens: Sequence[str]) -> Call[Read]:
     )
 
 
-def look(queue: str, state: str, after: str, up_to: str, count: int) -> Call[list[Row]]:
-    """Messages in a state, of one partition, by the order they came in."""
-    asked: dict[str, Any] = {"state": state, "count": count, "after": after, "up_to": up_to}
+def look(queue: str, state: str, after: str | None, up_to: str, count: int) -> Call[list[Row]]:
+    """Messages in a state, of one partition, by the order they came in; None: from the first."""
+    asked: dict[str, Any] = {"state": state, "count": count, "up_to": up_to}
+    if after is not None:
+        asked["after"] = after
     return Call(
         method="GET",
         path=f"{_queue(queue, 'messages')}?{urlencode(asked)}",

@@ -2,7 +2,8 @@
 
 With `idColumn` a message that is published twice, by a task or a batch that is tried again, is kept
 once, for as long as the broker remembers ids (5 minutes, the last 1,000,000 of a queue). A stream
-remembers its last committed batch for good, in the broker (`ledger`).
+remembers its last committed batch for good, in the broker (`ledger`), once what Spark has noted of
+that batch is as safe as the record (`flushing`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing_extensions import override
 from ebbmq.client import calls
 from ebbmq.errors import InvalidSpec
 from ebbmq.wire.http import forms
-from ebbmq_spark.connector import messages, requests
+from ebbmq_spark.connector import flushing, messages, requests
 from ebbmq_spark.connector.ledger import Committed, Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
     from pyspark.sql.types import StructType
@@ -97,9 +98,15 @@ class QueueWriter(DataSourceArrowWriter):
 class QueueStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the rows of a stream, batch by batch."""
 
-    def __init__(self, options: Publishing, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: Publishing,
+        schema: StructType,
+        flush: Callable[[str | None, int], None] = flushing.flush,
+    ) -> None:
         self._options = options
         self._fields = messages.fields_of(options, schema)
+        self._flush = flush
 
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -119,7 +126,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     @override
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Put the batch on the record, before Spark does."""
+        """Put the batch on the record: after Spark has noted its offset, before it is done."""
         done = [each for each in messages if isinstance(each, Published)]
         query = next((each.query for each in done if each.query), None)
         if query is None:
@@ -135,6 +142,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             ledger = Ledger(client, self._options.sink_id or query)
             if requests.patiently(server, lambda: ledger.is_committed(query, batchId)):
                 return
+            self._flush(self._options.checkpoint, batchId)
             requests.patiently(server, lambda: ledger.commit(made))
 
     @override

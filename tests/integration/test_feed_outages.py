@@ -343,3 +343,18 @@ def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:
     assert shown(rows_of(tmp_path / "copy"), "boot", "seq") == [
         (boot, seq) for boot in (1, 2) for seq in (1, 2, 3)
     ]
+
+
+def test_events_are_told_on_time_while_a_snapshot_is_taken(tmp_path, lake) -> None:
+    with opened(tmp_path) as broker:
+        for _ in range(40):
+            broker.publish("q", [Message(b"body")] * 10_000, confirm="memory")
+        wait_until(lambda: told(broker)["events"] == 400_000, "all events")
+        broker.engine.feed.ask_snapshot()
+        # Its first file is there: it has more to do, and rests in between.
+        wait_until(lambda: any((lake / CATALOG.name).rglob("*.parquet")), "a file of it")
+        published(broker, 1)
+        wait_until(lambda: told(broker)["events"] == 400_001, "one more event")
+        assert (told(broker)["snapshots"], told(broker)["ok"]) == (0, 1)
+        wait_until(lambda: told(broker)["snapshots"] == 1, "the snapshot")
+    assert len(rows_of(lake, CATALOG)) in (400_000, 400_001)

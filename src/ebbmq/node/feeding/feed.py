@@ -258,12 +258,12 @@ class Feed:
         if self._stop.is_set():  # not all of it may be there
             self.files.give_up(parts)
             return
-        at_ms = snapshot.at_ms
         self.files.publish(
             CATALOG,
             parts,
             self._engine.clock.wall_ms(),
-            instants=(at_ms, at_ms),
+            # From when it is, and to when it took: what happened in between may be in it or not.
+            instants=(snapshot.at_ms, self._engine.now_ms()),
             settings=settings,
         )
         self.snapshots += 1

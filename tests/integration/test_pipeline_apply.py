@@ -6,10 +6,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ebbmq import AdaptSpec, Broker, Message, QueueSpec
 from ebbmq.cli.main import main
+from ebbmq.feed.plans import PlanRow
 from tests.advice import plan_row, rate_row, until_usable, write_plan, write_rates
 from tests.served import Served
 
@@ -178,6 +180,34 @@ def test_an_older_factor_does_not_come_back_on_a_directory(run: Run, tmp_path: P
     assert outcomes(run, *where, "--run", "r1")["r1"][2]["superseded"] == 1
     with Broker.open(data) as broker:
         assert broker.stats("mine")["decay_factor"] == 4.0
+
+
+def test_a_plan_of_which_a_part_was_handed_over_is_handed_over_to_the_end(
+    run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        prepared(served.broker, lake)
+        (plan,) = (lake / "plans").rglob("*.parquet")
+        first = pq.read_table(plan, partitioning=None).to_pylist()[0]
+        assert served.broker.apply_plan_rows("r1", [PlanRow(**first)]).applied == 1
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        (told_of,) = [each for each in told(run, *where) if each["table"] == "plans"]
+        assert (told_of["applied"], told_of["in_force"]) == (2, 1)
+        is_done(served.broker)
+        assert "Nothing new" in run(*where)[1]
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert "Nothing new" in run(*where)[1]
+
+
+def test_a_plan_without_rows_about_a_node_is_new_to_it_once(run: Run, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with Served(tmp_path / "data", node="n3", devices=DEVICES) as served:
+        write_plan(lake, "r1", [plan_row("1-1", node="n2")], time.time_ns() // 1_000_000)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert [each["rows"] for each in told(run, *where)] == [0]
+        assert "Nothing new" in run(*where)[1]
 
 
 def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(

@@ -168,6 +168,65 @@ def test_twice_is_as_once(scene: Scene) -> None:
     assert scene.broker.engine.journal.position - position < 4_096
 
 
+def test_a_plan_that_was_handed_over_in_part_is_taken_to_the_end_once(scene: Scene) -> None:
+    ids = scene.publish(3)
+    rows = [scene.row(each) for each in ids]
+    write_plan(scene.lake, "r1", rows, START_MS)
+    assert scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])]).applied == 1
+    scene.reopen()
+    (told,) = scene.broker.apply_plans()
+    assert (told.applied, told.in_force, told.refused) == (2, 1, {})
+    assert scene.broker.apply_plans() == []
+    scene.reopen()
+    assert scene.broker.apply_plans() == []
+    assert scene.pinned() == 3
+
+
+def test_a_plan_is_known_as_a_whole_once_it_was_said_that_there_are_no_more_rows(
+    scene: Scene,
+) -> None:
+    (one,) = scene.publish()
+    row = scene.row(one)
+    write_plan(scene.lake, "r1", [row], START_MS)
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    ended = scene.broker.apply_plan_rows("r1", [])
+    assert (ended.rows, ended.applied) == (0, 0)
+    assert scene.broker.apply_plans() == []
+    (known,) = scene.broker.plans().runs
+    assert (known.rows, known.applied) == (1, 1)
+    # A row that is handed over again does not open it anew.
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    assert scene.broker.apply_plans() == []
+
+
+def test_what_was_handed_over_of_a_plan_that_failed_does_not_make_it_whole(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    rows = [scene.row(one), scene.row(two)]
+    path = write_plan(scene.lake, "r1", rows, START_MS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    (told,) = scene.broker.apply_plans()
+    assert told.state == "failed"
+    assert scene.broker.apply_plans() == []
+    scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])])
+    path.write_bytes(whole)
+    (told,) = scene.broker.apply_plans()
+    assert (told.applied, told.in_force) == (1, 1)
+
+
+def test_a_plan_that_an_earlier_version_was_handed_is_gone_through_once_more(scene: Scene) -> None:
+    (one,) = scene.publish()
+    row = scene.row(one)
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    # As such a version wrote it down, whether that was all of the plan or not.
+    told = {"run": "r1", "table": "plans", "state": "applied", "rows": 1, "applied": 1}
+    scene.broker.engine.adviser.runs.restore(msgspec.msgpack.encode([told]))
+    write_plan(scene.lake, "r1", [row], START_MS)
+    (again,) = scene.broker.apply_plans()
+    assert (again.applied, again.in_force) == (0, 1)
+    assert scene.broker.apply_plans() == []
+
+
 def test_after_a_restart_messages_are_held_to_the_plan_and_runs_are_known(scene: Scene) -> None:
     ids = scene.publish(3)
     scene.apply(*(scene.row(each) for each in ids))

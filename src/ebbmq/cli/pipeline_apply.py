@@ -163,6 +163,8 @@ class _Handing:
             for first in range(0, len(rows), limits.PLAN_ROWS_MAX):
                 some = rows[first : first + limits.PLAN_ROWS_MAX]
                 yield self._broker.apply_plan_rows(found.run, some)
+        # Until the broker knows that this was all, the plan is new to it.
+        yield self._broker.apply_plan_rows(found.run, [])
 
     def _rates(self, found: Found, _node: str) -> Iterable[Applied]:
         columns = ("queue", "factor", "decided_at_ms", "until_ms")
@@ -197,8 +199,8 @@ class _Handing:
 
 
 def _is_taken(known: Applied | None, found: Found) -> bool:
-    """Whether a broker went through a run; factors are handed over one by one."""
-    return known is not None and (known.table == PLANS.name or known.is_whole(found.rows))
+    """Whether a broker went through a run, and not only through what it was handed of it."""
+    return known is not None and known.is_whole(found.rows)
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:

@@ -138,10 +138,10 @@ class Adviser:
         return out
 
     def _is_new(self, found: Found, table: AdviceTable) -> bool:
-        """Whether a run was not gone through; of rates somebody may have handed over a part."""
+        """Whether a run was not gone through; somebody may have handed over a part of it."""
         known = self.runs.get(table, found.run)
-        if known is None or table == layout.PLANS:
-            return known is None
+        if known is None:
+            return True
         return known.state == "applied" and not known.is_whole(found.rows)
 
     def apply_run(self, run: str, progress: Progress | None = None) -> list[Applied]:
@@ -165,11 +165,17 @@ class Adviser:
     def apply_rows(
         self, run: str, columns: Mapping[str, Sequence[Any]], table: AdviceTable = "plans"
     ) -> Applied:
-        """Take rows of a plan that somebody else read; those about other nodes are left out."""
+        """Take rows of a plan that somebody else read; those about other nodes are left out.
+
+        No rows say that there are no more: without that, a plan is one of which a part is missing.
+        """
         with self._turn:
-            began_ms = self._engine.clock.wall_ms()
-            counts = self._counted(run, table, _own(columns, self._node))
-            return self._end(Applied(run=run, table=table, began_at_ms=began_ms), counts)
+            began = Applied(run=run, table=table, began_at_ms=self._engine.clock.wall_ms())
+            if not any(map(len, columns.values())):
+                known = self.runs.get(table, run) or began
+                began = replace(began, rows_in_all=known.rows - known.in_force)
+                return self._end(began, Counter())
+            return self._end(began, self._counted(run, table, _own(columns, self._node)))
 
     def apply_factor(
         self, run: str, queue: str, factor: float, decided_at_ms: int, until_ms: int

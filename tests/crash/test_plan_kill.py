@@ -36,6 +36,8 @@ kind = "file"
 capacity_bytes = 268435456
 tier = "slow"
 """
+#: Whether the command says which run.
+NAMED = pytest.mark.parametrize("options", [("--run", "r1"), ()], ids=["named", "all that is new"])
 WORK = """
 import json, sys
 from ebbmq import Broker
@@ -142,15 +144,24 @@ def test_a_plan_that_was_cut_short_is_applied_to_the_end(
         assert [lease.body for lease in leases] == bodies
 
 
-def apply(path: Path, url: str) -> subprocess.Popen[str]:
+def apply(path: Path, url: str, *options: str) -> subprocess.Popen[str]:
     """`ebbmq pipeline apply` on a server that has no lake of its own."""
-    command = ("pipeline", "apply", "--lake", str(path / "lake"), "--run", "r1", "--url", url)
+    command = ("pipeline", "apply", "--lake", str(path / "lake"), "--url", url, *options)
     return subprocess.Popen(
         [sys.executable, "-m", "ebbmq.cli", *command, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def told_by(command: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What a command says that is carried through."""
+    with command:
+        out, errors = command.communicate()
+    assert command.returncode == 0, errors
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
 
 
 def configured(path: Path) -> tuple[Path, str, str]:
@@ -168,7 +179,7 @@ def wait_begun(caller: Caller, cut: subprocess.Popen[str]) -> None:
     wait_until(lambda: has_begun() or cut.poll() is not None, "the plan is begun")
 
 
-def apply_again(path: Path, server: Running, caller: Caller, count: int) -> None:
+def apply_again(path: Path, server: Running, caller: Caller, count: int, *options: str) -> None:
     """Hand over the same plan once more: what is in force stays so, the rest is done."""
 
     def are_usable() -> bool:
@@ -176,12 +187,10 @@ def apply_again(path: Path, server: Running, caller: Caller, count: int) -> None
 
     wait_until(are_usable, "devices that answer")
     before = caller.call("GET", "/v1/plans").json["pinned"]
-    with apply(path, server.url) as again:
-        out, errors = again.communicate()
-    assert again.returncode == 0, errors
-    (told,) = json.loads(out)
+    (told,) = told_by(apply(path, server.url, *options))
     assert (told["applied"], told["in_force"]) == (count - before, before)
     assert told["refused"] == {}
+    assert told_by(apply(path, server.url)) == [], "it is known as a whole"
 
 
 def assert_moved(path: Path, once: dict[str, Any]) -> None:
@@ -192,17 +201,22 @@ def assert_moved(path: Path, once: dict[str, Any]) -> None:
         assert kept(broker, len(once)) == once
 
 
+@NAMED
 def test_a_server_that_is_killed_while_it_is_handed_a_plan_has_it_applied_once(
-    tmp_path: Path,
+    tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     planned(tmp_path)
-    once, options = applied_once(tmp_path), configured(tmp_path)
-    with Running(*options) as server, server.caller() as caller, apply(tmp_path, server.url) as cut:
+    once, settings = applied_once(tmp_path), configured(tmp_path)
+    with (
+        Running(*settings) as server,
+        server.caller() as caller,
+        apply(tmp_path, server.url, *options) as cut,
+    ):
         wait_begun(caller, cut)
         server.kill()
         cut.kill()
-    with Running(*options) as server, server.caller() as caller:
-        apply_again(tmp_path, server, caller, len(once))
+    with Running(*settings) as server, server.caller() as caller:
+        apply_again(tmp_path, server, caller, len(once), *options)
         server.kill()
     assert_moved(tmp_path, once)
 
@@ -214,17 +228,18 @@ class OnePart(Relay):
         return what == "request" and self.requests["plans"] > 2
 
 
+@NAMED
 def test_a_command_that_is_killed_while_it_hands_over_a_plan_has_it_applied_once(
-    tmp_path: Path,
+    tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     planned(tmp_path)
     once = applied_once(tmp_path)
     with Running(*configured(tmp_path)) as server, server.caller() as caller:
-        with OnePart(server.url) as relay, apply(tmp_path, relay.url) as cut:
+        with OnePart(server.url) as relay, apply(tmp_path, relay.url, *options) as cut:
             wait_begun(caller, cut)
             cut.kill()
         assert cut.returncode == -signal.SIGKILL, "it was killed in the middle"
         assert caller.call("GET", "/v1/plans").json["pinned"] == ROWS
-        apply_again(tmp_path, server, caller, len(once))
+        apply_again(tmp_path, server, caller, len(once), *options)
         server.kill()
     assert_moved(tmp_path, once)

@@ -88,14 +88,57 @@ def test_groups_and_files_of_other_nodes_are_passed_over(lake: Lake, root: Path)
     assert len(rows(lake, "r1")) == 1_001
 
 
-def test_runs_are_found_by_their_day(lake: Lake, root: Path) -> None:
-    for day in range(3):
+def test_runs_are_found_in_the_order_they_were_written_in(lake: Lake, root: Path) -> None:
+    for day in (2, 0, 1):
         write_plan(root, f"r{day}", [plan_row("1-1")], AT_MS + day * DAY_MS)
     write_rates(root, "r9", [rate_row("q", 2.0)], AT_MS)
-    found, _ = reading.find(lake, PLANS, AT_MS + DAY_MS, AT_MS + 3 * DAY_MS)
-    assert [each.run for each in found] == ["r1", "r2"]
+    assert [each.run for each in reading.find(lake, PLANS)[0]] == ["r0", "r1", "r2"]
     assert [each.run for each in reading.find(lake, RATES)[0]] == ["r9"]
-    assert reading.find(lake, PLANS, 0, 0) == ([], [])
+
+
+def test_a_manifest_is_read_once_and_what_is_no_manifest_again_when_it_changes(
+    lake: Lake, root: Path
+) -> None:
+    sight = reading.Sight(lake, PLANS)
+    assert sight.find() == ([], [])
+    write_plan(root, "r1", [plan_row("1-1")], AT_MS)
+    (manifest,) = (root / "plans" / "_manifests").rglob("*.json")
+    wrong = manifest.with_name("x.json")
+    wrong.write_text("{}")
+    (found,), (refused,) = sight.find()
+    assert (found.run, "x.json is no manifest" in refused.detail) == ("r1", True)
+    good = manifest.read_bytes()
+    manifest.write_bytes(b"x" * len(good))
+    wrong.write_bytes(good.replace(b"run=r1", b"run=r22"))
+    found, refused = sight.find()
+    assert ([each.run for each in found], refused) == (["r1", "r22"], [])
+    manifest.unlink()
+    wrong.unlink()
+    assert sight.find() == ([], [])
+
+
+def outdated(lake: Lake, before_ms: int, node: str = "n1") -> int | None:
+    (found,), _ = reading.find(lake, PLANS)
+    return reading.outdated(lake, PLANS, found, node, before_ms)
+
+
+def test_a_plan_is_too_old_for_a_node_if_all_its_rows_were_decided_before(
+    lake: Lake, root: Path
+) -> None:
+    told = [
+        plan_row(f"1-{seq}", node=f"n{seq % 2}", decided_at_ms=AT_MS + seq % 2) for seq in range(99)
+    ]
+    path = root / "plans" / "run=r1" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(told, schema_of(PLANS)), path, row_group_size=40)
+    publish(root, PLANS, [path], AT_MS, rows=99)
+    assert outdated(lake, AT_MS + 2) == 49
+    assert outdated(lake, AT_MS + 2, "n0") == 50
+    assert outdated(lake, AT_MS + 2, "none") == 0
+    assert outdated(lake, AT_MS + 1) is None
+    path.unlink()
+    with pytest.raises(UnknownFeed, match="is missing"):
+        outdated(lake, AT_MS + 2)
 
 
 def damage(path: Path, how: str) -> None:

@@ -6,10 +6,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from ebbmq import AdaptSpec, Broker, Message, QueueSpec
+from ebbmq import AdaptSpec, Broker, Message, QueueSpec, limits
 from ebbmq.cli.main import main
+from ebbmq.feed.plans import PlanRow
 from tests.advice import plan_row, rate_row, until_usable, write_plan, write_rates
 from tests.served import Served
 
@@ -178,6 +180,72 @@ def test_an_older_factor_does_not_come_back_on_a_directory(run: Run, tmp_path: P
     assert outcomes(run, *where, "--run", "r1")["r1"][2]["superseded"] == 1
     with Broker.open(data) as broker:
         assert broker.stats("mine")["decay_factor"] == 4.0
+
+
+def test_a_plan_of_which_a_part_was_handed_over_is_handed_over_to_the_end(
+    run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        prepared(served.broker, lake)
+        (plan,) = (lake / "plans").rglob("*.parquet")
+        first = pq.read_table(plan, partitioning=None).to_pylist()[0]
+        assert served.broker.apply_plan_rows("r1", [PlanRow(**first)]).applied == 1
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        (told_of,) = [each for each in told(run, *where) if each["table"] == "plans"]
+        assert (told_of["applied"], told_of["in_force"]) == (2, 1)
+        is_done(served.broker)
+        assert "Nothing new" in run(*where)[1]
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert "Nothing new" in run(*where)[1]
+
+
+@pytest.mark.parametrize("ahead_ms", [-3 * HOUR_MS, 3 * HOUR_MS])
+def test_a_plan_is_new_to_a_server_whatever_the_clock_of_who_wrote_it_says(
+    run: Run, tmp_path: Path, ahead_ms: int
+) -> None:
+    lake = tmp_path / "lake"
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        served.broker.declare(SPEC)
+        until_usable(served.broker)
+        (one,) = served.broker.publish("mine", [Message(b"x")])
+        now_ms = time.time_ns() // 1_000_000
+        times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}
+        row = plan_row(one.id, queue="mine", action="move", to_tier="slow", **times)
+        write_plan(lake, "r1", [row], now_ms + ahead_ms)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert outcomes(run, *where) == {"r1": (1, 0, {})}
+        assert outcomes(run, *where) == {}
+
+
+def test_of_a_plan_that_is_too_old_one_request_is_refused_and_the_rest_is_not_sent(
+    run: Run, tmp_path: Path
+) -> None:
+    lake, count = tmp_path / "lake", 2 * limits.PLAN_ROWS_MAX + 1
+    with Served(tmp_path / "data", node="n1", devices=DEVICES) as served:
+        served.broker.declare(SPEC)
+        until_usable(served.broker)
+        (one,) = served.broker.publish("mine", [Message(b"x")])
+        now_ms = time.time_ns() // 1_000_000
+        times = {"decided_at_ms": now_ms - 2 * HOUR_MS, "until_ms": now_ms + HOUR_MS}
+        # It was there already when this was decided, as far as its age tells.
+        row = plan_row(one.id, queue="mine", action="move", to_tier="slow", **times)
+        write_plan(lake, "r1", [row] * count, now_ms)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert outcomes(run, *where) == {"r1": (0, 0, {"too_old": count})}
+        (known,) = served.broker.plans().runs
+        assert known.rows == limits.PLAN_ROWS_MAX
+        assert outcomes(run, *where) == {}
+
+
+def test_a_plan_without_rows_about_a_node_is_new_to_it_once(run: Run, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with Served(tmp_path / "data", node="n3", devices=DEVICES) as served:
+        write_plan(lake, "r1", [plan_row("1-1", node="n2")], time.time_ns() // 1_000_000)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        assert [each["rows"] for each in told(run, *where)] == [0]
+        assert "Nothing new" in run(*where)[1]
 
 
 def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(

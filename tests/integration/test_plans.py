@@ -168,6 +168,65 @@ def test_twice_is_as_once(scene: Scene) -> None:
     assert scene.broker.engine.journal.position - position < 4_096
 
 
+def test_a_plan_that_was_handed_over_in_part_is_taken_to_the_end_once(scene: Scene) -> None:
+    ids = scene.publish(3)
+    rows = [scene.row(each) for each in ids]
+    write_plan(scene.lake, "r1", rows, START_MS)
+    assert scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])]).applied == 1
+    scene.reopen()
+    (told,) = scene.broker.apply_plans()
+    assert (told.applied, told.in_force, told.refused) == (2, 1, {})
+    assert scene.broker.apply_plans() == []
+    scene.reopen()
+    assert scene.broker.apply_plans() == []
+    assert scene.pinned() == 3
+
+
+def test_a_plan_is_known_as_a_whole_once_it_was_said_that_there_are_no_more_rows(
+    scene: Scene,
+) -> None:
+    (one,) = scene.publish()
+    row = scene.row(one)
+    write_plan(scene.lake, "r1", [row], START_MS)
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    ended = scene.broker.apply_plan_rows("r1", [])
+    assert (ended.rows, ended.applied) == (0, 0)
+    assert scene.broker.apply_plans() == []
+    (known,) = scene.broker.plans().runs
+    assert (known.rows, known.applied) == (1, 1)
+    # A row that is handed over again does not open it anew.
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    assert scene.broker.apply_plans() == []
+
+
+def test_what_was_handed_over_of_a_plan_that_failed_does_not_make_it_whole(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    rows = [scene.row(one), scene.row(two)]
+    path = write_plan(scene.lake, "r1", rows, START_MS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    (told,) = scene.broker.apply_plans()
+    assert told.state == "failed"
+    assert scene.broker.apply_plans() == []
+    scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])])
+    path.write_bytes(whole)
+    (told,) = scene.broker.apply_plans()
+    assert (told.applied, told.in_force) == (1, 1)
+
+
+def test_a_plan_that_an_earlier_version_was_handed_is_gone_through_once_more(scene: Scene) -> None:
+    (one,) = scene.publish()
+    row = scene.row(one)
+    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
+    # As such a version wrote it down, whether that was all of the plan or not.
+    told = {"run": "r1", "table": "plans", "state": "applied", "rows": 1, "applied": 1}
+    scene.broker.engine.adviser.runs.restore(msgspec.msgpack.encode([told]))
+    write_plan(scene.lake, "r1", [row], START_MS)
+    (again,) = scene.broker.apply_plans()
+    assert (again.applied, again.in_force) == (0, 1)
+    assert scene.broker.apply_plans() == []
+
+
 def test_after_a_restart_messages_are_held_to_the_plan_and_runs_are_known(scene: Scene) -> None:
     ids = scene.publish(3)
     scene.apply(*(scene.row(each) for each in ids))
@@ -461,11 +520,69 @@ def test_the_lake_is_looked_at_by_itself(tmp_path: Path) -> None:
         scene.clock.advance(1_000)
         assert [each.run for each in scene.broker.plans().runs] == ["r1"]
         publish(scene.lake, PLANS, [hidden], START_MS, rows=0)
-        write_plan(scene.lake, "older", [scene.row(one)], START_MS - 2 * HOUR_MS)
         scene.clock.advance(1_000)
         assert [each.run for each in scene.broker.plans().runs] == ["r1", "r2"]
     finally:
         scene.broker.close()
+
+
+@pytest.mark.parametrize("ahead_ms", [-30 * DAY_MS, -2 * HOUR_MS, 2 * HOUR_MS, 30 * DAY_MS])
+def test_a_plan_is_new_whatever_the_clock_of_who_wrote_it_says(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    scene = Scene(tmp_path)
+    scene.config["feed"] = {"lake": str(scene.lake), "plans_every_ms": 1_000}
+    scene.reopen()
+    try:
+        first, second = scene.publish(2)
+        write_plan(scene.lake, "r1", [scene.row(first)], START_MS)
+        scene.clock.advance(1_000)
+        # By its own clock the plan was made before the other one, or will be.
+        write_plan(scene.lake, "r2", [scene.row(second)], START_MS + ahead_ms)
+        scene.clock.advance(1_000)
+        told = [(each.run, each.rows, each.applied) for each in scene.broker.plans().runs]
+        assert told == [("r1", 1, 1), ("r2", 1, 1)]
+        scene.reopen()
+        assert scene.broker.apply_plans() == []
+    finally:
+        scene.broker.close()
+
+
+def test_a_new_plan_that_is_older_than_an_hour_by_the_nodes_own_clock_is_refused_with_a_count(
+    scene: Scene,
+) -> None:
+    ids = scene.publish(3)
+    scene.clock.advance(2 * HOUR_MS)
+    now_ms = scene.broker.engine.now_ms()
+    times = {"decided_at_ms": now_ms - HOUR_MS - 1, "until_ms": now_ms + DAY_MS}
+    others = [scene.row(ids[0], node="n2", decided_at_ms=now_ms)]
+    rows = [scene.row(each, **times) for each in ids]
+    write_plan(scene.lake, "r1", rows + others, now_ms)
+    (told,) = scene.broker.apply_plans()
+    assert (told.state, told.rows, told.refused) == ("applied", 3, {"too_old": 3})
+    assert (scene.broker.apply_plans(), scene.pinned()) == ([], 0)
+    # One row that is young enough, and all are looked at.
+    write_plan(scene.lake, "r2", [*rows[1:], scene.row(ids[0])], now_ms)
+    (told,) = scene.broker.apply_plans()
+    assert (told.applied, told.refused) == (1, {"too_old": 2})
+
+
+def test_of_a_lake_with_many_old_runs_only_what_was_not_seen_before_is_read(scene: Scene) -> None:
+    (one,) = scene.publish()
+    rows = [scene.row(one, decided_at_ms=START_MS - 2 * HOUR_MS)]
+    for number in range(150):
+        write_plan(scene.lake, f"r{number:03d}", rows, START_MS - 200 * HOUR_MS + number * HOUR_MS)
+    told = scene.broker.apply_plans()
+    # As many as can be remembered beside as many runs of rates.
+    assert [each.run for each in told] == [f"r{number:03d}" for number in range(22, 150)]
+    assert all(each.refused == {"too_old": 1} for each in told)
+    for path in (scene.lake / "plans").rglob("r*/*.parquet"):
+        path.unlink()
+    for path in (scene.lake / "plans" / "_manifests").rglob("*.json"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert (scene.broker.apply_plans(), scene.broker.plans().problems) == ([], [])
+    write_plan(scene.lake, "last", [scene.row(one)], START_MS)
+    assert [(each.run, each.applied) for each in scene.broker.apply_plans()] == [("last", 1)]
 
 
 def test_a_lake_that_cannot_be_read_is_told_of_and_tried_again(tmp_path: Path) -> None:

@@ -27,6 +27,15 @@ DEVICES = {"log": {"tier": "ssd", "cost_per_gib_month": 0.1}}
 FADING = QueueSpec("orders", score_per_day=10.0, tiers=("ssd", "hdd", "s3"), adapt=ADAPT)
 
 
+class SteppedClock(ManualClock):
+    """A clock whose calendar can be set, as a machine's can; queue time does not follow."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
 class Node:
     """A broker on a clock of its own, which writes a feed."""
 
@@ -38,7 +47,7 @@ class Node:
         feed: dict[str, Any] | None = None,
     ) -> None:
         self.lake = root / "lake"
-        self.clock = ManualClock(start_ms or time.time_ns() // 1_000_000 - 25 * DAY_MS)
+        self.clock = SteppedClock(start_ms or time.time_ns() // 1_000_000 - 25 * DAY_MS)
         feed = {
             "lake": str(self.lake),
             "every_ms": 10,

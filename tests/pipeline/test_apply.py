@@ -10,7 +10,7 @@ import pytest
 from ebbmq import Broker, Message
 from ebbmq_spark.jobs.running import Arguments, run
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, counted
+from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, counted, rows
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -78,6 +78,36 @@ def test_clocks_that_are_two_hours_apart_do_not_keep_a_plan_from_being_applied_o
             # Factors are dated by Spark's clock: to who is two hours ahead they have run out.
             factors = applied["rates"].applied, applied["rates"].refused
             assert factors == ((1, {}) if name == "right" else (0, {"run_out": 1}))
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * HOUR_MS, -2 * HOUR_MS])
+def test_a_plan_is_dated_by_queue_time_though_the_calendar_was_set_while_the_broker_ran(
+    spark: SparkSession, tmp_path: Path, ahead_ms: int
+) -> None:
+    with Node(tmp_path, "a", feed={"snapshot_every_ms": 0}) as node:
+        broker, engine = node.broker, node.broker.engine
+        node.work()
+        node.clock.advance(20 * DAY_MS)
+        node.clock.ahead_ms = ahead_ms
+        began_s = time.time()
+        engine.feed.ask_snapshot()
+        node.clock.advance(10)
+        assert engine.feed.snapshots == 1
+        # Told after the snapshot: one that left is not planned for.
+        (lease,) = broker.lease("orders", 1)
+        node.clock.advance(10)
+        broker.ack("orders", [lease.token])
+        node.clock.advance(10)
+        now_ms = engine.now_ms()
+        record = run(spark, Arguments(tmp_path / "lake", bounded=False))
+        assert counted(record) == {"archive": 15}
+        took_ms = int((time.time() - began_s) * 1_000) + 1_000
+        decided = {row["decided_at_ms"] for row in rows(tmp_path / "lake")}
+        assert all(now_ms - 30 <= each <= now_ms + took_ms for each in decided)
+        node.clock.advance(took_ms)
+        told = {each.table: each for each in broker.apply_plans(record.run)}["plans"]
+        # There is no such device: what was decided is of the present.
+        assert told.refused == {"unknown_tier": 15}
 
 
 def test_what_is_due_at_once_by_a_clock_half_a_minute_ahead_is_planned_at_once(

@@ -167,6 +167,21 @@ def test_messages_too_old_for_the_archive_leave_on_the_record(spark, tmp_path):
     broker.close()
 
 
+def test_how_old_a_message_is_the_broker_says_whatever_the_clock_of_spark(spark, tmp_path):
+    # To this broker Spark's clock is a hundred days ahead.
+    clock = ManualClock(time.time_ns() // 1_000_000 - 100 * DAY_MS)
+    with archived(Broker.open(tmp_path, CONFIG, clock), 20) as broker:
+        assert run(spark, tmp_path, keep_ms=90 * DAY_MS).expired == 20
+        assert broker.tend_device("cold").expired == 0
+        assert broker.stats("q")["depth"]["ready"] == in_archive(broker) == 20
+        clock.advance(90 * DAY_MS)
+        broker.publish("q", [Message(body(20))])
+        until(lambda: in_archive(broker) == 21 and is_settled(broker))
+        assert run(spark, tmp_path, keep_ms=89 * DAY_MS).expired == 20
+        assert broker.tend_device("cold").expired == 20
+        assert delivered(broker, 1) == [body(20)]
+
+
 def test_a_damaged_copy_that_upkeep_found_is_made_anew_from_another(spark, tmp_path):
     config = json.loads(json.dumps(CONFIG))
     config["devices"]["hdd"] = {"kind": "file", "capacity_bytes": 1 << 30, "stall_ms": 60_000}

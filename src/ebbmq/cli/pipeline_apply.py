@@ -99,15 +99,18 @@ class _Handing:
         seen: dict[tuple[str, str], Applied] = {
             (each.table, each.run): each for each in known.runs if each.state == "applied"
         }
-        since_ms = wall_ms() - limits.ADVICE_AGE_MS_MAX
-        found = [(each, table) for table in (RATES, PLANS) for each in self._found(table)]
+        last = -self._reading.RUNS_MAX if name is None else None
+        found = [(each, table) for table in (RATES, PLANS) for each in self._found(table)[last:]]
+        since_ms = max((each.written_at_ms for each, _ in found), default=0)
+        since_ms -= limits.ADVICE_AGE_MS_MAX
         chosen = [
             (each, table)
             for each, table in found
             if each.run == name
             or (
                 name is None
-                and each.written_at_ms >= since_ms
+                # Factors are dated by the clock of their run, as other runs are.
+                and (table is PLANS or each.written_at_ms >= since_ms)
                 and not _is_taken(seen.get((table.name, each.run)), each)
             )
         ]
@@ -154,6 +157,7 @@ class _Handing:
 
     def _plan(self, found: Found, node: str) -> Iterable[Applied]:
         names = tuple(name for name in PlanRow.__struct_fields__ if name != "partition")
+        too_old_ms = -1
         for batch in self._reading.batches(self._lake, PLANS, found, names, node):
             read = [_row(names, values) for values in zip(*batch.values(), strict=True)]
             rows = [each for each in read if each is not None]
@@ -162,7 +166,14 @@ class _Handing:
                 yield Applied(run=found.run, rows=none, refused={"invalid": none})
             for first in range(0, len(rows), limits.PLAN_ROWS_MAX):
                 some = rows[first : first + limits.PLAN_ROWS_MAX]
-                yield self._broker.apply_plan_rows(found.run, some)
+                if all(row.decided_at_ms <= too_old_ms for row in some):
+                    yield Applied(run=found.run, rows=len(some), refused={"too_old": len(some)})
+                    continue
+                told = self._broker.apply_plan_rows(found.run, some)
+                too_old_ms = max(too_old_ms, _too_old_ms(some, told))
+                yield told
+        # Until the broker knows that this was all, the plan is new to it.
+        yield self._broker.apply_plan_rows(found.run, [])
 
     def _rates(self, found: Found, _node: str) -> Iterable[Applied]:
         columns = ("queue", "factor", "decided_at_ms", "until_ms")
@@ -197,8 +208,19 @@ class _Handing:
 
 
 def _is_taken(known: Applied | None, found: Found) -> bool:
-    """Whether a broker went through a run; factors are handed over one by one."""
-    return known is not None and (known.table == PLANS.name or known.is_whole(found.rows))
+    """Whether a broker went through a run, and not only through what it was handed of it."""
+    return known is not None and known.is_whole(found.rows)
+
+
+def _too_old_ms(rows: list[PlanRow], told: Applied) -> int:
+    """An instant such that what was decided then is too old to the broker; -1 if none is known.
+
+    Rows of a plan about one node were decided at one instant: where some of them are refused for
+    their age, all of them would be.
+    """
+    instants = {row.decided_at_ms for row in rows}
+    is_so = "too_old" in told.refused and not told.applied and not told.in_force
+    return instants.pop() if is_so and len(instants) == 1 else -1
 
 
 def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:
@@ -212,7 +234,7 @@ def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:
 
 def _show(session: Session, done: list[Applied]) -> None:
     if not done:
-        session.say("Nothing new: every run of the last hour was applied.")
+        session.say("Nothing new: every run that is in the lake was gone through.")
         return
     session.show_table(
         ("RUN", "OF", ">ROWS", ">APPLIED", ">IN FORCE", ">REFUSED"),

@@ -64,7 +64,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     #: Messages that are held to it at this moment; at the end of a plan there are none.
     pinned: int = 0
-    #: Rows of all nodes that its files have, as far as that is known.
+    #: Rows of all nodes that its files have; of a plan whose rows were handed over, how many these
+    #: were. None: of what was handed over nobody has said yet that it is all.
     rows_in_all: int | None = None
     #: Why it failed.
     detail: str = ""
@@ -72,13 +73,15 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     def plus(self, other: Applied) -> Applied:
         """Both together, as of the other."""
         reasons = self.refused.keys() | other.refused.keys()
+        # Of what failed a part was not looked at, however many rows there are.
+        before = self.rows_in_all if self.state == "applied" else None
         return msgspec.structs.replace(
             other,
             began_at_ms=self.began_at_ms,
             rows=self.rows + other.rows,
             applied=self.applied + other.applied,
             in_force=self.in_force + other.in_force,
-            rows_in_all=self.rows_in_all if other.rows_in_all is None else other.rows_in_all,
+            rows_in_all=before if other.rows_in_all is None else other.rows_in_all,
             refused={
                 each: self.refused.get(each, 0) + other.refused.get(each, 0)
                 for each in sorted(reasons)
@@ -86,8 +89,14 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_whole(self, rows: int) -> bool:
-        """Whether a run of so many rows was gone through: from a lake, or row by row."""
-        return self.rows_in_all is not None or self.rows - self.in_force >= rows
+        """Whether a run of so many rows was gone through: from a lake, or as it was handed over.
+
+        Factors are handed over one by one, and counted. Of a plan nobody but who reads it knows
+        how many rows are about this node: that there are no more is said.
+        """
+        if self.rows_in_all is not None or self.table == "plans":
+            return self.rows_in_all is not None
+        return self.rows - self.in_force >= rows
 
     @property
     def refusals(self) -> int:

@@ -62,7 +62,7 @@ class Adoption:
     def _told_keys(self, told: Adopted) -> Adopted:
         found = self._mapping
         return told._replace(
-            expired_before_ms=found.expired_before_ms,
+            keep_ms=found.keep_ms,
             expired=self._keys("expired") if found.expired else (),
             damaged=self._keys("damaged") if found.damaged else (),
         )

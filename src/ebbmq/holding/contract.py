@@ -189,8 +189,9 @@ class Adopted(NamedTuple):
     #: Packs that were refused: too much of them had changed, or they are not what was offered.
     refused: int = 0
     left: int = 0
-    #: (pid, seq) of messages first published before an instant, and of those found damaged.
-    expired_before_ms: int = 0
+    #: (pid, seq) of messages that may have been kept for longer than `keep_ms`, and of those found
+    #: damaged.
+    keep_ms: int | None = None
     expired: tuple[tuple[int, int], ...] = ()
     damaged: tuple[tuple[int, int], ...] = ()
 

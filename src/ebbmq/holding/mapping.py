@@ -53,10 +53,18 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     run: str
     made_at_ms: int
     packs: tuple[Offered, ...]
-    #: Messages that were first published before this instant are to leave; 0: none.
+    #: Messages that were first published before this instant are to leave; 0: none. By the clock of
+    #: `made_at_ms`, which is the pipeline's: a broker goes by `keep_ms`.
     expired_before_ms: int = 0
     expired: int = 0
     damaged: int = 0
+
+    @property
+    def keep_ms(self) -> int | None:
+        """How long messages are kept, which no clock changes; None: for ever."""
+        if not 0 < self.expired_before_ms <= self.made_at_ms:
+            return None
+        return self.made_at_ms - self.expired_before_ms
 
     @property
     def root(self) -> str:

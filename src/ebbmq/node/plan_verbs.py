@@ -52,6 +52,9 @@ class PlanVerbs:
     def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
         """Apply rows of a plan that the caller read; for brokers without a lake.
 
+        After the last rows, none are handed over: that says that the plan was gone through. Until
+        then it is one of which a part is missing, and new to whoever looks for such.
+
         Args:
             run: whose plan it is.
             rows: at most limits.PLAN_ROWS_MAX; those about other nodes are left out.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as T
 
-from ebbmq.feed import layout
+from ebbmq.errors import StorageFailed
+from ebbmq.feed import layout, manifests, runs
 from ebbmq.feed.events import EVENTS
+from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.settings import Settings
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import DAY_MS, GIB
 from ebbmq_spark import soundness
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.layout import Named
-    from ebbmq.feed.manifests import Manifest, UnknownFeed
-    from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
+    from ebbmq.feed.manifests import Manifest
+    from ebbmq.feed.settings import DeviceRoom, QueueParameters
     from ebbmq_spark.lake import Lake, Where
 
 #: Of kinds that several nodes may use at once; their name is the same on all of them.
@@ -61,15 +65,17 @@ class Snapshot(NamedTuple):
 
     node: str
     boot: int
-    #: When it was begun, by the node's clock.
+    #: When it was begun, in queue time of the node, as everything here.
     at_ms: int
-    #: When it was complete, by the node's clock.
+    #: When it was complete, or later.
     ended_ms: int
-    #: What the node's clock says at the instant of the run.
+    #: What it is at the instant of the run, or somewhat less.
     now_ms: int
     files: tuple[str, ...]
     rows: int
     settings: Settings
+    #: What the boot wrote before has a lower one.
+    number: int = 0
 
 
 class Fleet(NamedTuple):
@@ -95,7 +101,14 @@ class Fleet(NamedTuple):
     @property
     def latest_ms(self) -> int:
         """What the clock that is farthest ahead says."""
-        return max((each.now_ms for each in self.snapshots), default=0)
+        return max(self.clocks().values(), default=0)
+
+    def clocks(self) -> dict[str, int]:
+        """What queue time is by now, by node: not less than of anything that was told."""
+        now = {each.node: each.now_ms for each in self.snapshots}
+        for told in self.told:
+            now[told.node] = max(now.get(told.node, 0), told.last_at_ms or 0)
+        return now
 
 
 def read(
@@ -120,36 +133,70 @@ def read(
                 last[each.node] = each
     refused = {name: why for name, why in wrong.items() if name.startswith(f"{CATALOG.name}/")}
     fleet = Fleet([], list(last.values()), refused, [])
+    lake_ms = _lake_ms(lake, now_ms)
     for node, manifest in sorted(last.items()):
-        skew_ms, age_ms = _clock(lake, manifest, now_ms)
+        # A node that takes it away at this moment wrote a newer one a moment ago.
+        seen_ms = lake.modified_ms(soundness.name_of(manifest)) or lake_ms
+        age_ms, skew_ms = lake_ms - seen_ms, manifest.written_at_ms - seen_ms
         if age_ms > _GONE_MS:
             fleet.notes.append(f"node {node} wrote its last snapshot {age_ms // DAY_MS} days ago")
             continue
         if manifest.settings is None:
             fleet.notes.append(f"node {node} does not say what its queues ask for")
             continue
-        if skew_ms:
+        if abs(skew_ms) >= _SAME_CLOCK_MS:
             fleet.notes.append(f"the clock of node {node} differs by {skew_ms / 1_000:.0f} s")
-        files = tuple(lake.file(part.path) for part in manifest.parts)
-        rows = sum(part.rows for part in manifest.parts)
-        fleet.snapshots.append(
-            Snapshot(
-                node,
-                manifest.boot,
-                _begun_ms(manifest),
-                manifest.written_at_ms,
-                # A clock that is ahead by less than counts never says less than it did then.
-                max(now_ms + skew_ms, manifest.written_at_ms),
-                files,
-                rows,
-                manifest.settings,
-            )
-        )
+        fleet.snapshots.append(_snapshot(lake, manifest, lake_ms, seen_ms))
     return fleet
 
 
+def _snapshot(lake: Lake, manifest: Manifest, lake_ms: int, seen_ms: int) -> Snapshot:
+    """A snapshot, its instants in queue time, which a calendar that was set did not change.
+
+    Args:
+        lake: where.
+        manifest: which.
+        lake_ms: what the lake's clock says.
+        seen_ms: when the manifest was written, by the lake's clock.
+    """
+    begun_ms, ended_ms = _begun_ms(manifest), manifest.last_at_ms or 0
+    if ended_ms > begun_ms:
+        now_ms = ended_ms + max(0, lake_ms - seen_ms)
+    else:
+        # Nobody says when it was complete. The first file is of soon after the begin.
+        first_ms = lake.modified_ms(manifest.parts[0].path) if manifest.parts else None
+        now_ms = begun_ms + max(0, lake_ms - (first_ms or seen_ms))
+        # The calendar does, if it was not set meanwhile; too late leaves out nothing.
+        ended_ms = manifest.written_at_ms if manifest.written_at_ms >= begun_ms else now_ms
+    return Snapshot(
+        manifest.node,
+        manifest.boot,
+        begun_ms,
+        ended_ms,
+        now_ms,
+        tuple(lake.file(part.path) for part in manifest.parts),
+        sum(part.rows for part in manifest.parts),
+        manifest.settings or Settings(),
+        manifest.number,
+    )
+
+
+def _lake_ms(lake: Lake, now_ms: int) -> int:
+    """What the clock says that files of a lake are dated by; this machine's may be wrong."""
+    name = f"{runs.RUNS}/_clock-{secrets.token_hex(8)}"
+    try:
+        lake.replace(name, b"")
+        found = lake.modified_ms(name)
+        lake.delete([name])
+    except (OSError, StorageFailed):  # it may be read, and no more
+        return now_ms
+    return now_ms if found is None else found
+
+
 def _begun_ms(manifest: Manifest) -> int:
-    """When a snapshot was begun: its files are named by it; one without messages has none."""
+    """When a snapshot was begun; of one that does not say, its files are named by it."""
+    if manifest.first_at_ms is not None:
+        return manifest.first_at_ms
     told = [layout.told_in(part.path, "at") for part in manifest.parts]
     return min((int(each) for each in told if each), default=manifest.written_at_ms)
 
@@ -162,39 +209,72 @@ def told_since(fleet: Fleet, lake: Lake, aside: Mapping[str, UnknownFeed]) -> li
         lake: where.
         aside: manifests that are known to name a damaged file, and why.
     """
-    known = {each.node: (each.boot, each.at_ms) for each in fleet.snapshots}
+    known = {each.node: each for each in fleet.snapshots}
+    before: dict[str, list[Named]] = {}
 
     def is_later(told: Named) -> bool:
-        boot, at_ms = known.get(told.node, (told.boot + 1, 0))
-        return told.boot > boot or (told.boot == boot and told.at_ms >= at_ms)
+        snapshot = known.get(told.node)
+        if snapshot is None or told.boot < snapshot.boot:
+            return False
+        if (told.boot, told.number) > (snapshot.boot, snapshot.number):
+            return True
+        before.setdefault(told.node, []).append(told)
+        return False
 
     found = visible(lake, EVENTS, is_later).manifests
+    meanwhile = _meanwhile(lake, known, before)
+    if meanwhile:
+        found += visible(lake, EVENTS, meanwhile.__contains__).manifests
     wrong = {**soundness.refused(lake, found), **aside}
     return [each for each in found if soundness.name_of(each) not in wrong]
 
 
+def _meanwhile(
+    lake: Lake, snapshots: Mapping[str, Snapshot], before: Mapping[str, list[Named]]
+) -> set[Named]:
+    """What was told before a snapshot was complete, and of after it began: the last of each node.
+
+    Names are dated by the calendar, so that what they make visible is looked at, backwards.
+    """
+    left = {node: sorted(told, key=lambda each: each.number) for node, told in before.items()}
+    found: set[Named] = set()
+    while left:
+        last = [told.pop() for told in left.values()]
+        names = [layout.manifest_file(EVENTS.name, *each) for each in last]
+        for each, name, stored in zip(last, names, lake.read_many(names), strict=True):
+            if stored is None or _is_before(stored, name, snapshots[each.node].at_ms):
+                del left[each.node]
+            else:
+                found.add(each)
+        left = {node: told for node, told in left.items() if told}
+    return found
+
+
+def _is_before(stored: bytes, name: str, at_ms: int) -> bool:
+    """Whether all that a manifest makes visible happened before an instant."""
+    try:
+        told = manifests.decode(stored, name)
+    except UnknownFeed:
+        return False
+    return (told.written_at_ms if told.last_at_ms is None else told.last_at_ms) < at_ms
+
+
 def snapshots_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
     """Which snapshot each node has, and what its clock says, as `touched.since` takes it."""
+    now = fleet.clocks()
     rows = [
-        (each.node, each.boot, each.at_ms, each.ended_ms, each.now_ms) for each in fleet.snapshots
+        (each.node, each.boot, each.at_ms, each.ended_ms, now[each.node])
+        for each in fleet.snapshots
     ]
     return frame_of(spark, rows, _SNAPSHOTS)
-
-
-def _clock(lake: Lake, manifest: Manifest, now_ms: int) -> tuple[int, int]:
-    """How far a node's clock is ahead of the lake's, and how old its snapshot is by the latter."""
-    name = soundness.name_of(manifest)
-    # A node that takes it away at this moment wrote a newer one a moment ago.
-    seen_ms = lake.modified_ms(name) or now_ms
-    skew_ms = manifest.written_at_ms - seen_ms
-    return (0 if abs(skew_ms) < _SAME_CLOCK_MS else skew_ms), now_ms - seen_ms
 
 
 def parameters_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
     """One row a node and queue: its parameters, the node's clock, and its devices by tier."""
     schema = T.StructType([*_OF_NODE.fields, *parameters.schema().fields])
+    now = fleet.clocks()
     rows = [
-        (each.node, each.now_ms, list(_by_tier(each).items()), *values)
+        (each.node, now[each.node], list(_by_tier(each).items()), *values)
         for each in fleet.snapshots
         for values in parameters.rows_of(each.settings.queues)
     ]

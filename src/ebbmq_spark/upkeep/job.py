@@ -40,7 +40,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     #: From which share of dead messages on a pack is written anew.
     dead_share: float = DEAD_SHARE
-    #: Messages that were first published longer ago are to leave the archive.
+    #: Messages that were first published longer ago are to leave the archive; their broker says
+    #: how long that is, and those that are younger by its clock stay.
     keep_ms: int | None = None
     #: Read all packs and compare every checksum.
     verify: bool = False

@@ -1,10 +1,15 @@
 """Takes advice: looks for new runs in the lake, or is told of one; one run after the other.
 
-Theory of operation. A run becomes visible by its manifest. What is younger than an hour and not
-known is read, a batch of rows at a time; each row is checked and applied or refused (`applying`).
-What became of a run is a fact, appended when all of it was looked at; until then it is new, and to
-look again costs nothing but time. A lake that fails is tried again; a file that is none is named,
-and its run is not tried again unless somebody asks for it.
+Theory of operation. A run becomes visible by its manifest. One that is not known is new, whatever
+instant it bears: that is of another machine's clock. It is read, a batch of rows at a time; each
+row is checked and applied or refused (`applying`). Rows of a plan are dated by this node's own
+time: if all of them are more than an hour old, they are counted as such and not read. What became
+of a run is a fact, appended when all of it was looked at; until then it is new, and to look again
+costs nothing but time. A lake that fails is tried again; a file that is none is named, and its run
+is not tried again unless somebody asks for it.
+
+The pipeline keeps its last hundred runs. Manifests are read once, so that looking costs a list of
+names; a node that sees a lake for the first time goes through all of them once.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 
     from ebbmq.errors import ClientError
     from ebbmq.feed.advice import AdviceTable, FactorOutcome
-    from ebbmq.node.advising.reading import Found
+    from ebbmq.node.advising.reading import Found, Sight
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.lake import Lake
 
@@ -64,6 +69,9 @@ class Adviser:
         self._next_ms = 0
         self._now: Applied | None = None
         self._opened: Lake | None = None
+        #: What is visible in the lake, and which of it was gone through, whatever is on record.
+        self._sights: list[Sight] = []
+        self._passed: set[tuple[AdviceTable, str]] = set()
         self._unreadable: dict[str, str] = {}
         #: Why the lake cannot be read; None while it can.
         self.problem: str | None = None
@@ -128,20 +136,22 @@ class Adviser:
         Raises:
             InvalidSpec: no lake is configured.
         """
-        lake, now_ms = self._lake(), self._engine.clock.wall_ms()
-        since_ms = now_ms - limits.ADVICE_AGE_MS_MAX - limits.ADVICE_AHEAD_MS_MAX
+        lake = self._lake()
         out: list[Applied] = []
         with self._turn:
-            for found, table in self._found(lake, since_ms, now_ms + limits.ADVICE_AHEAD_MS_MAX):
-                if self._is_new(found, table) and not self._stop.is_set():
-                    out.append(self._apply(lake, found, table, progress))
+            found = self._found([sight.find() for sight in self._seeing(lake)])
+            self._passed &= {(table, each.run) for each, table in found}
+            for each, table in found:
+                if self._is_new(each, table) and not self._stop.is_set():
+                    out.append(self._apply(lake, each, table, progress))
+                    self._passed.add((table, each.run))
         return out
 
     def _is_new(self, found: Found, table: AdviceTable) -> bool:
-        """Whether a run was not gone through; of rates somebody may have handed over a part."""
+        """Whether a run was not gone through; somebody may have handed over a part of it."""
         known = self.runs.get(table, found.run)
-        if known is None or table == layout.PLANS:
-            return known is None
+        if known is None:
+            return (table, found.run) not in self._passed
         return known.state == "applied" and not known.is_whole(found.rows)
 
     def apply_run(self, run: str, progress: Progress | None = None) -> list[Applied]:
@@ -153,7 +163,8 @@ class Adviser:
         """
         lake = self._lake()
         with self._turn:
-            found = [each for each in self._found(lake, 0, None) if each[0].run == run]
+            every = self._found(self._find_all(lake))
+            found = [each for each in every if each[0].run == run]
             if not found:
                 problems = [*self._unreadable.values()]
                 raise UnknownRun(
@@ -165,11 +176,17 @@ class Adviser:
     def apply_rows(
         self, run: str, columns: Mapping[str, Sequence[Any]], table: AdviceTable = "plans"
     ) -> Applied:
-        """Take rows of a plan that somebody else read; those about other nodes are left out."""
+        """Take rows of a plan that somebody else read; those about other nodes are left out.
+
+        No rows say that there are no more: without that, a plan is one of which a part is missing.
+        """
         with self._turn:
-            began_ms = self._engine.clock.wall_ms()
-            counts = self._counted(run, table, _own(columns, self._node))
-            return self._end(Applied(run=run, table=table, began_at_ms=began_ms), counts)
+            began = Applied(run=run, table=table, began_at_ms=self._engine.clock.wall_ms())
+            if not any(map(len, columns.values())):
+                known = self.runs.get(table, run) or began
+                began = replace(began, rows_in_all=known.rows - known.in_force)
+                return self._end(began, Counter())
+            return self._end(began, self._counted(run, table, _own(columns, self._node)))
 
     def apply_factor(
         self, run: str, queue: str, factor: float, decided_at_ms: int, until_ms: int
@@ -249,16 +266,24 @@ class Adviser:
             self._opened = open_lake(feed.lake, feed.options or {}, self._engine.directory.path)
         return self._opened
 
-    def _found(
-        self, lake: Lake, since_ms: int, until_ms: int | None
-    ) -> list[tuple[Found, AdviceTable]]:
+    def _seeing(self, lake: Lake) -> list[Sight]:
+        from ebbmq.node.advising.reading import Sight  # noqa: PLC0415  # needs the extra `feed`
+
+        if not self._sights:
+            self._sights = [Sight(lake, table) for table in (RATES, PLANS)]
+        return self._sights
+
+    def _find_all(self, lake: Lake) -> list[tuple[list[Found], list[UnknownFeed]]]:
         from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
 
-        plans, no_plans = reading.find(lake, PLANS, since_ms, until_ms)
-        factors, no_rates = reading.find(lake, RATES, since_ms, until_ms)
-        self._unreadable = {}
-        for error in (*no_plans, *no_rates):
-            self._unreadable[error.detail] = error.detail
+        return [reading.find(lake, table) for table in (RATES, PLANS)]
+
+    def _found(
+        self, seen: Sequence[tuple[list[Found], list[UnknownFeed]]]
+    ) -> list[tuple[Found, AdviceTable]]:
+        """Runs of both tables; what cannot be read is noted."""
+        (factors, no_rates), (plans, no_plans) = seen
+        self._unreadable = {error.detail: error.detail for error in (*no_plans, *no_rates)}
         # Rates count for what is published from now on: they come first.
         found: list[tuple[Found, AdviceTable]] = [(each, "rates") for each in factors]
         return [*found, *((each, "plans") for each in plans)]
@@ -280,6 +305,8 @@ class Adviser:
         what, columns = (PLANS, COLUMNS) if table == layout.PLANS else (RATES, rates.COLUMNS)
         node = self._node if table == layout.PLANS else None
         try:
+            if (too_old := self._too_old(lake, found, table)) is not None:
+                return self._end(began, Counter(too_old=too_old))
             for batch in reading.batches(lake, what, found, columns, node):
                 counts += self._counted(found.run, table, batch)
                 self._now = _with(began, counts)
@@ -291,6 +318,15 @@ class Adviser:
             return self._end(replace(began, detail=error.detail), counts, state="failed")
         finally:
             self._now = None
+
+    def _too_old(self, lake: Lake, found: Found, table: AdviceTable) -> int | None:
+        """How many rows a plan has that nothing is known of, if all are too old; else None."""
+        from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
+
+        if table != layout.PLANS or self.runs.get(table, found.run) is not None:
+            return None
+        before_ms = self._engine.now_ms() - limits.ADVICE_AGE_MS_MAX
+        return reading.outdated(lake, PLANS, found, self._node, before_ms)
 
     def _counted(
         self, run: str, table: AdviceTable, columns: Mapping[str, Sequence[Any]]

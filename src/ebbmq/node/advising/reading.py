@@ -6,26 +6,29 @@ lake is touched by that.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from ebbmq import limits
 from ebbmq.feed import layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ebbmq.feed.manifests import Manifest, Part
     from ebbmq.feed.table import Table
     from ebbmq.node.feeding.lake import Lake
 
 _ROWS_AT_ONCE: Final = 65_536
-_DAY_MS: Final = 86_400_000
+#: Runs of a table that are looked at; a node remembers as many of both tables.
+RUNS_MAX: Final = limits.RUNS_KEPT_MAX // 2
 
 
 class Found(NamedTuple):
@@ -41,49 +44,57 @@ class Found(NamedTuple):
         return sum(part.rows for part in self.parts)
 
 
-def find(
-    lake: Lake, table: Table, since_ms: int = 0, until_ms: int | None = None
-) -> tuple[list[Found], list[UnknownFeed]]:
-    """Runs that were made visible at these instants, oldest first, and why others cannot be read.
+def find(lake: Lake, table: Table) -> tuple[list[Found], list[UnknownFeed]]:
+    """All runs that are visible, oldest first, and why others cannot be read."""
+    return _told(_read(lake, table, path) for path, _ in _listed(lake, table))
 
-    Args:
-        lake: where.
-        table: plans or rates.
-        since_ms: what was written before is left out, by its day before it is read.
-        until_ms: as far as days are looked at; None: at all of them.
-    """
+
+class Sight:
+    """The last runs of a table that are visible; what was read is not read again."""
+
+    def __init__(self, lake: Lake, table: Table) -> None:
+        self._lake, self._table = lake, table
+        #: By name and size: what is no manifest may be replaced by one that is.
+        self._seen: dict[tuple[str, int], Found | UnknownFeed | None] = {}
+
+    def find(self) -> tuple[list[Found], list[UnknownFeed]]:
+        """Runs, oldest first, and why others cannot be read."""
+        seen, lake, table = self._seen, self._lake, self._table
+        self._seen = {
+            each: seen[each] if each in seen else _read(lake, table, each[0])
+            for each in _listed(lake, table)[-RUNS_MAX:]
+        }
+        return _told(self._seen.values())
+
+
+def _listed(lake: Lake, table: Table) -> list[tuple[str, int]]:
+    """Manifests and their sizes, by the instants in their names: of one clock, whichever it is."""
+    listed = lake.list(f"{table.name}/{layout.MANIFESTS}")
+    return sorted(each for each in listed if each[0].endswith(".json"))
+
+
+def _read(lake: Lake, table: Table, path: str) -> Found | UnknownFeed | None:
+    """The run a manifest makes visible, or why it does not; None where there is none."""
+    try:
+        return _run(manifests.decode(lake.read(path), path), table, path)
+    except UnknownFeed as error:
+        return error
+    except FileNotFoundError:  # the pipeline took it away meanwhile
+        return None
+
+
+def _told(
+    read: Iterable[Found | UnknownFeed | None],
+) -> tuple[list[Found], list[UnknownFeed]]:
     found: dict[str, Found] = {}
     refused: list[UnknownFeed] = []
-    for path, _ in _listed(lake, table, since_ms, until_ms):
-        if not path.endswith(".json") or _named_before(path, since_ms):
-            continue
-        try:
-            manifest = manifests.decode(lake.read(path), path)
-            each = None if manifest.written_at_ms < since_ms else _run(manifest, table, path)
-        except UnknownFeed as error:
-            refused.append(error)
-            continue
-        if each is not None:
+    for each in read:
+        if isinstance(each, UnknownFeed):
+            refused.append(each)
+        elif each is not None:
             before = found.get(each.run)
             found[each.run] = each if before is None else _joined(before, each)
     return sorted(found.values(), key=lambda each: (each.written_at_ms, each.run)), refused
-
-
-def _listed(
-    lake: Lake, table: Table, since_ms: int, until_ms: int | None
-) -> Iterator[tuple[str, int]]:
-    where = f"{table.name}/{layout.MANIFESTS}"
-    if until_ms is None:
-        yield from sorted(lake.list(where))
-        return
-    for day_ms in range(since_ms // _DAY_MS * _DAY_MS, until_ms + 1, _DAY_MS):
-        yield from sorted(lake.list(f"{where}/date={layout.date_of(day_ms)}"))
-
-
-def _named_before(path: str, instant_ms: int) -> bool:
-    """Whether a manifest says by its name that it is older: then it need not be read."""
-    at = path.rpartition("/")[2].partition("-")[0]
-    return at.isdecimal() and int(at) < instant_ms
 
 
 def _run(manifest: Manifest, table: Table, path: str) -> Found | None:
@@ -122,23 +133,57 @@ def batches(
     Raises:
         UnknownFeed: a file is missing, damaged, or of no known form.
     """
+    for part in _parts(lake, table, found, node):
+        with _opened(lake, table, part) as parquet:
+            yield from _batches(parquet, table, columns, _wanted(parquet, node))
+
+
+def outdated(lake: Lake, table: Table, found: Found, node: str, before_ms: int) -> int | None:
+    """How many rows are about a node, if all of them were decided before an instant; else None.
+
+    Files say so without their rows being read.
+
+    Raises:
+        UnknownFeed: a file is missing, damaged, or of no known form.
+    """
+    rows = 0
+    for part in _parts(lake, table, found, node):
+        with _opened(lake, table, part) as parquet:
+            wanted = _wanted(parquet, node)
+            groups = _groups(parquet, wanted)
+            if not all(_is_before(parquet, number, before_ms) for number in groups):
+                return None
+            rows += _count(parquet, groups, wanted)
+    return rows
+
+
+def _parts(lake: Lake, table: Table, found: Found, node: str | None) -> list[Part]:
+    """Files that may have rows about a node; all of them are there."""
     about = [part for part in found.parts if _may_be_about(part, node)]
     _check_sizes(lake, table, found.run, about)
-    for part in about:
-        try:
-            with lake.open(part.path, part.bytes) as file:
-                parquet = pq.ParquetFile(file)
-                _check(parquet, table, part)
-                wanted = node if "node" in parquet.schema_arrow.names else None
-                yield from _batches(parquet, table, columns, wanted)
-        except (pa.ArrowException, OSError) as error:
-            # A disk or a store that fails has a number for it; it is tried again.
-            if getattr(error, "errno", None) is not None:
-                raise
-            raise UnknownFeed(
-                f"{part.path} cannot be read: {error}",
-                "run the pipeline again; rows that were applied before it stay applied",
-            ) from error
+    return about
+
+
+@contextlib.contextmanager
+def _opened(lake: Lake, table: Table, part: Part) -> Iterator[pq.ParquetFile]:
+    try:
+        with lake.open(part.path, part.bytes) as file:
+            parquet = pq.ParquetFile(file)
+            _check(parquet, table, part)
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        # A disk or a store that fails has a number for it; it is tried again.
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise UnknownFeed(
+            f"{part.path} cannot be read: {error}",
+            "run the pipeline again; rows that were applied before it stay applied",
+        ) from error
+
+
+def _wanted(parquet: pq.ParquetFile, node: str | None) -> str | None:
+    """Whose rows are to be chosen; None: all of them are."""
+    return node if "node" in parquet.schema_arrow.names else None
 
 
 def _may_be_about(part: Part, node: str | None) -> bool:
@@ -179,9 +224,7 @@ def _batches(
 ) -> Iterator[dict[str, list[Any]]]:
     there = [name for name in columns if name in parquet.schema_arrow.names]
     read = there if node is None else list(dict.fromkeys(("node", *there)))
-    groups = [
-        number for number in range(parquet.num_row_groups) if _may_have(parquet, number, node)
-    ]
+    groups = _groups(parquet, node)
     known = schema_of(table)
     for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=read):
         rows = pa.Table.from_batches([batch])
@@ -193,14 +236,41 @@ def _batches(
             yield {name: lists.get(name, none) for name in columns}
 
 
-def _may_have(parquet: pq.ParquetFile, number: int, node: str | None) -> bool:
-    """Whether a group of rows may be about a node, by what is told of it."""
+def _count(parquet: pq.ParquetFile, groups: Sequence[int], node: str | None) -> int:
+    """How many rows of groups are about a node."""
+    if node is None or not groups:
+        return sum(parquet.metadata.row_group(number).num_rows for number in groups)
+    read = parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=["node"])
+    return sum(
+        pc.sum(pc.equal(batch.column(0).cast(pa.string()), node)).as_py() or 0 for batch in read
+    )
+
+
+def _groups(parquet: pq.ParquetFile, node: str | None) -> list[int]:
+    """Groups of rows that may be about a node, by what is told of them."""
+    numbers = range(parquet.num_row_groups)
     if node is None:
-        return True
+        return list(numbers)
+    bounds = [_bounds(parquet, number, "node") for number in numbers]
+    return [number for number in numbers if _within(bounds[number], node)]
+
+
+def _within(bounds: tuple[Any, Any] | None, value: Any) -> bool:
+    return bounds is None or bounds[0] <= value <= bounds[1]
+
+
+def _is_before(parquet: pq.ParquetFile, number: int, before_ms: int) -> bool:
+    """Whether all rows of a group are known to have been decided before an instant."""
+    bounds = _bounds(parquet, number, "decided_at_ms")
+    return bounds is not None and bounds[1] < before_ms
+
+
+def _bounds(parquet: pq.ParquetFile, number: int, name: str) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a column in a group; None if they are not told."""
     group = parquet.metadata.row_group(number)
     for at in range(group.num_columns):
         column = group.column(at)
-        if column.path_in_schema == "node":
+        if column.path_in_schema == name:
             told = column.statistics
-            return told is None or not told.has_min_max or told.min <= node <= told.max
-    return True
+            return None if told is None or not told.has_min_max else (told.min, told.max)
+    return None

@@ -2,7 +2,9 @@
 
 The device takes new packs by itself, a pack at a time, so that reads come in between, and marks in
 its own objects which rows count; where copies are does not change for the node. What concerns
-messages is done here, as any other removal: journaled, and on the record.
+messages is done here, as any other removal: journaled, and on the record. How old a message is,
+queue time says: whatever the clock of the pipeline, what is younger here than it is to be kept
+stays.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ def _tend(engine: Engine, port: Port) -> Upkept:
     told = Upkept(device=port.name)
     while (step := port.adopt(store).result()) is not None:
         told = _added(told, step)
-        if step.expired:
-            expired = _let_go(engine, step.expired, step.expired_before_ms)
+        if step.expired and step.keep_ms is not None:
+            expired = _let_go(engine, step.expired, step.keep_ms)
             told = replace(told, expired=told.expired + expired)
         if step.damaged:
             damaged = _give_up_damaged(engine, port, step.damaged)
@@ -83,14 +85,14 @@ def _added(told: Upkept, step: Adopted) -> Upkept:
     )
 
 
-def _let_go(engine: Engine, keys: _Keys, before_ms: int) -> int:
+def _let_go(engine: Engine, keys: _Keys, keep_ms: int) -> int:
     """Remove messages that are too old for the archive, unless somebody works on them."""
     removed = position = 0
     for at in range(0, len(keys), _AT_ONCE):
         with engine.lock:
             engine.check_open()
             if engine.clock_doubt is None:
-                removed += _let_some_go(engine, keys[at : at + _AT_ONCE], before_ms)
+                removed += _let_some_go(engine, keys[at : at + _AT_ONCE], keep_ms)
             position = engine.journal.position
         engine.let_others_in()
     if removed:
@@ -98,7 +100,8 @@ def _let_go(engine: Engine, keys: _Keys, before_ms: int) -> int:
     return removed
 
 
-def _let_some_go(engine: Engine, keys: Sequence[tuple[int, int]], before_ms: int) -> int:
+def _let_some_go(engine: Engine, keys: Sequence[tuple[int, int]], keep_ms: int) -> int:
+    before_ms = engine.now_ms() - keep_ms
     rows: dict[int, list[tuple[int, Row]]] = {}
     for pid, seq in keys:
         shard = engine.catalog.shards.get(pid)

@@ -14,7 +14,8 @@ from ebbmq.wire.http.forms import ShortText
 class ApplyPlansForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """POST /v1/plans: `rows` of the plan of `run`; without rows the server reads its lake.
 
-    Without a run, too, it takes all that are new there.
+    Without a run, too, it takes all that are new there. An empty list of rows says that those
+    before it were all.
     """
 
     run: ShortText | None = None

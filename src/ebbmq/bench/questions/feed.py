@@ -30,7 +30,7 @@ _EVERY_MS: Final = 500
 def measure(run: Run) -> list[Row]:
     """Median per message at `written`, with and without a feed, in turns."""
     backlog, count = run.scale(200_000, 2_000), run.scale(80_000, 2_000)
-    rounds = run.scale(8, 2)
+    rounds = run.scale(24, 2)
     messages = fifo_messages(count, KIB)
     batches = [messages[at : at + BATCH] for at in range(0, count, BATCH)]
     lake = run.fresh("lake")

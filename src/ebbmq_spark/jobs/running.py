@@ -247,11 +247,13 @@ class _Run:
         """Let the run count, and clear away what it makes superfluous."""
         self._note(ended_at_ms=_now_ms())
         self._output.end(self._record)
+        known = history.read(self._lake)
+        needed = known.needed()
         for table in (PLANS, RATES):
-            writing.sweep(self._lake, table, writing.RUNS_KEPT)
+            writing.sweep(self._lake, table, writing.RUNS_KEPT, needed=needed)
         for table in (PROFILES, STEPS):
-            writing.sweep(self._lake, table, writing.WHOLE_KEPT)
-        writing.sweep_records(self._lake)
+            writing.sweep(self._lake, table, writing.WHOLE_KEPT, needed=needed)
+        writing.sweep_records(self._lake, known)
         return self._record
 
     def _note(self, **changes: object) -> None:

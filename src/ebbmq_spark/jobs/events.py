@@ -53,7 +53,9 @@ def _of_boots(*numbers: str) -> T.StructType:
 
 
 _PLACES: Final = _of_boots("first", "last")
-_BOOTS: Final = _of_boots("told_to", "kept_from")
+_BOOTS: Final = _of_boots("told_to", "kept_from").add(
+    "stretches", T.ArrayType(T.ArrayType(T.LongType()))
+)
 _READ: Final = (
     T.StructType()
     .add("node", T.StringType())
@@ -204,6 +206,7 @@ def _judge_steps(
             boot,
             before[node][boot][-1].last if boot in before.get(node, {}) else None,
             stretches[-1].last - STEPS_KEPT + 1 if boot == max(found) else None,
+            [[each.first, each.holes] for each in stretches],
         )
         for node, found in after.items()
         for boot, stretches in found.items()

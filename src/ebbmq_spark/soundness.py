@@ -63,7 +63,7 @@ def name_of(manifest: Manifest) -> str:
 def _looked(lake: Lake, found: Iterable[Manifest], look: Look) -> dict[str, UnknownFeed]:
     parts = [(each, part) for each in found for part in each.parts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        told = pool.map(lambda each: _why(lake, *each, look), parts)
+        told = pool.map(lambda each: _why(lake, each[0], each[1], look), parts)
         pairs = zip(parts, told, strict=True)
         return {name_of(each): why for (each, _), why in pairs if why is not None}
 

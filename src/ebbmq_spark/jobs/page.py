@@ -16,6 +16,7 @@ from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, millisecond
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ebbmq.feed.runs import Checks
     from ebbmq_spark.jobs.changes import Changed
     from ebbmq_spark.jobs.reporting import Figures
 
@@ -318,7 +319,26 @@ def _attention(told: Figures) -> str:
             found.append(f"{count:,} {what}")
     if not found:
         return _none("nothing")
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found)}</ul>"
+    told_of = "".join(f"<li>{escape(each)}</li>" for each in found)
+    return f"<ul>{told_of}</ul>{_checks(record.nodes)}"
+
+
+def _checks(nodes: Mapping[str, Checks]) -> str:
+    """What was wrong with events, by node."""
+    wrong = {node: each for node, each in nodes.items() if not each.is_clean}
+    if not wrong:
+        return ""
+    return _table(
+        ("node", ">events", ">rejected", ">missing", ">came after all", ">twice", ">impossible"),
+        (
+            (
+                node or "not told", f"{each.events:,}", f"{each.rejected:,}",
+                f"{each.missing:,}", f"{each.recovered:,}", f"{each.duplicates:,}",
+                f"{each.impossible:,}",
+            )
+            for node, each in wrong.items()
+        ),
+    )  # fmt: skip
 
 
 def _keys(of: Iterable[tuple[str, str]]) -> str:

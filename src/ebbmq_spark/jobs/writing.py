@@ -131,5 +131,16 @@ def sweep_records(lake: Lake, known: History) -> None:
             lake.remove(place)
 
 
+def sweep_aside(lake: Lake, writer: str) -> None:
+    """Delete rejected rows of who does not run, but for the last it set aside."""
+    places = [
+        place
+        for place in lake.directories(f"{layout.EVENTS}/{layout.REJECTED}")
+        if place.rpartition("/")[2].startswith(f"run={writer}-")
+    ]
+    for place in places[:-RUNS_KEPT]:
+        lake.remove(place)
+
+
 def _directory(path: str) -> str:
     return path.rpartition("/")[0]

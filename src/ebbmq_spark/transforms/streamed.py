@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: The column that numbers rows, from 1, in the order they are read.
 NUMBER: Final = "number"
+_COUNTED: Final = ("queue", "node", "at_ms", "event", "reason", "bytes", "latency_ms")
 
 
 def once(told: DataFrame, remembered: int) -> DataFrame:
@@ -37,6 +38,17 @@ def once(told: DataFrame, remembered: int) -> DataFrame:
         .withWatermark("_read", f"{remembered} milliseconds")
         .dropDuplicatesWithinWatermark([*TOLD_ONCE, "_which"])
         .drop("_which", "_read", NUMBER)
+    )
+
+
+def lean(told: DataFrame) -> DataFrame:
+    """What `counted` needs of rows that count, and all of a row that is none, from `once`."""
+    is_none = F.col("fault").isNotNull()
+    return told.select(
+        *(
+            name if name in (*_COUNTED, "fault") else F.when(is_none, F.col(name)).alias(name)
+            for name in told.columns
+        )
     )
 
 

@@ -25,7 +25,7 @@ from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
 from ebbmq_spark.transforms.latency import recommended_factors
-from ebbmq_spark.transforms.profiles import merged, profile
+from ebbmq_spark.transforms.profiles import merged, profile, recounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -249,10 +249,27 @@ def _judge_steps(
     return {node: observed.get[f"of_{number}"] or 0 for number, node in enumerate(nodes)}
 
 
-def count(spark: SparkSession, events: DataFrame, last: Record | None, output: Output) -> None:
-    """Add what happened to the profiles of the last run, and write them anew."""
+def count(
+    spark: SparkSession,
+    events: DataFrame,
+    last: Record | None,
+    output: Output,
+    *,
+    full: bool = False,
+) -> None:
+    """Add what happened to the profiles of the last run, and write them anew.
+
+    Args:
+        spark: where to run.
+        events: each once, in all runs.
+        last: the run before.
+        output: where to write to.
+        full: these are all events that are there, also those that runs before counted.
+    """
     known = of_run(spark, output.lake, PROFILES, last.counted if last else None)
-    whole = merged(known.unionByName(profile(events)), output.at_ms - KEEP_MS)
+    new = profile(events, output.at_ms)
+    parts = recounted(known, new) if full else known.unionByName(new)
+    whole = merged(parts, output.at_ms, KEEP_MS)
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))
 
 

@@ -81,6 +81,8 @@ class Fleet(NamedTuple):
     notes: list[str]
     #: What may have events after the snapshots, as `told_since` finds it.
     told: Sequence[Manifest] = ()
+    #: The instant of the run, by the clock of this machine.
+    at_ms: int = 0
 
     @property
     def files(self) -> list[str]:
@@ -119,7 +121,7 @@ def read(
             if not why:
                 last[each.node] = each
     refused = {name: why for name, why in wrong.items() if name.startswith(f"{CATALOG.name}/")}
-    fleet = Fleet([], list(last.values()), refused, [])
+    fleet = Fleet([], list(last.values()), refused, [], at_ms=now_ms)
     for node, manifest in sorted(last.items()):
         skew_ms, age_ms = _clock(lake, manifest, now_ms)
         if age_ms > _GONE_MS:

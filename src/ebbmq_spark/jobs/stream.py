@@ -202,7 +202,7 @@ class _Batches:
         # It is gone through twice; Spark would look twice at what it remembers.
         told = lean(batch).persist()
         try:
-            whole = merged(known.unionByName(counted(told, at_ms)), at_ms - KEEP_MS)
+            whole = merged(known.unionByName(counted(told, at_ms)), at_ms, KEEP_MS)
             parts = output.write(PROFILES, whole.coalesce(1))
             rejected = told.where("fault IS NOT NULL")
             if not rejected.isEmpty():

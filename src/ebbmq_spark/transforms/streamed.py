@@ -57,7 +57,7 @@ def counted(told: DataFrame, now_ms: int) -> DataFrame:
 
     Args:
         told: as `once` returns it.
-        now_ms: when a row happened that does not say so.
+        now_ms: when that is, and when a row happened that does not say so.
     """
     is_none, at_ms = F.col("fault").isNotNull(), F.col("at_ms")
     return profile(
@@ -68,5 +68,6 @@ def counted(told: DataFrame, now_ms: int) -> DataFrame:
             F.when(is_none, F.col("fault")).otherwise(F.col("reason")).alias("reason"),
             F.when(~is_none, F.col("bytes")).alias("bytes"),
             F.when(~is_none, F.col("latency_ms")).alias("latency_ms"),
-        )
+        ),
+        now_ms,
     )

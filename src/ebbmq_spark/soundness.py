@@ -1,8 +1,9 @@
 """Whether files are what their manifests say: looked at before they are read, and after a failure.
 
-Before: the end of each file, which says its table, version and rows. That finds what is no Parquet,
-what is cut off and what a newer version wrote. After Spark failed: all of each file, to name the
-one that is damaged inside. Either way the manifest is refused by name, and the rest is read.
+Before: the end of each file, which says its table, version, columns and rows. That finds what is no
+Parquet, what is cut off, what is of another table and what a newer version wrote. After Spark
+failed: all of each file, to name the one that is damaged inside. Either way the manifest is refused
+by name, and the rest is read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq.errors import EbbError
 from ebbmq.feed import layout, manifests
+from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
 
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ebbmq.feed.manifests import Manifest, Part
+    from ebbmq.feed.table import Table
     from ebbmq_spark.lake import Lake
 
-    Look = Callable[[Lake, Part], None]
+    Look = Callable[[Lake, Part, Table], None]
 
 #: Files that are looked at at once: it is mostly waiting.
 _AT_ONCE: Final = 8
@@ -58,15 +61,16 @@ def name_of(manifest: Manifest) -> str:
 
 
 def _looked(lake: Lake, found: Iterable[Manifest], look: Look) -> dict[str, UnknownFeed]:
-    parts = [(name_of(each), part) for each in found for part in each.parts]
+    parts = [(each, part) for each in found for part in each.parts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        told = pool.map(lambda each: _why(lake, each[1], look), parts)
-        return {name: why for (name, _), why in zip(parts, told, strict=True) if why is not None}
+        told = pool.map(lambda each: _why(lake, each[0], each[1], look), parts)
+        pairs = zip(parts, told, strict=True)
+        return {name_of(each): why for (each, _), why in pairs if why is not None}
 
 
-def _why(lake: Lake, part: Part, look: Look) -> UnknownFeed | None:
+def _why(lake: Lake, manifest: Manifest, part: Part, look: Look) -> UnknownFeed | None:
     try:
-        look(lake, part)
+        look(lake, part, manifests.TABLES[manifest.table])
     except UnknownFeed as error:
         return error
     except EbbError as error:
@@ -76,18 +80,51 @@ def _why(lake: Lake, part: Part, look: Look) -> UnknownFeed | None:
     return None
 
 
-def _see_end(lake: Lake, part: Part) -> None:
+def _see_end(lake: Lake, part: Part, table: Table) -> None:
     with pq.ParquetFile(lake.open(lake.file(part.path))) as file:
-        told = file.schema_arrow.metadata or {}
-        rows = file.metadata.num_rows
-    table, version = told.get(TABLE_KEY.encode()), told.get(VERSION_KEY.encode(), b"")
-    if table is not None and version.isdigit():
-        manifests.check_version(table.decode(errors="replace"), int(version), part.path)
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    told = schema.metadata or {}
+    name, version = told.get(TABLE_KEY.encode()), told.get(VERSION_KEY.encode(), b"")
+    if name is not None and version.isdigit():
+        found = manifests.check_version(name.decode(errors="replace"), int(version), part.path)
+        if found.name != table.name:
+            raise UnknownFeed(f"{part.path} is of {found.name} instead of {table.name}", _ACTION)
+    _check_columns(schema, part, table)
     if rows != part.rows:
         raise UnknownFeed(f"{part.path} has {rows} rows instead of {part.rows}", _ACTION)
 
 
-def _read_all(lake: Lake, part: Part) -> None:
+def _check_columns(schema: pa.Schema, part: Part, table: Table) -> None:
+    """See that Spark can read the columns: one that need not be there may be absent."""
+    for wanted in schema_of(table):
+        found = schema.get_all_field_indices(wanted.name)
+        if len(found) > 1 or (not found and not wanted.nullable):
+            raise UnknownFeed(
+                f"{part.path} has {len(found)} columns {wanted.name}, and is of {table.name}",
+                _ACTION,
+            )
+        kinds = [schema.field(index).type for index in found]
+        if not all(_plain(kind).equals(wanted.type) for kind in kinds):
+            raise UnknownFeed(
+                f"{part.path} has {kinds[0]} in column {wanted.name} instead of {wanted.type}",
+                _ACTION,
+            )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type by what Parquet stores; that Arrow would hold it in another way is none of it."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return kind
+
+
+def _read_all(lake: Lake, part: Part, _: Table) -> None:
     with pq.ParquetFile(lake.open(lake.file(part.path))) as file:
         for batch in file.iter_batches(use_threads=False):
             batch.validate(full=True)

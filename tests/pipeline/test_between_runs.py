@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ebbmq.feed import runs
+from ebbmq.cli.main import cli
+from ebbmq.feed import layout, runs
 from ebbmq.feed.heard import Stretch
 from ebbmq.feed.profiles import PROFILES
+from ebbmq.feed.runs import Checks, Record
 from ebbmq.feed.steps import STEPS
+from ebbmq_spark import session
 from ebbmq_spark.jobs.running import Arguments, run
 from tests.pipeline.handwritten import show, tell
 from tests.pipeline.lakes import rows
@@ -19,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import pytest
     from pyspark.sql import SparkSession
 
-    from ebbmq.feed.runs import Record
-
+NUMBER = 'class="number"'
 Rows = list[dict[str, Any]]
 
 
@@ -66,7 +71,7 @@ def test_in_parts_as_much_is_found_and_counted_as_at_once(
 ) -> None:
     parts = [
         told((1, "a", "published"), (2, "a", "leased"), (3, "a", "acked"), (4, "b", "acked")),
-        # The last again, a message that was gone, one that cannot be acked, and two are missing.
+        # The last again, a message that was gone, two are missing, one of which may have leased c.
         told((4, "b", "acked"), (5, "b", "published"), (6, "c", "published"), (9, "c", "acked")),
         # What was missing, and what was told before that.
         told((7, "d", "published"), (8, "d", "leased"), (2, "a", "leased")),
@@ -75,12 +80,14 @@ def test_in_parts_as_much_is_found_and_counted_as_at_once(
     records = in_parts(spark, tmp_path, parts)
     assert [each.duplicates for each in records] == [0, 1, 1, 0]
     assert [(each.missing, each.recovered) for each in records] == [(0, 0), (2, 0), (0, 2), (1, 0)]
-    assert [each.impossible for each in records] == [0, 2, 0, 2]
+    assert [each.impossible for each in records] == [0, 1, 0, 2]
     happened = counted(tmp_path)
     records.append(run(spark, Arguments(tmp_path)))
     assert (records[-1].events, records[-1].heard) == (0, records[-2].heard)
     whole = run(spark, Arguments(tmp_path, full=True))
-    assert found(records) == found([whole]) == (14, 2, 1, 4)
+    assert found(records) == (14, 2, 1, 3)
+    # By now it is known that c was not leased.
+    assert found([whole]) == (14, 2, 1, 4)
     assert counted(tmp_path) == happened
     assert sum(happened.values()) == 14 - 2
     assert whole.heard == records[-1].heard == {"a": {1: (Stretch(1, 11), Stretch(13, 13))}}
@@ -141,3 +148,56 @@ def test_a_boot_begins_anew_also_after_a_record_that_does_not_say_what_was_heard
     assert (two.events, two.duplicates, two.missing, two.recovered) == (4, 2, 2, 0)
     assert two.impossible == 0
     assert [(row["boot"], row["seq"]) for row in rows(tmp_path, STEPS)] == [(2, 1)]
+
+
+def test_what_is_wrong_is_told_by_node(spark: SparkSession, tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    tell(tmp_path, 1, published(1, 2, 2, 5), at_ms=now_ms)
+    odd = [*told((1, "m", "published"), (2, "m", "acked"), (3, "n", "eaten")), {"seq": None}]
+    tell(tmp_path, 1, odd, node="b", at_ms=now_ms)
+    tell(tmp_path, 1, published(1, 2), node="sound", at_ms=now_ms)
+    tell(tmp_path, 2, [{"node": None, "seq": 1}], node="sound", at_ms=now_ms)
+    record = run(spark, Arguments(tmp_path))
+    assert record.nodes == {
+        "": Checks(events=1, rejected=1),
+        "a": Checks(events=4, duplicates=1, missing=2),
+        "b": Checks(events=4, rejected=2, impossible=1),
+        "sound": Checks(events=2),
+    }
+    assert (record.events, record.rejected, record.duplicates) == (11, 3, 1)
+    assert (record.missing, record.recovered, record.impossible) == (2, 0, 1)
+    page = (tmp_path / layout.LATEST_REPORT).read_text()
+    for cells in (["a", 4, 0, 2, 0, 1, 0], ["b", 4, 2, 0, 0, 0, 1], ["not told", 1, 1, 0, 0, 0, 0]):
+        shown = (f"<td {'' if at == 0 else NUMBER}>{cell}</td>" for at, cell in enumerate(cells))
+        assert "".join(shown) in page
+    tell(tmp_path, 2, published(3), at_ms=now_ms)
+    assert run(spark, Arguments(tmp_path)).nodes == {"a": Checks(events=1, recovered=1, missing=0)}
+
+
+def test_a_command_shows_what_is_wrong_by_node(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Commands would open a session of their own.
+    monkeypatch.setattr(session, "spark_session", lambda *_: contextlib.nullcontext(spark))
+    tell(tmp_path, 1, published(1, 2, 5), at_ms=time.time_ns() // 1_000_000)
+    command = ["pipeline", "run", "--lake", str(tmp_path)]
+    cli.main(command, standalone_mode=False)
+    out = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "3 events read, 0 rejected, 2 missing, 0 told twice, 0 impossible" in out[0]
+    assert out[1:3] == [
+        "NODE EVENTS REJECTED MISSING CAME AFTER ALL TWICE IMPOSSIBLE",
+        "a 3 0 2 0 0 0",
+    ]
+    cli.main([*command, "--full", "--json"], standalone_mode=False)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["nodes"]["a"] == msgspec.to_builtins(Checks(events=3, missing=2))
+
+
+def test_a_record_of_before_nodes_were_told_apart_can_be_read() -> None:
+    old = Record(run="r", kind="run", started_at_ms=1, ended_at_ms=2, missing=3)
+    stored = msgspec.json.decode(runs.encode(old))
+    del stored["nodes"]
+    assert runs.decode(msgspec.json.encode(stored), "r.json") == old

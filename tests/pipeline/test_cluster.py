@@ -53,7 +53,9 @@ HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 300
 #: What is of one run: its name, when it was, in `reason` how faded a message was by then, and in
 #: `sketch` the order in which its parts were put together; the percentiles it gives are compared.
-ANEW = {"run", "decided_at_ms", "stepped_at_ms", "until_ms", "reason", "sketch"}
+ANEW = {
+    "run", "decided_at_ms", "stepped_at_ms", "until_ms", "reason", "sketch", "counted_at_ms",
+}  # fmt: skip
 
 
 @contextlib.contextmanager

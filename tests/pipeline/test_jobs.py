@@ -17,6 +17,7 @@ from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs import history
 from ebbmq_spark.jobs.running import Arguments, InvalidBudget, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
+from ebbmq_spark.soundness import name_of
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of
 from tests.pipeline.lakes import DAY_MS, FADING, Node, counted, rows
@@ -80,6 +81,32 @@ def test_the_next_run_reads_only_what_is_new_and_ends_up_with_the_same(
         }
     assert profile_of(lake)["b", "published"] == 20
     assert profile_of(lake)["a", "published"] == 40
+
+
+def test_what_is_counted_stays_also_if_all_that_is_left_is_counted_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.work()
+        node.clock.advance(2 * DAY_MS)
+        run(spark, Arguments(lake))
+        # A node clears away what is old.
+        for old in manifests_of(lake, EVENTS):
+            (lake / name_of(old)).unlink()
+        node.work()
+    with Node(tmp_path, "b") as other:
+        other.work()
+    second = run(spark, Arguments(lake, full=True))
+    assert (second.events, profile_of(lake)["a", "published"]) == (60, 40)
+    assert profile_of(lake)["b", "published"] == 20
+    for old in manifests_of(lake, EVENTS):
+        (lake / name_of(old)).unlink()
+    third = run(spark, Arguments(lake, full=True))
+    assert (third.events, third.counted) == (0, second.run)
+    assert (third.read, third.heard) == (second.read, second.heard)
+    fourth = run(spark, Arguments(lake))
+    assert (fourth.events, fourth.counted) == (0, second.run)
 
 
 def factors(spark: SparkSession, lake: Path, *, full: bool = False) -> dict[str, float]:

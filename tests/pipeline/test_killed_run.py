@@ -75,7 +75,9 @@ TABLES = (PLANS, PROFILES, RATES, STEPS)
 #: machine to keep a turn of its own.
 TURN_S = 10.0
 #: What is of one run: its name, when it was, and in `reason` how faded a message was by then.
-ANEW = {"run", "decided_at_ms", "stepped_at_ms", "until_ms", "reason", "sketch"}
+ANEW = {
+    "run", "decided_at_ms", "stepped_at_ms", "until_ms", "reason", "sketch", "counted_at_ms",
+}  # fmt: skip
 
 
 def told(lake: Path, *tables: Table) -> dict[str, list[tuple[Any, ...]]]:

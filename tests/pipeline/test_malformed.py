@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ebbmq.feed import layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
-from ebbmq.feed.manifests import Part, UnknownFeed
+from ebbmq.feed.manifests import Part, UnknownFeed, encode
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark import soundness
 from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streamed
@@ -25,6 +28,7 @@ from ebbmq_spark.simulation.traffic import InvalidTrace, save
 from tests.feeds import manifests_of
 from tests.pipeline.handwritten import show, tell, wiped
 from tests.pipeline.lakes import DAY_MS, Node, rows
+from tests.pipeline.rows import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +98,39 @@ def that_is_missing(lake: Lake, number: int) -> str:
     return "is missing"
 
 
+def with_texts_for_numbers(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    table = pq.read_table(path, partitioning=None)
+    texts = table.column("seq").cast(pa.string())
+    pq.write_table(table.set_column(table.schema.get_field_index("seq"), "seq", texts), path)
+    lake.show(path, number)
+    return "has string in column seq instead of int64"
+
+
+def without_a_column_that_every_row_has(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["event"]), path)
+    lake.show(path, number)
+    return "has 0 columns event"
+
+
+def of_another_table(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    row = {**dict.fromkeys(CATALOG.names), **STORED}
+    pq.write_table(pa.Table.from_pylist([row] * ROWS, schema_of(CATALOG)), path)
+    lake.show(path, number)
+    return "is of catalog instead of events"
+
+
+def of_another_table_that_does_not_say_so(lake: Lake, number: int) -> str:
+    path = lake.tell(number)
+    row = {**dict.fromkeys(CATALOG.names), **STORED}
+    table = pa.Table.from_pylist([row] * ROWS, schema_of(CATALOG))
+    pq.write_table(table.replace_schema_metadata(), path)
+    lake.show(path, number)
+    return "has 0 columns seq"
+
+
 def with_other_rows(lake: Lake, number: int) -> str:
     lake.show(lake.tell(number), number, 7)
     return f"has {ROWS} rows instead of 7"
@@ -123,6 +160,10 @@ HARMS: tuple[Callable[[Lake, int], str], ...] = (
     that_was_cut_off_before_its_manifest_was_written,
     that_was_cut_off,
     that_is_missing,
+    with_texts_for_numbers,
+    without_a_column_that_every_row_has,
+    of_another_table,
+    of_another_table_that_does_not_say_so,
     with_other_rows,
     outside_of_the_lake,
     whose_manifest_is_torn,
@@ -204,6 +245,29 @@ def test_a_file_that_is_damaged_inside_keeps_nobody_from_reading_the_others(
     assert again.refused.keys() - record.refused.keys() == {
         layout.manifest_file("events", lake.now_ms, "n", 9, 1)
     }
+
+
+def test_a_snapshot_with_another_type_in_it_is_named_and_the_one_before_is_planned_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+    with Node(tmp_path, "n") as node:
+        node.work()
+        node.clock.advance(10 * DAY_MS)
+    newest = max(manifests_of(root, CATALOG), key=lambda each: (each.boot, each.number))
+    (part,) = newest.parts
+    path = root / part.path
+    table = pq.read_table(path, partitioning=None)
+    small = table.column("importance").cast(pa.int64())
+    at = table.schema.get_field_index("importance")
+    pq.write_table(table.set_column(at, "importance", small), path)
+    changed = msgspec.structs.replace(part, bytes=path.stat().st_size)
+    place = root / soundness.name_of(newest)
+    place.write_bytes(encode(msgspec.structs.replace(newest, parts=(changed,))))
+    record = run_plan(spark, Arguments(root, bounded=False))
+    (why,) = record.refused.values()
+    assert "has int64 in column importance instead of int32" in why
+    assert record.messages == 16
 
 
 SWEEP = Sweep(traffic=TrafficSpec(useful_ms=1_000, consumers=1), policies={"today": {}})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.model import QueueSpec
@@ -19,7 +20,7 @@ from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
 from ebbmq_spark.transforms.plans import planned, wanted_target
-from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
+from tests.pipeline.rows import DAY_MS, NOW_MS, catalog, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,41 @@ def test_each_message_gets_the_most_urgent_thing_to_do(spark: SparkSession) -> N
     }
     reasons = {row.message_id: row.reason for row in plan.collect()}
     assert reasons["faded"] == "decay score 200.00, copies 2 of 1"
+
+
+def test_a_plan_is_all_that_a_broker_needs_to_know(spark: SparkSession) -> None:
+    rows = catalog(
+        spark,
+        {"node": "n", "message_id": "lost one", "partition": 3, "generation": 2, "tier": "hdd",
+         "enqueued_at_ms": MIDDLE, "replicas": 2, "replica_target": 2, "bytes": 700,
+         "importance": 8, "policy_version": 5},
+        {"message_id": "faded", "tier": "hdd", "enqueued_at_ms": OLD, "replica_target": 2,
+         "copies": 2, "importance": 6, "decay_rate": 0.5, "ttl_ms": 40 * DAY_MS},
+        {"message_id": "spare", "enqueued_at_ms": MIDDLE, "copies": 2, "access_rate": 2.0,
+         "access_at_ms": NOW_MS},
+    )  # fmt: skip
+    until_ms = NOW_MS + 3_600_000
+    base = {
+        "node": "a", "queue": "q", "partition": 0, "generation": 0, "policy_version": 0,
+        "decided_at_ms": NOW_MS, "until_ms": until_ms,
+    }  # fmt: skip
+    expected: list[dict[str, Any]] = [
+        {"node": "n", "message_id": "lost one", "partition": 3, "generation": 2,
+         "action": "repair", "from_tier": "hdd", "to_tier": "hdd", "target": 2, "bytes": 700,
+         "freed_bytes": 0, "value": 1_008.0, "reason": "decay score 70.00, copies 1 of 2",
+         "policy_version": 5},
+        # Half of its time has passed, at half of the rate.
+        {"message_id": "faded", "action": "archive", "from_tier": "hdd", "to_tier": "s3",
+         "target": 1, "bytes": 1_000, "freed_bytes": 2_000, "value": 4.5,
+         "reason": "decay score 200.00, copies 2 of 1"},
+        {"message_id": "spare", "action": "drop_copy", "from_tier": None, "to_tier": "hdd",
+         "target": 1, "bytes": 0, "freed_bytes": 1_000, "value": 7.0,
+         "reason": "decay score 68.00, copies 2 of 1"},
+    ]  # fmt: skip
+    assertDataFrameEqual(
+        planned(rows, parameters_of(spark, [SPEC]), now_ms=NOW_MS, until_ms=until_ms),
+        frame(spark, PLANS, base, expected),
+    )
 
 
 def test_what_is_written_and_freed_counts_all_copies_that_come_and_go(spark: SparkSession) -> None:

@@ -94,8 +94,8 @@ def test_of_many_stretches_the_first_are_told_as_one(spark: SparkSession) -> Non
 
 def test_the_last_step_of_messages_is_kept_from_a_number_on(spark: SparkSession) -> None:
     boots = spark.createDataFrame(
-        [("a", 1, 9, None), ("a", 2, None, 3)],
-        "node string, boot long, told_to long, kept_from long",
+        [("a", 1, 9, None, [[1, 0]]), ("a", 2, None, 3, [[2, 0]])],
+        "node string, boot long, told_to long, kept_from long, stretches array<array<long>>",
     )
 
     def after(before: DataFrame, *rows: tuple[int, str, str]) -> DataFrame:
@@ -125,17 +125,64 @@ def test_only_what_cannot_have_happened_is_found(spark: SparkSession) -> None:
     assert found == {" ".join(names): (len(names), fault) for names, fault in IMPOSSIBLE.items()}
 
 
+def test_what_may_have_happened_where_numbers_are_missing_is_not_impossible(
+    spark: SparkSession,
+) -> None:
+    told = events(
+        spark,
+        {"seq": 1, "message_id": "before"},
+        {"seq": 2, "message_id": "around"},
+        {"seq": 3, "message_id": "before", "event": "acked"},
+        # What was left out may have leased it.
+        {"seq": 7, "message_id": "around", "event": "acked"},
+        {"seq": 8, "message_id": "around", "event": "leased"},
+        {"seq": 9, "message_id": "after", "event": "acked"},
+        {"seq": 11, "message_id": "after", "event": "published"},
+    )
+    found = {(row.message_id, row.seq) for row in impossible(told).collect()}
+    assert found == {("before", 3), ("around", 8)}
+
+
+def test_of_a_stretch_with_holes_nobody_knows_what_is_missing(spark: SparkSession) -> None:
+    schema = "node string, boot long, told_to long, kept_from long, stretches array<array<long>>"
+    boots = spark.createDataFrame([("a", 1, 3, 1, [[1, 2], [20, 0], [40, 0]])], schema)
+    steps = frame_of(
+        spark,
+        [("a", 1, "q", "known", 3, "published"), ("a", 1, "q", "sound", 21, "published")],
+        schema_of(STEPS),
+    )
+    told = events(
+        spark,
+        {"seq": 12, "message_id": "known", "event": "acked"},
+        {"seq": 22, "message_id": "sound", "event": "acked"},
+        {"seq": 22, "message_id": "of a boot that is forgotten", "boot": 2},
+        {"seq": 23, "message_id": "of a boot that is forgotten", "boot": 2, "event": "acked"},
+        {"seq": 29, "message_id": "over a gap"},
+        {"seq": 40, "message_id": "over a gap", "event": "acked"},
+        {"seq": 41, "message_id": "over a gap", "event": "leased"},
+    )
+    found = next_steps(told, steps, boots).where("impossible > 0")
+    assertDataFrameEqual(
+        found.select("message_id", "seq", "event", "impossible", "is_kept"),
+        spark.createDataFrame(
+            [("sound", 22, "acked", 1, True), ("over a gap", 41, "leased", 1, True)],
+            "message_id string, seq long, event string, impossible long, is_kept boolean",
+        ),
+    )
+
+
 def test_all_of_it_is_told_by_node(spark: SparkSession) -> None:
     told = events(
         spark,
         *({"seq": n, "event": e} for n, e in ((1, "published"), (1, "published"), (4, "acked"))),
         {"seq": 5, "event": "eaten"},
         {"seq": 1, "node": "b"},
+        {"seq": 2, "node": "b", "event": "acked"},
     )
     assertDataFrameEqual(
         summary(told),
         spark.createDataFrame(
-            [("a", 4, 1, 1, 2, 1), ("b", 1, 0, 0, 0, 0)],
+            [("a", 4, 1, 1, 2, 0), ("b", 2, 0, 0, 0, 1)],
             "node string, rows long, rejected long, duplicates long, missing long, impossible long",
         ),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ebbmq import Message, QueueSpec
 from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.jobs.page import html
 from ebbmq_spark.jobs.reads import Reads
 from ebbmq_spark.jobs.reporting import figures
 from ebbmq_spark.jobs.running import Arguments, run
@@ -45,3 +46,23 @@ def test_a_report_says_which_queues_are_read_when_and_how_few_messages_take_half
     published[9], read[11] = 10, 24
     assert told._replace(rate=0.0) == Reads("read", 0.0, 4, 1, published, read)
     assert 20 < told.rate < 24
+
+
+def test_where_nothing_depends_on_reads_the_page_says_why_it_does_not_know_the_hot_set(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Node(tmp_path, "a", AT_NINE_MS) as node:
+        for queue in (QueueSpec("busy"), QueueSpec("counted", score_access_bonus=1.0)):
+            node.broker.declare(queue)
+            node.broker.publish(queue.name, [Message(b"x") for _ in range(10)])
+            node.broker.lease(queue.name, count=4, lease_timeout_ms=DAY_MS)
+    run(spark, Arguments(tmp_path / "lake"))
+    lake = opened(tmp_path / "lake")
+    told = figures(spark, lake, fleets.read(lake, time.time_ns() // 1_000_000), None, None)
+    assert {each.queue: (each.messages, each.hot) for each in told.reads} == {
+        "busy": (None, None),
+        "counted": (4, 2),
+    }
+    text = html(told)
+    assert "reads of each message are counted where something depends on them" in text
+    assert "depends on them" not in html(told._replace(reads=told.reads[1:]))

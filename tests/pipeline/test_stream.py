@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -18,23 +15,25 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq_spark.jobs import history
 from ebbmq_spark.jobs.events_source import FORMAT, EventsSource
+from ebbmq_spark.jobs.running import Arguments as RunArguments
+from ebbmq_spark.jobs.running import run
 from ebbmq_spark.jobs.stream import Arguments, stream
+from ebbmq_spark.jobs.writing import RUNS_KEPT, sweep_aside
+from ebbmq_spark.lake import opened
 from ebbmq_spark.transforms.streamed import once
 from tests.feeds import manifests_of
 from tests.pipeline.handwritten import show, tell
+from tests.pipeline.killing import killed_driver, wait_patiently
 from tests.pipeline.lakes import Node, rows
 from tests.pipeline.patience import patiently
 from tests.pipeline.rows import NOW_MS
+from tests.pipeline.stopped_stream import PARTITIONS, POINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-DEADLINE_S = 240
 
 
 def counts(lake: Path) -> dict[tuple[str, str], int]:
@@ -97,12 +96,49 @@ def test_an_event_that_is_told_twice_counts_once(spark: SparkSession, tmp_path: 
     first = stream(spark, Arguments(tmp_path, once=True, partitions=2, files_per_batch=1))
     tell(tmp_path, 4, [{"seq": 2}, {"seq": 5, "event": "peeked"}], at_ms=now_ms + 3)
     second = stream(spark, Arguments(tmp_path, once=True, partitions=2, files_per_batch=1))
-    assert (first.events, first.duplicates) == (11, 2)
-    assert (second.events, second.duplicates) == (2, 1)
+    assert (first.events, first.duplicates, first.rejected) == (11, 2, 3)
+    assert (second.events, second.duplicates, second.rejected) == (2, 1, 0)
     assert counts(tmp_path) == {
         ("a", "published"): 3, ("a", "leased"): 1, ("a", "acked"): 1, ("a", "peeked"): 1,
         ("a", "rejected"): 3, ("b", "published"): 1,
     }  # fmt: skip
+
+
+def aside(lake: Path) -> list[tuple[str, int | None, str]]:
+    """The rows that were kept aside, in order."""
+    found = (lake / "events" / layout.REJECTED).rglob("*.parquet")
+    rows = [row for path in found for row in pq.read_table(path, partitioning=None).to_pylist()]
+    return sorted((row["fault"], row["seq"], row["message_id"]) for row in rows)
+
+
+def test_what_is_no_event_is_kept_aside_with_all_it_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    eaten = {"seq": 2, "event": "eaten", "message_id": "x", "consumer": "c", "device": "d"}
+    tell(tmp_path, 1, [{"seq": 1}, eaten], at_ms=now_ms)
+    tell(tmp_path, 2, [{"seq": 3}], at_ms=now_ms + 1)
+    tell(tmp_path, 3, [eaten, {"seq": 4, "at_ms": -1}], at_ms=now_ms + 2)
+    stream(spark, Arguments(tmp_path, once=True, partitions=2, files_per_batch=1))
+    told = "no such event: eaten", 2, "x"
+    assert aside(tmp_path) == [("at_ms is below 0", 4, "m"), told, told]
+    places = sorted((tmp_path / "events" / layout.REJECTED).iterdir())
+    assert [each.name.rpartition("-")[2] for each in places] == ["000000000", "000000002"]
+    (row, *_) = pq.read_table(places[0], partitioning=None).to_pylist()
+    assert (row["consumer"], row["device"], row["at_ms"]) == ("c", "d", now_ms)
+    # A run keeps aside what it reads by itself, and leaves that of the stream alone.
+    run(spark, RunArguments(tmp_path))
+    assert len(aside(tmp_path)) == 6
+
+
+def test_of_what_a_stream_kept_aside_the_last_stays(tmp_path: Path) -> None:
+    lake = opened(tmp_path)
+    names = [f"run=stream-17-{number:09d}" for number in range(RUNS_KEPT + 3)]
+    for name in (*names, "run=20261116T030000123Z"):
+        (tmp_path / "events" / layout.REJECTED / name).mkdir(parents=True)
+    sweep_aside(lake, "stream")
+    left = sorted(each.name for each in (tmp_path / "events" / layout.REJECTED).iterdir())
+    assert left == ["run=20261116T030000123Z", *names[3:]]
 
 
 def test_what_is_remembered_of_events_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
@@ -137,19 +173,6 @@ def _kept(query: StreamingQuery) -> int:
     return int(state["numRowsTotal"])
 
 
-def pending(lake: Path) -> Path:
-    return lake / "_state" / "stream" / "checkpoint"
-
-
-def a_batch_is_begun(lake: Path) -> bool:
-    return (pending(lake) / "offsets" / "1").exists()
-
-
-def a_batch_is_written(lake: Path) -> bool:
-    shown = list((lake / "profiles" / layout.MANIFESTS).rglob("*-stream-*.json"))
-    return len(shown) > len(list((pending(lake) / "commits").glob("[0-9]*")))
-
-
 @pytest.mark.crash
 def test_kill_9_of_the_driver_counts_nothing_twice_and_leaves_nothing_out(
     spark: SparkSession, tmp_path: Path
@@ -160,26 +183,23 @@ def test_kill_9_of_the_driver_counts_nothing_twice_and_leaves_nothing_out(
             node.work()
             node.clock.advance(10)
     again(lake, 1)
-    for stage in (a_batch_is_begun, a_batch_is_written):
-        killed_at(lake, stage)
+    at_ms = time.time_ns() // 1_000_000
+    for number in range(1, 4):
+        odd = [{"seq": 2 * number}, {"seq": 2 * number + 1, "event": "eaten"}]
+        tell(lake, number, odd, node="odd", at_ms=at_ms + number)
+    for point in POINTS:
+        killed_at(lake, point, tmp_path / point)
     again(lake, 2)
-    stream(spark, Arguments(lake, once=True, partitions=4, files_per_batch=1))
-    assert counts(lake) == expected({"a": 3})
+    stream(spark, Arguments(lake, once=True, partitions=PARTITIONS, files_per_batch=1))
+    odd_ones = {("odd", "published"): 3, ("odd", "rejected"): 3}
+    assert counts(lake) == {**expected({"a": 3}), **odd_ones}
+    assert aside(lake) == [("no such event: eaten", seq, "m") for seq in (3, 5, 7)]
 
 
-def killed_at(lake: Path, stage: Callable[[Path], bool]) -> None:
-    """Stream, and kill it, Java and all, as soon as it is so far; it may have ended before."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ebbmq.cli", "pipeline", "stream", "--lake", str(lake), "--once",
-         "--files-per-batch", "1", "--master", "local[2]", "--memory", "512m"],
-        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + DEADLINE_S
-    while not stage(lake) and child.poll() is None:
-        assert time.monotonic() < deadline, "it never came so far"
-        time.sleep(0.002)
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+def killed_at(lake: Path, point: str, reached: Path) -> None:
+    """Stream, and kill it, Java and all, when it is so far."""
+    words = (str(lake), point, str(reached))
+    with killed_driver("tests.pipeline.stopped_stream", *words) as driver:
+        wait_patiently(lambda: reached.exists() or driver.poll() is not None)
+        assert driver.poll() is None, f"it ended with {driver.returncode}"
+    assert driver.returncode == -signal.SIGKILL

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from pyspark.testing import assertDataFrameEqual
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed.snapshots import CATALOG
@@ -38,6 +39,32 @@ def changes(spark: SparkSession, *told: dict[str, Any]) -> DataFrame:
     )
     numbered = [{"at_ms": BEGUN_MS + n, "seq": n, **each} for n, each in enumerate(told, 1)]
     return touched(since(events(spark, *numbered), snapshots))
+
+
+def test_what_became_of_messages_is_a_row_for_each_that_was_used(spark: SparkSession) -> None:
+    told = [
+        {"message_id": "acked", "event": "acked", "generation": 3},
+        {"message_id": "leased", "event": "peeked", "generation": 1},
+        {"message_id": "leased", "event": "leased", "generation": 2},
+        {"message_id": "failed", "event": "retried", "generation": 1, "latency_ms": 0},
+        {"message_id": "copied", "event": "copied"},
+        {"message_id": "looked at", "event": "peeked"},
+        {"message_id": "came", "event": "published"},
+    ]
+    # A read counts 1 for the day that follows it, which the milliseconds between do not change.
+    assertDataFrameEqual(
+        changes(spark, *told),
+        spark.createDataFrame(
+            [
+                ("a", "q", "acked", "gone", 3, None, None, None),
+                ("a", "q", "leased", "leased", 2, BEGUN_MS + 2, BEGUN_MS + 3, 2.0),
+                ("a", "q", "failed", "ready", 1, BEGUN_MS + 4, BEGUN_MS + 4, -1.0),
+                ("a", "q", "looked at", None, 0, BEGUN_MS + 6, BEGUN_MS + 6, 1.0),
+            ],
+            "node string, queue string, message_id string, now_state string, now_generation int, "
+            "read_from_ms long, read_to_ms long, gained double",
+        ),
+    )
 
 
 def test_messages_are_as_the_last_event_leaves_them(spark: SparkSession) -> None:

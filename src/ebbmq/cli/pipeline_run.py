@@ -107,10 +107,29 @@ def _show_run(session: Session, record: Record, options: dict[str, Any]) -> None
     session.say(
         f"run {record.run}: {show_count(record.events, 'event')} read, "
         f"{record.rejected:,} rejected, {record.missing:,} missing{after_all}, "
-        f"{record.impossible:,} impossible"
+        f"{record.duplicates:,} told twice, {record.impossible:,} impossible"
     )
+    _show_checks(session, record)
     _show_plan(session, record)
     session.say(f"The report: {options['lake'].rstrip('/')}/reports/latest.html")
+
+
+def _show_checks(session: Session, record: Record) -> None:
+    """What was wrong with events, by node, where something was."""
+    wrong = {node: each for node, each in record.nodes.items() if not each.is_clean}
+    if wrong:
+        session.show_table(
+            ("NODE", ">EVENTS", ">REJECTED", ">MISSING", ">CAME AFTER ALL", ">TWICE",
+             ">IMPOSSIBLE"),
+            (
+                (
+                    node or "not told", f"{each.events:,}", f"{each.rejected:,}",
+                    f"{each.missing:,}", f"{each.recovered:,}", f"{each.duplicates:,}",
+                    f"{each.impossible:,}",
+                )
+                for node, each in wrong.items()
+            ),
+        )  # fmt: skip
 
 
 @click.command(short_help="Plan copies and tiers for the whole fleet.")

@@ -73,4 +73,7 @@ def stream(session: Session, /, **options: Any) -> None:
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
     else:
-        session.say(f"{show_count(record.events, 'event')} read")
+        session.say(
+            f"{show_count(record.events, 'event')} read, {record.rejected:,} rejected, "
+            f"{record.duplicates:,} told before"
+        )

@@ -28,5 +28,6 @@ PROFILES: Final = Table(
         optional("p95_ms", "int64", "95 of 100 were shorter"),
         optional("p99_ms", "int64", "99 of 100 were shorter"),
         optional("sketch", "bytes", "of their times: a KLL sketch of Apache DataSketches"),
+        optional("counted_at_ms", "int64", "when it was last added to, by who counts"),
     ),
 )

@@ -35,6 +35,22 @@ class Action(msgspec.Struct, frozen=True, gc=False):
     bytes: int
 
 
+class Checks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How many events of a node were read, and what was wrong with them; as `Record` has it."""
+
+    events: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    recovered: int = 0
+    impossible: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was wrong."""
+        return self == Checks(events=self.events)
+
+
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What upkeep found and did in an archive."""
 
@@ -68,6 +84,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: Numbers that were missing for a run before, and were told after all.
     recovered: int = 0
     impossible: int = 0
+    #: The same by node, of those that were read; "" has the rows that do not say whose they are.
+    nodes: dict[str, Checks] = {}
     #: Messages in the snapshots, and how many of them were looked at.
     messages: int = 0
     looked_at: int = 0

@@ -32,7 +32,11 @@ CATALOG: Final = Table(
         Column("attempts", "int32", "leases granted in its whole life"),
         Column("failures", "int32", "leases that failed"),
         Column("enqueued_at_ms", "int64", "when it was first published"),
-        Column("access_rate", "float64", "reads a day, as of access_at_ms"),
+        Column(
+            "access_rate",
+            "float64",
+            "reads a day, as of access_at_ms; 0 where neither a score nor a rule depends on it",
+        ),
         Column("access_at_ms", "int64", "when it was last read, 0 if never"),
         Column("decay_score", "float64", "how faded it is at the instant of the snapshot"),
         Column("durable", "bool", "whether it must survive a restart"),

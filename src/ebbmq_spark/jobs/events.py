@@ -16,7 +16,7 @@ from ebbmq.feed import heard, layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
-from ebbmq.feed.runs import Read
+from ebbmq.feed.runs import Checks, Read
 from ebbmq.feed.steps import STEPS, STEPS_KEPT
 from ebbmq.limits import DAY_MS
 from ebbmq_spark import soundness
@@ -25,7 +25,7 @@ from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
 from ebbmq_spark.transforms.latency import recommended_factors
-from ebbmq_spark.transforms.profiles import merged, profile
+from ebbmq_spark.transforms.profiles import merged, profile, recounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 #: Hours that profiles keep.
 KEEP_MS: Final = 30 * DAY_MS
+#: What is counted of events.
+_COUNTS: Final = ("events", "rejected", "duplicates", "missing", "recovered", "impossible")
+_NOTHING: Final = heard.add({}, ())
 
 
 def _of_boots(*numbers: str) -> T.StructType:
@@ -53,7 +56,9 @@ def _of_boots(*numbers: str) -> T.StructType:
 
 
 _PLACES: Final = _of_boots("first", "last")
-_BOOTS: Final = _of_boots("told_to", "kept_from")
+_BOOTS: Final = _of_boots("told_to", "kept_from").add(
+    "stretches", T.ArrayType(T.ArrayType(T.LongType()))
+)
 _READ: Final = (
     T.StructType()
     .add("node", T.StringType())
@@ -72,7 +77,10 @@ class Unread(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """How many events there were, what was wrong with them, and which numbers there were so far."""
+    """How many events there were, what was wrong with them, and which numbers there were so far.
+
+    By the names of `Record`.
+    """
 
     events: int
     rejected: int
@@ -80,6 +88,7 @@ class Checked(NamedTuple):
     missing: int
     recovered: int
     impossible: int
+    nodes: dict[str, Checks]
     heard: Heard
 
 
@@ -132,31 +141,33 @@ def check(
     Returns:
         what was found, and the events that count: each once, in all runs
     """
-    sound, rejected = quality.usable(told), 0
-    stretches: list[heard.Told] = []
-    for row in _told(told).collect():
-        if row.node is None:
-            rejected = row.times
-        else:
-            holes = row.last_seq - row.first_seq + 1 - row.numbers
-            stretch = heard.Stretch(row.first_seq, row.last_seq, holes)
-            stretches.append(heard.Told(row.node, row.boot, stretch, row.times))
+    sound = quality.usable(told)
+    rejected, stretches = _told(told)
     if rejected:
         output.set_aside(EVENTS, quality.rejected(told))
     before = heard_by(last)
-    added = heard.add(before, stretches)
-    if added.again:
-        sound = quality.without(sound, frame_of(spark, added.again, _PLACES))
-    checked = Checked(
-        events=rejected + sum(each.rows for each in stretches),
-        rejected=rejected,
-        duplicates=added.duplicates,
-        missing=added.missing,
-        recovered=added.recovered,
-        impossible=_judge_steps(spark, sound, (before, added.heard), last, output),
-        heard=added.heard,
-    )
-    return checked, sound
+    added = {
+        node: heard.add({node: before.get(node, {})}, some) for node, some in stretches.items()
+    }
+    again = [place for each in added.values() for place in each.again]
+    if again:
+        sound = quality.without(sound, frame_of(spark, again, _PLACES))
+    after = before | {node: each.heard[node] for node, each in added.items()}
+    impossible = _judge_steps(spark, sound, (before, after), last, output)
+    nodes = {
+        node: Checks(
+            events=rejected.get(node, 0) + sum(each.rows for each in stretches.get(node, ())),
+            rejected=rejected.get(node, 0),
+            duplicates=known.duplicates,
+            missing=known.missing,
+            recovered=known.recovered,
+            impossible=impossible.get(node, 0),
+        )
+        for node in sorted({*rejected, *added})
+        for known in (added.get(node, _NOTHING),)
+    }
+    totals = {name: sum(getattr(each, name) for each in nodes.values()) for name in _COUNTS}
+    return Checked(**totals, nodes=nodes, heard=after), sound
 
 
 def heard_by(last: Record | None) -> Heard:
@@ -172,12 +183,25 @@ def heard_by(last: Record | None) -> Heard:
     return {**ends, **last.heard}
 
 
-def _told(told: DataFrame) -> DataFrame:
-    """The stretches of what can be used, and a row without a node for how many rows cannot be."""
+def _told(told: DataFrame) -> tuple[dict[str, int], dict[str, list[heard.Told]]]:
+    """By node: how many rows cannot be used, and the stretches of those that can."""
     judged = quality.with_faults(told)
     found = quality.stretches(judged.where(F.col("fault").isNull()))
-    faulty = judged.agg(F.count("fault").alias("times"))
-    return found.unionByName(faulty, allowMissingColumns=True)
+    # A row that does not say whose it is counts as that of a node without a name.
+    node = F.coalesce("node", F.lit("")).alias("node")
+    faulty = judged.where("fault IS NOT NULL").groupBy(node).agg(F.count("*").alias("times"))
+    rejected: dict[str, int] = {}
+    stretches: dict[str, list[heard.Told]] = {}
+    for row in found.unionByName(faulty, allowMissingColumns=True).collect():
+        if row.boot is None:
+            rejected[row.node] = row.times
+            continue
+        holes = row.last_seq - row.first_seq + 1 - row.numbers
+        stretch = heard.Stretch(row.first_seq, row.last_seq, holes)
+        stretches.setdefault(row.node, []).append(
+            heard.Told(row.node, row.boot, stretch, row.times)
+        )
+    return rejected, stretches
 
 
 def _judge_steps(
@@ -186,8 +210,8 @@ def _judge_steps(
     heard: tuple[Heard, Heard],
     last: Record | None,
     output: Output,
-) -> int:
-    """How many events cannot have happened; the last steps are written, to be gone on from.
+) -> dict[str, int]:
+    """By node, how many events cannot have happened; the last steps are written, to go on from.
 
     Args:
         spark: where to run.
@@ -204,26 +228,48 @@ def _judge_steps(
             boot,
             before[node][boot][-1].last if boot in before.get(node, {}) else None,
             stretches[-1].last - STEPS_KEPT + 1 if boot == max(found) else None,
+            [[each.first, each.holes] for each in stretches],
         )
         for node, found in after.items()
         for boot, stretches in found.items()
     ]
     # In the same job, and in its last stage, of which each task counts once.
-    observed = Observation()
+    observed, nodes = Observation(), sorted(after)
+    counts = [
+        F.sum(F.when(F.col("node") == node, F.col("impossible"))).alias(f"of_{number}")
+        for number, node in enumerate(nodes)
+    ]
     steps = (
         quality.next_steps(events, known, frame_of(spark, boots, _BOOTS))
-        .observe(observed, F.sum("impossible").alias("impossible"))
+        .observe(observed, F.count("*").alias("messages"), *counts)
         .where("is_kept")
         .select(*STEPS.names)
     )
     output.publish(STEPS, output.write(STEPS, steps))
-    return observed.get["impossible"] or 0
+    return {node: observed.get[f"of_{number}"] or 0 for number, node in enumerate(nodes)}
 
 
-def count(spark: SparkSession, events: DataFrame, last: Record | None, output: Output) -> None:
-    """Add what happened to the profiles of the last run, and write them anew."""
+def count(
+    spark: SparkSession,
+    events: DataFrame,
+    last: Record | None,
+    output: Output,
+    *,
+    full: bool = False,
+) -> None:
+    """Add what happened to the profiles of the last run, and write them anew.
+
+    Args:
+        spark: where to run.
+        events: each once, in all runs.
+        last: the run before.
+        output: where to write to.
+        full: these are all events that are there, also those that runs before counted.
+    """
     known = of_run(spark, output.lake, PROFILES, last.counted if last else None)
-    whole = merged(known.unionByName(profile(events)), output.at_ms - KEEP_MS)
+    new = profile(events, output.at_ms)
+    parts = recounted(known, new) if full else known.unionByName(new)
+    whole = merged(parts, output.at_ms, KEEP_MS)
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))
 
 

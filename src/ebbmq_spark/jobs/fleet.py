@@ -87,6 +87,8 @@ class Fleet(NamedTuple):
     notes: list[str]
     #: What may have events after the snapshots, as `told_since` finds it.
     told: Sequence[Manifest] = ()
+    #: The instant of the run, by the clock of this machine.
+    at_ms: int = 0
 
     @property
     def files(self) -> list[str]:
@@ -132,7 +134,7 @@ def read(
             if not why:
                 last[each.node] = each
     refused = {name: why for name, why in wrong.items() if name.startswith(f"{CATALOG.name}/")}
-    fleet = Fleet([], list(last.values()), refused, [])
+    fleet = Fleet([], list(last.values()), refused, [], at_ms=now_ms)
     lake_ms = _lake_ms(lake, now_ms)
     for node, manifest in sorted(last.items()):
         # A node that takes it away at this moment wrote a newer one a moment ago.

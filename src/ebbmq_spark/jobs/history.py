@@ -29,6 +29,11 @@ class History(NamedTuple):
         counted = [each for each in self.records if each.kind == "run" and each.counted is not None]
         return counted[-1] if counted else None
 
+    def needed(self) -> set[str]:
+        """Runs whose tables the next run goes on from."""
+        last = (self.last("run"), self.last_counted())
+        return {each.counted for each in last if each is not None and each.counted is not None}
+
 
 def read(where: Where) -> History:
     """The history of a lake; a record that cannot be read is named, the others are there.

@@ -16,6 +16,7 @@ from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, millisecond
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ebbmq.feed.runs import Checks
     from ebbmq_spark.jobs.changes import Changed
     from ebbmq_spark.jobs.reporting import Figures
 
@@ -48,7 +49,7 @@ def html(told: Figures) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>EbbMQ: {escape(told.lake)}</title><style>{_style()}</style></head><body>"
-        f"<h1>What the fleet holds</h1><p>{_when(told)}</p>"
+        f"<h1>What the fleet holds</h1><p>{_when(told)}</p>{_clocks(told)}"
         f'<div class="tiles">{_tiles(told)}</div>'
         f'<div class="cards">{"".join(cards)}</div></body></html>\n'
     )
@@ -63,6 +64,26 @@ def _when(told: Figures) -> str:
     when = f"run {escape(record.run)}, {_instant(record.ended_at_ms)}" if record else "no run yet"
     nodes = ", ".join(told.nodes) or "none with a snapshot"
     return f"Lake {escape(told.lake)}; {when}; nodes: {escape(nodes)}."
+
+
+def _clocks(told: Figures) -> str:
+    if not told.ahead_ms:
+        return ""
+    nodes = ", ".join(
+        f"that of {node} is {_span(abs(ahead_ms))} {'ahead' if ahead_ms > 0 else 'behind'}"
+        for node, ahead_ms in sorted(told.ahead_ms.items())
+    )
+    return (
+        f"<p>Clocks differ: {escape(nodes)}. What a node tells is shown by its own clock, put "
+        "right; hours of the day are as it tells them.</p>"
+    )
+
+
+def _span(span_ms: int) -> str:
+    for unit, size in (("days", 24 * 3_600_000), ("h", 3_600_000)):
+        if span_ms >= size:
+            return f"{span_ms / size:,.1f} {unit}"
+    return f"{span_ms / 60_000:.0f} min"
 
 
 def _tiles(told: Figures) -> str:
@@ -179,12 +200,16 @@ def _reads(told: Figures) -> str:
             (
                 each.queue,
                 f"{each.rate:,.1f}",
-                f"{each.messages:,}",
-                f"{each.hot:,}",
+                *("-" if count is None else f"{count:,}" for count in (each.messages, each.hot)),
             )
             for each in told.reads
         ),
     )
+    if any(each.messages is None for each in told.reads):
+        table += (
+            "<p>-: reads of each message are counted where something depends on them: the queue's "
+            "score_access_bonus, or a storage rule that asks for ACCESS_RATE.</p>"
+        )
     drawn = [
         f"<div><h3>{escape(each.queue)}</h3>"
         + lines(
@@ -318,7 +343,26 @@ def _attention(told: Figures) -> str:
             found.append(f"{count:,} {what}")
     if not found:
         return _none("nothing")
-    return f"<ul>{''.join(f'<li>{escape(each)}</li>' for each in found)}</ul>"
+    told_of = "".join(f"<li>{escape(each)}</li>" for each in found)
+    return f"<ul>{told_of}</ul>{_checks(record.nodes)}"
+
+
+def _checks(nodes: Mapping[str, Checks]) -> str:
+    """What was wrong with events, by node."""
+    wrong = {node: each for node, each in nodes.items() if not each.is_clean}
+    if not wrong:
+        return ""
+    return _table(
+        ("node", ">events", ">rejected", ">missing", ">came after all", ">twice", ">impossible"),
+        (
+            (
+                node or "not told", f"{each.events:,}", f"{each.rejected:,}",
+                f"{each.missing:,}", f"{each.recovered:,}", f"{each.duplicates:,}",
+                f"{each.impossible:,}",
+            )
+            for node, each in wrong.items()
+        ),
+    )  # fmt: skip
 
 
 def _keys(of: Iterable[tuple[str, str]]) -> str:

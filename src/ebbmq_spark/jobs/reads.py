@@ -34,9 +34,10 @@ class Reads(NamedTuple):
     queue: str
     #: Reads a day, exponentially weighted, of all its messages together.
     rate: float
-    #: Live messages that were read and not done, and how few of them take half of their reads.
-    messages: int
-    hot: int
+    #: Live messages that were read and not done, and how few of them take half of their reads;
+    #: None where nothing depends on it, so that brokers do not count the reads of each message.
+    messages: int | None
+    hot: int | None
     #: By the hour of the day, in UTC: how many were published, how many read.
     published: Sequence[int]
     read: Sequence[int]
@@ -48,7 +49,7 @@ def reads(
     fleet: Fleet,
     profiles: DataFrame,
     hours: Iterable[Mapping[str, Any]],
-    now_ms: int,
+    clocks: DataFrame,
 ) -> list[Reads]:
     """How queues are read, those read the most first.
 
@@ -58,11 +59,11 @@ def reads(
         fleet: its last snapshots.
         profiles: of the table PROFILES.
         hours: its queue, hour_ms, event and count.
-        now_ms: when.
+        clocks: node, now_ms: what its clock says.
     """
     of_day = _by_hour_of_day(hours)
     rates: dict[str, float] = {}
-    for row in access_rates(profiles, now_ms).collect():
+    for row in access_rates(profiles, clocks).collect():
         rates[row.queue] = rates.get(row.queue, 0.0) + row.access_rate
     shown = sorted(
         (queue for queue, rate in rates.items() if rate > 0),
@@ -70,7 +71,7 @@ def reads(
     )[:QUEUES_SHOWN]
     if not shown:
         return []
-    hot = _hot(spark, lake, fleet, shown)
+    hot = {**_uncounted(fleet), **_hot(spark, lake, fleet, shown)}
     nothing = [0] * HOURS_A_DAY
     return [
         Reads(
@@ -82,6 +83,18 @@ def reads(
         )
         for queue in shown
     ]
+
+
+def _uncounted(fleet: Fleet) -> dict[str, tuple[None, None]]:
+    """Queues whose score does not depend on reads: unless a rule does, nobody counts them."""
+    counted = {
+        queue.name
+        for each in fleet.snapshots
+        for queue in each.settings.queues
+        if queue.score_access_bonus
+    }
+    known = {queue.name for each in fleet.snapshots for queue in each.settings.queues}
+    return dict.fromkeys(known - counted, (None, None))
 
 
 def _by_hour_of_day(hours: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[int]]:

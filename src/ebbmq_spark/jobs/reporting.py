@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
@@ -18,10 +20,11 @@ from ebbmq_spark.jobs.changes import Changed, changed
 from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
+from ebbmq_spark.schemas import frame_of
 from ebbmq_spark.transforms.profiles import HOUR_MS, latencies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -38,8 +41,20 @@ AGES_MS: Final = (60_000, 600_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS, 7 * 24 * 
 HOURS: Final = 48
 #: Queues of which latencies are shown: those with the most leases.
 QUEUES_SHOWN: Final = 5
+_SPAN_MS: Final = HOURS * HOUR_MS
+#: A clock that is off by less is not spoken of.
+_OFF_MS: Final = 300_000
+_OF_HOURS: Final = (
+    "queue", "node", "hour_ms", "event", "reason", "count", "bytes", "counted_at_ms",
+)  # fmt: skip
 _LOSSES: Final = ("stale", "expired", "dead_lettered", "removed", "lost")
 _PAGES_KEPT: Final = 30
+_CLOCKS: Final = (
+    T.StructType()
+    .add("node", T.StringType())
+    .add("now_ms", T.LongType())
+    .add("ahead_ms", T.LongType())
+)
 
 
 class Lasting(NamedTuple):
@@ -60,6 +75,13 @@ class Rate(NamedTuple):
     reason: str
 
 
+class Clock(NamedTuple):
+    """What a node's clock says, and by how much that is known to be ahead of this machine's."""
+
+    now_ms: int
+    ahead_ms: int = 0
+
+
 class Figures(NamedTuple):
     """All a report shows."""
 
@@ -75,6 +97,8 @@ class Figures(NamedTuple):
     planned: list[Total]
     rates: list[Rate]
     changed: Changed | None = None
+    #: By node, by how much its clock is ahead of this machine's, below zero behind.
+    ahead_ms: Mapping[str, int] = MappingProxyType({})
 
 
 def figures(
@@ -97,10 +121,10 @@ def figures(
     """
     files = _last(lake, PROFILES)
     # There are few hours and queues: these need no Spark.
-    hours = _columns(lake, files, "queue", "hour_ms", "event", "reason", "count", "bytes")
+    hours = _columns(lake, files, *_OF_HOURS)
     profiles = read_table(spark, PROFILES, files, lake)
-    newest = max((row["hour_ms"] for row in hours), default=0)
-    since_ms = newest - HOURS * HOUR_MS
+    clocks = _clocks(fleet, hours)
+    known = frame_of(spark, [(node, *clock) for node, clock in clocks.items()], _CLOCKS)
     if planned is None:
         planned = summary(read_table(spark, PLANS, _last(lake, PLANS), lake))
     rates = _columns(lake, _last(lake, RATES), "queue", "factor", "reason")
@@ -110,23 +134,59 @@ def figures(
         nodes=[each.node for each in fleet.snapshots],
         backlog=_backlog(spark, lake, fleet),
         tiers=fleets.tiers(fleet),
-        losses=_losses([row for row in hours if row["hour_ms"] > since_ms]),
-        latencies=_latencies(profiles.where(F.col("hour_ms") > since_ms)),
-        reads=reads(spark, lake, fleet, profiles, hours, newest + HOUR_MS),
+        losses=_losses(
+            row for row in hours if row["hour_ms"] > clocks[row["node"]].now_ms - _SPAN_MS
+        ),
+        latencies=_latencies(_recent(profiles, known)),
+        reads=reads(spark, lake, fleet, profiles, hours, known),
         planned=planned,
         rates=sorted(Rate(**row) for row in rates),
         changed=changed(before, fleet, hours),
+        ahead_ms={node: clock.ahead_ms for node, clock in clocks.items() if clock.ahead_ms},
+    )
+
+
+def _clocks(fleet: Fleet, hours: Iterable[Mapping[str, Any]]) -> dict[str, Clock]:
+    """What the clock of each node says: as its snapshot tells, or else its newest hour.
+
+    That was what it said when it was counted; a node that tells nothing since is as much older.
+    """
+    newest: dict[str, tuple[int, int]] = {}
+    for row in hours:
+        counted_ms = row["counted_at_ms"] or min(row["hour_ms"], fleet.at_ms)
+        told = counted_ms, row["hour_ms"]
+        newest[row["node"]] = max(newest.get(row["node"], told), told)
+    found = {
+        node: Clock(hour_ms + HOUR_MS + max(0, fleet.at_ms - counted_ms))
+        for node, (counted_ms, hour_ms) in newest.items()
+    }
+    for each in fleet.snapshots:
+        ahead_ms = each.now_ms - fleet.at_ms
+        is_off = abs(ahead_ms) >= _OFF_MS
+        found[each.node] = Clock(each.now_ms, ahead_ms if is_off else 0)
+    return found
+
+
+def _recent(profiles: DataFrame, clocks: DataFrame) -> DataFrame:
+    """The hours that are shown, of each node by its clock, as if all of them were right."""
+    shifted = F.col("hour_ms") - F.round(F.col("ahead_ms") / HOUR_MS) * HOUR_MS
+    return (
+        profiles.join(F.broadcast(clocks), on="node", how="inner")
+        .where(F.col("hour_ms") > F.col("now_ms") - _SPAN_MS)
+        .withColumn("hour_ms", shifted.cast("long"))
+        .select(*profiles.columns)
     )
 
 
 def _columns(lake: Lake, files: list[str], *names: str) -> list[dict[str, Any]]:
-    return [
-        row
-        for file in files
-        for row in pq.read_table(
-            lake.open(file), columns=list(names), partitioning=None
-        ).to_pylist()
-    ]
+    """Rows of a few columns; one that an older file lacks is empty."""
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        with pq.ParquetFile(lake.open(file)) as opened:
+            there = [name for name in names if name in opened.schema_arrow.names]
+            found = opened.read(there, use_threads=False).to_pylist()
+        rows += [{**dict.fromkeys(names), **row} for row in found]
+    return rows
 
 
 def _last(lake: Lake, table: Table) -> list[str]:
@@ -159,7 +219,7 @@ def _backlog(
     return {(row.age, row.importance): (row.messages, row.bytes) for row in rows}
 
 
-def _losses(recent: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+def _losses(recent: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
     found: dict[tuple[str, str], int] = {}
     for row in recent:
         if row["event"] in _LOSSES:

@@ -175,16 +175,18 @@ class _Run:
     def read_events(self) -> None:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
-        known = history.read(self._lake)
-        last = None if self._arguments.full else known.last("run")
+        known, full = history.read(self._lake), self._arguments.full
+        before = known.last("run")
+        last = None if full else before
         unread = events.unread(self._lake, last, self._aside)
         self._manifests += unread.manifests
         refused = {**self._record.refused, **unread.refused}
+        # Of nodes of which nothing is there any more it stays as it was.
         self._note(
             refused=refused,
-            read=unread.read,
-            heard=events.heard_by(last),
-            counted=last.counted if last else None,
+            read={**(before.read if before else {}), **unread.read},
+            heard=events.heard_by(before),
+            counted=before.counted if before else None,
         )
         if not unread.files:
             return
@@ -196,16 +198,17 @@ class _Run:
             self._stage("checking")
             checked, sound = events.check(spark, told, last, output)
             self._stage("counting")
-            events.count(spark, sound, last, output)
+            events.count(spark, sound, before, output, full=full)
             self._stage("judging")
             # A factor is a step from the one before, also where all the rest is looked at anew.
             rated = known.last_counted()
-            new = events.since(spark, sound, rated) if self._arguments.full else sound
+            new = events.since(spark, sound, rated) if full else sound
             queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
             events.judge(spark, new, queues, rated, output, hold_ms=hold_ms)
         finally:
             told.unpersist()
-        self._note(**checked._asdict(), counted=output.run)
+        heard = {**self._record.heard, **checked.heard}
+        self._note(**checked._replace(heard=heard)._asdict(), counted=output.run)
 
     def plan(self) -> None:
         """Write the plan."""
@@ -247,11 +250,13 @@ class _Run:
         """Let the run count, and clear away what it makes superfluous."""
         self._note(ended_at_ms=_now_ms())
         self._output.end(self._record)
+        known = history.read(self._lake)
+        needed = known.needed()
         for table in (PLANS, RATES):
-            writing.sweep(self._lake, table, writing.RUNS_KEPT)
+            writing.sweep(self._lake, table, writing.RUNS_KEPT, needed=needed)
         for table in (PROFILES, STEPS):
-            writing.sweep(self._lake, table, writing.WHOLE_KEPT)
-        writing.sweep_records(self._lake)
+            writing.sweep(self._lake, table, writing.WHOLE_KEPT, needed=needed)
+        writing.sweep_records(self._lake, known)
         return self._record
 
     def _note(self, **changes: object) -> None:

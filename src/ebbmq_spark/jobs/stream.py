@@ -2,8 +2,8 @@
 
 Exactly once: Spark's checkpoint says which files a batch reads, and which events were told lately
 (in RocksDB), so that one that is told again does not count again; what a batch writes, the sums up
-to it, is named by its number. A batch that is done again after a kill finds its manifest and writes
-nothing, or writes the same anew.
+to it and the rows that are none, is named by its number. A batch that is done again after a kill
+finds its manifest and writes nothing, or writes the same anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from pyspark.sql import functions as F
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.events import EVENTS
@@ -28,7 +29,7 @@ from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
 from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.transforms.profiles import merged
-from ebbmq_spark.transforms.streamed import counted, once
+from ebbmq_spark.transforms.streamed import counted, lean, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 _STORE: Final = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _LOOK_S: Final = 1
+_CHECKED: Final = "checked"
 
 
 class Arguments(NamedTuple):
@@ -109,6 +111,7 @@ def stream(
             ended_at_ms=_now_ms(),
             events=seen.events,
             duplicates=seen.duplicates,
+            rejected=seen.rejected,
         )
         Output(lake, record.run, at_ms, WRITER).end(record)
         return record
@@ -147,6 +150,7 @@ def _started(
     told = spark.readStream.format(FORMAT).options(**source).load()
     writer = (
         once(told, arguments.remembered)
+        .observe(_CHECKED, F.count("fault").alias("rejected"))
         .writeStream.outputMode("append")
         .option("checkpointLocation", str(checkpoint.resolve()))
         .foreachBatch(batches.write)
@@ -195,8 +199,17 @@ class _Batches:
         at_ms = _now_ms()
         output = Output(self._lake, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
         known = read_table(spark, PROFILES, files, self._lake)
-        whole = merged(known.unionByName(counted(batch, at_ms)), at_ms - KEEP_MS)
-        parts = output.write(PROFILES, whole.coalesce(1))
+        # It is gone through twice; Spark would look twice at what it remembers.
+        told = lean(batch).persist()
+        try:
+            whole = merged(known.unionByName(counted(told, at_ms)), at_ms, KEEP_MS)
+            parts = output.write(PROFILES, whole.coalesce(1))
+            rejected = told.where("fault IS NOT NULL")
+            if not rejected.isEmpty():
+                output.set_aside(EVENTS, rejected)
+                writing.sweep_aside(self._lake, WRITER)
+        finally:
+            told.unpersist()
         output.publish(PROFILES, parts, number + 1, self._stream)
         writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT, WRITER)
 
@@ -220,10 +233,11 @@ def _identity(place: Path) -> int:
 
 
 class _Seen(NamedTuple):
-    """How many events were read, and how many of them had been told before."""
+    """How many events were read, how many of them had been told before, how many are none."""
 
     events: int = 0
     duplicates: int = 0
+    rejected: int = 0
 
 
 def _watched(query: StreamingQuery, told: Callable[[int, int], None]) -> _Seen:
@@ -247,8 +261,11 @@ def _seen(progress: StreamingQueryProgress) -> _Seen:
         each["customMetrics"].get("numDroppedDuplicateRows", 0)
         for each in progress["stateOperators"]
     )
+    checked = progress["observedMetrics"].get(_CHECKED)
+    rejected = 0 if checked is None else checked["rejected"]
     # Of the whole, Spark Connect does not say it.
-    return _Seen(sum(each["numInputRows"] for each in progress["sources"]), sum(dropped))
+    read = sum(each["numInputRows"] for each in progress["sources"])
+    return _Seen(read, sum(dropped), rejected)
 
 
 def _total(batches: dict[int, _Seen]) -> _Seen:

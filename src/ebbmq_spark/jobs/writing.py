@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.feed import layout, manifests, runs
 from ebbmq.feed.manifests import Manifest
+from ebbmq_spark import soundness
+from ebbmq_spark.jobs import history
 from ebbmq_spark.lake import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import DataFrame
 
     from ebbmq.feed.manifests import Part
     from ebbmq.feed.runs import Record
     from ebbmq.feed.table import Table
+    from ebbmq_spark.jobs.history import History
     from ebbmq_spark.lake import Lake
 
-#: Runs of which plans, rates, rejected rows and records are kept.
+#: Runs of which plans, rates and rejected rows are kept, and of each kind records.
 RUNS_KEPT: Final = 100
 #: Of tables that every run writes as a whole, so many: one may be read while the next is written.
 WHOLE_KEPT: Final = 3
+#: How the places of runs are named: by instants.
+_OF_RUNS: Final = "run=[0-9]*"
 
 
 class Output:
@@ -65,22 +72,33 @@ class Output:
         self.lake.create(runs.record_file(self.run), runs.encode(record))
 
 
-def sweep(lake: Lake, table: Table, keep: int, writer: str = layout.PIPELINE) -> int:
-    """Delete what killed runs left of a table, and all but its last runs; returns how many."""
+def sweep(
+    lake: Lake,
+    table: Table,
+    keep: int,
+    writer: str = layout.PIPELINE,
+    needed: Collection[str] = (),
+) -> int:
+    """Delete what killed runs left of a table, and all but its last runs; returns how many.
+
+    Args:
+        lake: where.
+        table: which.
+        keep: how many of the last runs stay.
+        writer: whose runs.
+        needed: runs that stay however old they are.
+    """
     found = visible(lake, table)
     own = [each for each in found.manifests if each.node == writer]
+    old = [each for each in own[:-keep] if history.run_name(each.written_at_ms) not in needed]
     # The manifest goes first: whoever sees it finds its files.
-    lake.delete(
-        [
-            layout.manifest_file(table.name, old.written_at_ms, old.node, old.boot, old.number)
-            for old in own[:-keep]
-        ]
-    )
-    others = [each for each in found.manifests if each.node != writer]
-    named = {_directory(part.path) for each in (*own[-keep:], *others) for part in each.parts}
+    lake.delete([soundness.name_of(each) for each in old])
+    named = {
+        _directory(part.path) for each in found.manifests if each not in old for part in each.parts
+    }
     # Names of runs are instants, others begin with who writes them; and a manifest that cannot be
     # read may name any of them.
-    pattern = "run=[0-9]*" if writer == layout.PIPELINE else f"run={writer}-*"
+    pattern = _OF_RUNS if writer == layout.PIPELINE else f"run={writer}-*"
     places = [] if found.refused else lake.directories(table.name)
     left = [
         place
@@ -92,15 +110,36 @@ def sweep(lake: Lake, table: Table, keep: int, writer: str = layout.PIPELINE) ->
     return len(left)
 
 
-def sweep_records(lake: Lake) -> None:
-    """Delete all but the last records, and rejected rows of runs that have none."""
-    records = [name for name in lake.list(runs.RUNS) if name.endswith(".json")]
-    lake.delete(records[:-RUNS_KEPT])
-    kept = {name.rpartition("/")[2].removesuffix(".json") for name in records[-RUNS_KEPT:]}
-    for table in (layout.EVENTS,):
-        for place in lake.directories(f"{table}/{layout.REJECTED}"):
-            if place.rpartition("/")[2].removeprefix("run=") not in kept:
-                lake.remove(place)
+def sweep_records(lake: Lake, known: History) -> None:
+    """Delete all but the last records of each kind, and rejected rows of runs that have none.
+
+    By kind, for each goes on from the last of its own, however many others there were since.
+
+    Args:
+        lake: where.
+        known: its records; one that cannot be read stays where it is.
+    """
+    by_kind: dict[str, list[str]] = {}
+    for each in known.records:
+        by_kind.setdefault(each.kind, []).append(each.run)
+    old = {run for names in by_kind.values() for run in names[:-RUNS_KEPT]}
+    lake.delete([runs.record_file(run) for run in sorted(old)])
+    kept = {name.rpartition("/")[2].removesuffix(".json") for name in lake.list(runs.RUNS)}
+    for place in lake.directories(f"{layout.EVENTS}/{layout.REJECTED}"):
+        name = place.rpartition("/")[2]
+        if fnmatchcase(name, _OF_RUNS) and name.removeprefix("run=") not in kept:
+            lake.remove(place)
+
+
+def sweep_aside(lake: Lake, writer: str) -> None:
+    """Delete rejected rows of who does not run, but for the last it set aside."""
+    places = [
+        place
+        for place in lake.directories(f"{layout.EVENTS}/{layout.REJECTED}")
+        if place.rpartition("/")[2].startswith(f"run={writer}-")
+    ]
+    for place in places[:-RUNS_KEPT]:
+        lake.remove(place)
 
 
 def _directory(path: str) -> str:

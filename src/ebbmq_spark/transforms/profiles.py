@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from ebbmq.feed import events as feed
@@ -64,25 +65,73 @@ def totals() -> list[Column]:
     ]
 
 
-def profile(events: DataFrame) -> DataFrame:
-    """What happened, counted: of the table PROFILES."""
-    return ranked(keyed(events).groupBy(*KEY).agg(*totals()))
+def profile(events: DataFrame, now_ms: int) -> DataFrame:
+    """What happened, counted at an instant: of the table PROFILES."""
+    summed = keyed(events).groupBy(*KEY).agg(*totals())
+    return ranked(summed.withColumn("counted_at_ms", F.lit(now_ms)))
 
 
-def merged(parts: DataFrame, since_ms: int) -> DataFrame:
-    """Parts of the same hours added up, hours before an instant left out: of PROFILES."""
+def merged(parts: DataFrame, now_ms: int, keep_ms: int) -> DataFrame:
+    """Parts of the same hours added up: of PROFILES.
+
+    Hours are old by the clock of their node, as far as that is behind: its newest hour, of those
+    that were counted last. What nobody added to for as long is left out, too, so that a node that
+    is gone, or one whose clock is ahead, is not kept for ever.
+
+    Args:
+        parts: of the table PROFILES.
+        now_ms: the clock of who counts.
+        keep_ms: how long hours are kept.
+    """
     summed = F.sum(F.col("mean_ms") * F.col("samples")) / F.sum("samples")
+    # Rows of an earlier version do not say when they were counted.
+    counted = F.coalesce("counted_at_ms", F.least("hour_ms", F.lit(now_ms)))
+    whole = parts.groupBy(*KEY).agg(
+        F.sum("count").alias("count"),
+        F.sum("bytes").alias("bytes"),
+        F.sum("access").alias("access"),
+        F.when(F.sum("samples") > 0, summed).alias("mean_ms"),
+        F.sum("samples").alias("samples"),
+        F.kll_merge_agg_bigint("sketch").alias("sketch"),
+        F.max(counted).alias("counted_at_ms"),
+    )
+    newest = F.max(F.struct("counted_at_ms", "hour_ms")).over(Window.partitionBy("node"))
+    clock = F.least(newest["hour_ms"], F.lit(now_ms))
     return ranked(
-        parts.where(F.col("hour_ms") >= since_ms)
-        .groupBy(*KEY)
-        .agg(
-            F.sum("count").alias("count"),
-            F.sum("bytes").alias("bytes"),
-            F.sum("access").alias("access"),
-            F.when(F.sum("samples") > 0, summed).alias("mean_ms"),
-            F.sum("samples").alias("samples"),
-            F.kll_merge_agg_bigint("sketch").alias("sketch"),
-        )
+        whole.withColumn("_clock", clock)
+        .where(F.col("counted_at_ms") >= now_ms - keep_ms)
+        .where(F.col("hour_ms") >= F.col("_clock") - keep_ms)
+    )
+
+
+def recounted(known: DataFrame, anew: DataFrame) -> DataFrame:
+    """Profiles after all events that are still there were counted anew: of PROFILES.
+
+    Hours of which events are there are as they were counted now, others as they were before. Of the
+    first hour that a node has events of, some may be gone: what is more counts.
+
+    Args:
+        known: as they were before.
+        anew: of all events that are there.
+    """
+    of_node = Window.partitionBy("node")
+    first = F.min(F.when(F.col("_is_anew"), F.col("hour_ms"))).over(of_node)
+    is_there = F.max("_is_anew").over(Window.partitionBy("node", "hour_ms"))
+    of_key = Window.partitionBy(*KEY)
+    # What is as much as before was counted then.
+    same = F.min("count").over(of_key) == F.max("count").over(of_key)
+    counted = F.when(same, F.min("counted_at_ms").over(of_key)).otherwise(F.col("counted_at_ms"))
+    most = F.row_number().over(of_key.orderBy(F.desc("count"), F.desc("_is_anew")))
+    both = known.withColumn("_is_anew", F.lit(False)).unionByName(
+        anew.withColumn("_is_anew", F.lit(True))
+    )
+    is_first = F.col("hour_ms") == F.col("_first")
+    return (
+        both.withColumns({"_first": first, "_is_there": is_there, "counted_at_ms": counted})
+        .where(F.col("_is_anew") | ~F.col("_is_there") | is_first)
+        .withColumn("_most", most)
+        .where("_most = 1")
+        .select(*PROFILES.names)
     )
 
 
@@ -125,12 +174,18 @@ def latencies(profiles: DataFrame) -> DataFrame:
     return merged_sketch.select("queue", "node", "hour_ms", "samples", "mean_ms", *ranks)
 
 
-def access_rates(profiles: DataFrame, now_ms: int) -> DataFrame:
-    """Reads a day of the queues of each node at an instant, from PROFILES: queue, node, rate."""
-    faded = F.exp((F.col("hour_ms") + HOUR_MS - now_ms) / DAY_MS / ACCESS_MEMORY_DAYS)
+def access_rates(profiles: DataFrame, clocks: DataFrame) -> DataFrame:
+    """Reads a day of the queues of each node, as its clock is, from PROFILES: queue, node, rate.
+
+    Args:
+        profiles: of the table PROFILES.
+        clocks: node, now_ms: what its clock says; a row for each node.
+    """
+    faded = F.exp((F.col("hour_ms") + HOUR_MS - F.col("now_ms")) / DAY_MS / ACCESS_MEMORY_DAYS)
     rate = F.greatest(F.sum(F.col("access") * F.least(faded, F.lit(1.0))), F.lit(0.0))
     return (
         profiles.where(F.col("access") != 0)
+        .join(F.broadcast(clocks.select("node", "now_ms")), on="node", how="inner")
         .groupBy("queue", "node")
         .agg(rate.alias("access_rate"))
         .select("queue", "node", "access_rate")

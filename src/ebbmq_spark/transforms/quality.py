@@ -5,7 +5,8 @@ aside and counted; it is never silently dropped.
 
 Events come in parts. `stretches` of one, with those of the parts before it, say what is missing and
 what is told again (`ebbmq.feed.heard`); from the last steps of messages in those before
-`next_steps` finds what cannot have happened.
+`next_steps` finds what cannot have happened. Where numbers are missing between two events of a
+message, what was left out may have been about it: nothing is said of the second one.
 """
 
 from __future__ import annotations
@@ -132,12 +133,15 @@ def without(events: DataFrame, places: DataFrame) -> DataFrame:
 
 
 def impossible(events: DataFrame) -> DataFrame:
-    """Events that cannot follow what was told of the same message before.
+    """Events that cannot follow what was told of the same message before, with nothing missing.
 
     Returns:
         node, boot, seq, queue, message_id, event, after (the event before it), fault
     """
-    found = _with_step_faults(events).where(F.col("fault").isNotNull())
+    in_order = Window.partitionBy("node", "boot").orderBy("seq")
+    # What has the same number of others missing before it has none missing between.
+    stretch = F.col("seq") - F.dense_rank().over(in_order)
+    found = _with_step_faults(events.withColumn("_stretch", stretch)).where("fault IS NOT NULL")
     return found.select(*TOLD_ONCE, "queue", "message_id", "event", "after", "fault")
 
 
@@ -151,19 +155,26 @@ def next_steps(events: DataFrame, steps: DataFrame, boots: DataFrame) -> DataFra
         events: of the table EVENTS, each told once, and not in earlier parts.
         steps: those of earlier parts, of the table STEPS.
         boots: node, boot, told_to (the last number in earlier parts; null: none), kept_from (the
-            first number of which steps are to be kept; null: none is); a row for each boot.
+            first number of which steps are to be kept; null: none is), stretches (of numbers told
+            by now, in order: the first of each, and how many are missing in it); a row for each.
 
     Returns:
         of the table STEPS; impossible: how many events of the message, as `impossible` has them;
         is_kept
     """
-    columns = (*STEPS_TABLE.names, "is_judged", "kept_from")
+    columns = (*STEPS_TABLE.names, "is_judged", "kept_from", "_stretch")
     is_late = F.coalesce(F.col("seq") <= F.col("told_to"), F.lit(False))
     told = events.select(*STEPS_TABLE.names, F.lit(True).alias("is_new")).unionByName(
         steps.select(*STEPS_TABLE.names, F.lit(False).alias("is_new"))
     )
     known = told.join(F.broadcast(boots), on=["node", "boot"], how="left")
-    judged = known.withColumn("is_judged", F.col("is_new") & ~is_late).select(*columns)
+    judged = (
+        known.withColumn("is_judged", F.col("is_new") & ~is_late)
+        .withColumn("_place", F.expr("size(filter(stretches, each -> each[0] <= seq))"))
+        # Null, which is equal to nothing, where nobody knows which numbers are missing.
+        .withColumn("_stretch", F.expr("if(get(stretches, _place - 1)[1] = 0, _place, NULL)"))
+        .select(*columns)
+    )
     is_fault = F.col("fault").isNotNull() & F.col("is_judged")
     return (
         _with_step_faults(judged)
@@ -178,10 +189,18 @@ def next_steps(events: DataFrame, steps: DataFrame, boots: DataFrame) -> DataFra
 
 
 def _with_step_faults(events: DataFrame) -> DataFrame:
-    """Steps with the event before (`after`) and why they cannot follow it (`fault`)."""
+    """Steps with the event before (`after`) and why they cannot follow it (`fault`).
+
+    Args:
+        events: of the table EVENTS, and `_stretch`, the same for numbers without one missing
+            between them.
+    """
     of_message = Window.partitionBy(*_OF_MESSAGE).orderBy("seq")
-    steps = events.where(F.col("event").isin(*STEPS)).withColumn(
-        "after", F.lag("event").over(of_message)
+    steps = events.where(F.col("event").isin(*STEPS)).withColumns(
+        {
+            "after": F.lag("event").over(of_message),
+            "_is_next": F.col("_stretch") == F.lag("_stretch").over(of_message),
+        }
     )
     event, after = F.col("event"), F.col("after")
     faults = [
@@ -191,7 +210,7 @@ def _with_step_faults(events: DataFrame) -> DataFrame:
         _fault(event.isin(*feed.SETTLES) & (after != "leased"), "settled, but not leased"),
         _fault((event == "leased") & ~after.isin(*_BEFORE_LEASE), "leased, but not ready"),
     ]
-    return steps.withColumn("fault", F.coalesce(*faults))
+    return steps.withColumn("fault", F.when(F.col("_is_next"), F.coalesce(*faults)))
 
 
 def _fault(holds: Column, text: str) -> Column:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: The column that numbers rows, from 1, in the order they are read.
 NUMBER: Final = "number"
+_COUNTED: Final = ("queue", "node", "at_ms", "event", "reason", "bytes", "latency_ms")
 
 
 def once(told: DataFrame, remembered: int) -> DataFrame:
@@ -40,12 +41,23 @@ def once(told: DataFrame, remembered: int) -> DataFrame:
     )
 
 
+def lean(told: DataFrame) -> DataFrame:
+    """What `counted` needs of rows that count, and all of a row that is none, from `once`."""
+    is_none = F.col("fault").isNotNull()
+    return told.select(
+        *(
+            name if name in (*_COUNTED, "fault") else F.when(is_none, F.col(name)).alias(name)
+            for name in told.columns
+        )
+    )
+
+
 def counted(told: DataFrame, now_ms: int) -> DataFrame:
     """What happened, from `once`, of the table PROFILES; a row that is none counts as rejected.
 
     Args:
         told: as `once` returns it.
-        now_ms: when a row happened that does not say so.
+        now_ms: when that is, and when a row happened that does not say so.
     """
     is_none, at_ms = F.col("fault").isNotNull(), F.col("at_ms")
     return profile(
@@ -56,5 +68,6 @@ def counted(told: DataFrame, now_ms: int) -> DataFrame:
             F.when(is_none, F.col("fault")).otherwise(F.col("reason")).alias("reason"),
             F.when(~is_none, F.col("bytes")).alias("bytes"),
             F.when(~is_none, F.col("latency_ms")).alias("latency_ms"),
-        )
+        ),
+        now_ms,
     )

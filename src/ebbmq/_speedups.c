@@ -78,6 +78,15 @@ enum {
     TOLD_TTL_MS, TOLD_LATENCY_MS, TOLD_DELAY_MS, TOLD_CONSUMER, TOLD
 };
 
+/* Fields of what happened and of a gap, and events by their numbers: core/happened.py,
+ * node/feeding/buffer.py; decisions have their messages where Happened has them. */
+enum {
+    H_EVENT, H_PID, H_AT_MS, H_MESSAGES, H_SEQS, H_ROWS, H_FIRST, H_LEASE_MS, H_DELAY_MS, H_NAME,
+    H_GIVEN, H_GIVEN_FROM, H_FIELDS
+};
+enum { GAP_AT_MS, GAP_MISSING, GAP_MESSAGES, GAP_FIELDS };
+enum { EVENT_PUBLISHED = 0, EVENT_SCHEDULED = 1, EVENT_REMOVED = 7 };
+
 /* Fields of a token, big end first: core/tokens.py. */
 enum { TOKEN_BYTES = 24, TOKEN_CHARS = 2 * TOKEN_BYTES, TOKEN_FIELDS = 5 };
 
@@ -905,6 +914,320 @@ spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(used);
 }
 
+/* --- what happened --- */
+
+/* Bytes that grow. */
+typedef struct {
+    uint8_t *data;
+    size_t used, size;
+} Room;
+
+/* Where so many bytes more go; NULL with an error if there is no memory for them. */
+static uint8_t *
+more(Room *room, size_t bytes)
+{
+    if (room->data == NULL || bytes > room->size - room->used) {
+        size_t size = 2 * room->size + bytes + ROW_BYTES;
+        uint8_t *data = PyMem_Realloc(room->data, size);
+        if (data == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        room->data = data;
+        room->size = size;
+    }
+    uint8_t *at = room->data + room->used;
+    room->used += bytes;
+    return at;
+}
+
+static int
+add_i64(Room *room, int64_t value)
+{
+    uint8_t *at = more(room, 8);
+    if (at != NULL) {
+        store_u64(at, (uint64_t)value);
+    }
+    return at != NULL;
+}
+
+static int
+to_i64(PyObject *number, int64_t *out)
+{
+    *out = PyLong_AsLongLong(number);
+    return *out != -1 || !PyErr_Occurred();
+}
+
+/* A row that was read, as it stands in a page. */
+static int
+add_row(Room *room, PyObject *row)
+{
+    static const uint8_t bytes[ROW_FIELDS] = {1, 1, 1, 1, 4, 8, 8, 8, 8, 4, 4, 4, 4, 4, 4};
+    if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != ROW_FIELDS) {
+        PyErr_SetString(PyExc_TypeError, "a row is a tuple of its fields");
+        return 0;
+    }
+    uint8_t *at = more(room, ROW_BYTES);
+    for (int field = 0; at != NULL && field < ROW_FIELDS; at += bytes[field++]) {
+        uint64_t value;
+        if (!to_u64(PyTuple_GET_ITEM(row, field), &value)) {
+            return 0;
+        }
+        if (bytes[field] < 8 && value >> 8 * bytes[field]) {
+            PyErr_SetString(PyExc_OverflowError, "a field of a row is too large for it");
+            return 0;
+        }
+        memcpy(at, &value, bytes[field]);
+    }
+    return at != NULL;
+}
+
+/* What a buffer holds, in one piece. */
+static int
+add_buffer(Room *room, PyObject *object, Py_ssize_t itemsize)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) {
+        return 0;
+    }
+    uint8_t *at = NULL;
+    if (itemsize && view.itemsize != itemsize) {
+        PyErr_Format(PyExc_ValueError, "numbers of %zd bytes are needed", itemsize);
+    }
+    else {
+        at = more(room, view.len);
+    }
+    int is_done = at != NULL && PyBuffer_ToContiguous(at, &view, view.len, 'C') == 0;
+    PyBuffer_Release(&view);
+    return is_done;
+}
+
+/* Rows in any of the forms that verbs have them in. */
+static int
+add_rows(Room *room, PyObject *known)
+{
+    if (PyBytes_Check(known)) {
+        uint8_t *at = more(room, PyBytes_GET_SIZE(known));
+        if (at != NULL) {
+            memcpy(at, PyBytes_AS_STRING(known), PyBytes_GET_SIZE(known));
+        }
+        return at != NULL;
+    }
+    if (!PyTuple_Check(known) && !PyList_Check(known)) {
+        return add_buffer(room, known, 0);
+    }
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(known); at++) {
+        if (!add_row(room, PySequence_Fast_GET_ITEM(known, at))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Numbers of messages in any of their forms. */
+static int
+add_seqs(Room *room, PyObject *seqs)
+{
+    if (!PyTuple_Check(seqs) && !PyList_Check(seqs)) {
+        return add_buffer(room, seqs, 8);
+    }
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(seqs); at++) {
+        uint64_t seq;
+        if (!to_u64(PySequence_Fast_GET_ITEM(seqs, at), &seq) || !add_i64(room, (int64_t)seq)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Of the rows from an offset on only those that wait for their time, and which they are. */
+static int
+keep_scheduled(Room *rows, size_t from, Room *seqs, int64_t first)
+{
+    uint8_t *to = rows->data + from;
+    for (size_t at = from; at + ROW_BYTES <= rows->used; at += ROW_BYTES, first++) {
+        if (rows->data[at] != SCHEDULED) {
+            continue;
+        }
+        memmove(to, rows->data + at, ROW_BYTES);
+        to += ROW_BYTES;
+        if (!add_i64(seqs, first)) {
+            return 0;
+        }
+    }
+    rows->used = to - rows->data;
+    return 1;
+}
+
+/* The code of a key, which is given the next one if it has none; -1 with an error. */
+static int64_t
+code_of(PyObject *codes, PyObject *key)
+{
+    PyObject *found = PyDict_GetItemWithError(codes, key);
+    if (found != NULL || PyErr_Occurred()) {
+        return found == NULL ? -1 : PyLong_AsLongLong(found);
+    }
+    int64_t next = PyDict_GET_SIZE(codes);
+    PyObject *code = PyLong_FromLongLong(next);
+    int is_kept = code != NULL && PyDict_SetItem(codes, key, code) == 0;
+    Py_XDECREF(code);
+    return is_kept ? next : -1;
+}
+
+/* What publishers gave, of each stretch of the messages of a batch. */
+static int
+add_stretches(Room *room, PyObject *batch, PyObject *codes, int64_t messages)
+{
+    PyObject *given = PyTuple_GET_ITEM(batch, H_GIVEN);
+    PyObject *from = PyTuple_GET_ITEM(batch, H_GIVEN_FROM);
+    if (!(PyTuple_Check(given) || PyList_Check(given))
+        || !(PyTuple_Check(from) || PyList_Check(from))) {
+        PyErr_SetString(PyExc_TypeError, "what was given comes as a list or a tuple");
+        return 0;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(given);
+    if (count != PySequence_Fast_GET_SIZE(from)) {
+        PyErr_SetString(PyExc_ValueError, "each stretch begins somewhere");
+        return 0;
+    }
+    int64_t begin = 0, end;
+    for (Py_ssize_t at = 0; at < count; at++, begin = end) {
+        int64_t code = code_of(codes, PySequence_Fast_GET_ITEM(given, at));
+        end = messages;
+        if (code < 0
+            || (at + 1 < count && !to_i64(PySequence_Fast_GET_ITEM(from, at + 1), &end))
+            || !add_i64(room, code) || !add_i64(room, end - begin)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+typedef struct {
+    Room rows, batches, seqs, stretches;
+    PyObject *kinds, *given, *others;
+} Joined;
+
+static int
+join_happened(Joined *joined, PyObject *batch, int64_t number, int64_t event, int64_t messages)
+{
+    int64_t at_ms, first, lease_ms, delay_ms;
+    PyObject *seqs = PyTuple_GET_ITEM(batch, H_SEQS);
+    if (!to_i64(PyTuple_GET_ITEM(batch, H_AT_MS), &at_ms)
+        || !to_i64(PyTuple_GET_ITEM(batch, H_FIRST), &first)
+        || !to_i64(PyTuple_GET_ITEM(batch, H_LEASE_MS), &lease_ms)
+        || !to_i64(PyTuple_GET_ITEM(batch, H_DELAY_MS), &delay_ms)) {
+        return 0;
+    }
+    size_t from = joined->rows.used;
+    if (!add_rows(&joined->rows, PyTuple_GET_ITEM(batch, H_ROWS))) {
+        return 0;
+    }
+    if (event == EVENT_SCHEDULED) {
+        if (!keep_scheduled(&joined->rows, from, &joined->seqs, first)) {
+            return 0;
+        }
+        first = -1;
+    }
+    else if (seqs != Py_None) {
+        if (!add_seqs(&joined->seqs, seqs)) {
+            return 0;
+        }
+        first = -1;
+    }
+    PyObject *key = PyTuple_Pack(
+        3, PyTuple_GET_ITEM(batch, H_EVENT), PyTuple_GET_ITEM(batch, H_PID),
+        PyTuple_GET_ITEM(batch, H_NAME)
+    );
+    int64_t kind = key == NULL ? -1 : code_of(joined->kinds, key);
+    Py_XDECREF(key);
+    uint8_t *to = kind < 0 ? NULL : more(&joined->batches, 7 * 8);
+    if (to == NULL) {
+        return 0;
+    }
+    const int64_t told[7] = {messages, number, at_ms, first, lease_ms, delay_ms, kind};
+    memcpy(to, told, sizeof told);
+    int is_given = event == EVENT_PUBLISHED ? PyObject_IsTrue(PyTuple_GET_ITEM(batch, H_GIVEN)) : 0;
+    if (is_given) {
+        return is_given > 0
+            && add_stretches(&joined->stretches, batch, joined->given, messages);
+    }
+    return add_i64(&joined->stretches, 0) && add_i64(&joined->stretches, messages);
+}
+
+/* One batch more; `number` is that of its first event, and then of the next batch. */
+static int
+join_one(Joined *joined, PyObject *batch, PyTypeObject *happened, PyTypeObject *gap,
+         int64_t *number)
+{
+    int is_happened = PyObject_TypeCheck(batch, happened), is_gap = PyObject_TypeCheck(batch, gap);
+    if (!PyTuple_Check(batch)
+        || PyTuple_GET_SIZE(batch) < (is_happened ? H_FIELDS : is_gap ? GAP_FIELDS : H_SEQS)) {
+        PyErr_SetString(PyExc_TypeError, "batches are tuples that say how many messages they are");
+        return 0;
+    }
+    int64_t messages, event = EVENT_REMOVED, missing = 0;
+    if (!to_i64(PyTuple_GET_ITEM(batch, is_gap ? GAP_MESSAGES : H_MESSAGES), &messages)
+        || (is_gap && !to_i64(PyTuple_GET_ITEM(batch, GAP_MISSING), &missing))
+        || (is_happened && !to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event))) {
+        return 0;
+    }
+    *number += missing;
+    int is_joined;
+    if (event != EVENT_REMOVED) {
+        is_joined = join_happened(joined, batch, *number, event, messages);
+    }
+    else {
+        PyObject *other = Py_BuildValue("LO", (long long)*number, batch);
+        is_joined = other != NULL && PyList_Append(joined->others, other) == 0;
+        Py_XDECREF(other);
+    }
+    *number += messages;
+    return is_joined;
+}
+
+/* joining.join_batches(told, number, happened, gap) */
+static PyObject *
+join_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t number;
+    if (!has_count("join_batches", count, 4) || !to_i64(args[1], &number)) {
+        return NULL;
+    }
+    if (!PyList_Check(args[0]) || !PyType_Check(args[2]) || !PyType_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "a list, a number and two types are needed");
+        return NULL;
+    }
+    Joined joined = {.kinds = PyDict_New(), .given = PyDict_New(), .others = PyList_New(0)};
+    PyObject *all = NULL;
+    int is_joined = joined.kinds != NULL && joined.given != NULL && joined.others != NULL
+        && code_of(joined.given, Py_None) == 0;
+    for (Py_ssize_t at = 0; is_joined && at < PyList_GET_SIZE(args[0]); at++) {
+        PyObject *batch = Py_NewRef(PyList_GET_ITEM(args[0], at));
+        is_joined = join_one(
+            &joined, batch, (PyTypeObject *)args[2], (PyTypeObject *)args[3], &number
+        );
+        Py_DECREF(batch);
+    }
+    if (is_joined) {
+        all = Py_BuildValue(
+            "y#y#y#y#OOO", joined.rows.data ? (char *)joined.rows.data : "", joined.rows.used,
+            joined.batches.data ? (char *)joined.batches.data : "", joined.batches.used,
+            joined.seqs.data ? (char *)joined.seqs.data : "", joined.seqs.used,
+            joined.stretches.data ? (char *)joined.stretches.data : "", joined.stretches.used,
+            joined.kinds, joined.given, joined.others
+        );
+    }
+    Py_XDECREF(joined.kinds);
+    Py_XDECREF(joined.given);
+    Py_XDECREF(joined.others);
+    PyMem_Free(joined.rows.data);
+    PyMem_Free(joined.batches.data);
+    PyMem_Free(joined.seqs.data);
+    PyMem_Free(joined.stretches.data);
+    return all;
+}
+
 /* --- the module --- */
 
 #define TWIN(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
@@ -924,6 +1247,7 @@ static PyMethodDef methods[] = {
     TWIN(unpack_rows),
     TWIN(unpack_batches),
     TWIN(spell_ids),
+    TWIN(join_batches),
     {"fold_rows", fold_rows, METH_O, NULL},
     {"pack_tokens", pack_tokens, METH_O, NULL},
     {"read_token", read_token, METH_O, NULL},

@@ -46,24 +46,21 @@ class Gap(NamedTuple):
     messages: int = 1
 
 
-class Numbered(NamedTuple):
-    """A batch and the number of its first event."""
-
-    number: int
-    told: Happened | Decided | Gap
-
-
 class Buffer:
     """One thread takes and lets go; others tell, one at a time (the engine's lock is held)."""
 
     def __init__(self, bytes_max: int, wake: Callable[[], None]) -> None:
         self._bytes_max = bytes_max
         self._wake = wake
-        self._told: deque[Numbered] = deque()
-        self._taken: list[Numbered] = []
-        self._next = 1
+        self._told: deque[Happened | Decided | Gap] = deque()
+        self._taken: list[Happened | Decided | Gap] = []
+        self._taken_events = 0
+        #: The number of the first event that is not let go of.
+        self.first = 1
         # Each is written by one thread only, so that their difference needs no lock.
-        self._told_bytes = self._done_bytes = self._taken_bytes = 0
+        self._told_bytes = self._done_bytes = 0
+        #: Above so much told there is more to do than to add to it.
+        self._plain_bytes = bytes_max // 2
         #: Events left out since the last gap was told, and in all.
         self._missing = 0
         self.missed = 0
@@ -79,28 +76,34 @@ class Buffer:
         """Whether what is there should be written now."""
         return self.pending_bytes * 2 >= self._bytes_max
 
-    @property
-    def last(self) -> int:
-        """The number of the last event that happened."""
-        return self._next - 1
-
     def tell(self, told: Happened | Decided) -> None:
         """Something happened."""
+        told_bytes = self._told_bytes + told.messages * _ROW_BYTES + _BATCH_BYTES
+        if told_bytes <= self._plain_bytes:
+            self._told_bytes = told_bytes
+            self._told.append(told)
+        else:
+            self._tell_if_there_is_room(told)
+
+    def _tell_if_there_is_room(self, told: Happened | Decided) -> None:
+        done = self._done_bytes
         size = told.messages * _ROW_BYTES + _BATCH_BYTES
-        pending = self._told_bytes - self._done_bytes
-        if pending + size > self._bytes_max:
-            self._next += told.messages
+        if self._told_bytes - done + size > self._bytes_max:
             self._missing += told.messages
             self.missed += told.messages
             self.at_ms = told.at_ms
+            # What comes next has to tell of the gap before.
+            self._plain_bytes = 0
             return
         if self._missing:
             self._tell_gap(told.at_ms)
-        self._told.append(Numbered(self._next, told))
-        self._next += told.messages
+        self._told.append(told)
         self._told_bytes += size
-        if pending * 2 < self._bytes_max <= (pending + size) * 2:
+        if (self._told_bytes - done) * 2 >= self._bytes_max:
             self._wake()
+            self._plain_bytes = done + self._bytes_max
+        else:
+            self._plain_bytes = done + self._bytes_max // 2
 
     def tell_gap(self) -> None:
         """Tell what is missing, if anything is and there is room again."""
@@ -108,24 +111,28 @@ class Buffer:
             self._tell_gap(self.at_ms)
 
     def _tell_gap(self, at_ms: int) -> None:
-        self._told.append(Numbered(self._next, Gap(at_ms, self._missing)))
-        self._next += 1
+        self._told.append(Gap(at_ms, self._missing))
         self._missing = 0
         self._told_bytes += _BATCH_BYTES
 
-    def take(self, events_max: int) -> list[Numbered]:
-        """The oldest batches, about so many events; the same again until they are let go."""
-        count = sum(each.told.messages for each in self._taken)
-        while self._told and count < events_max:
-            taken = self._told.popleft()
-            self._taken.append(taken)
-            count += taken.told.messages
-            rows = 0 if isinstance(taken.told, Gap) else taken.told.messages
-            self._taken_bytes += rows * _ROW_BYTES + _BATCH_BYTES
-        return self._taken
+    def take(self, events_max: int) -> list[Happened | Decided | Gap]:
+        """The oldest batches, about so many events; the same again until they are let go.
+
+        The first event of them is number `first`; each has the next number, but for a gap, before
+        which those are passed over that are missing.
+        """
+        told, taken, count = self._told, self._taken, self._taken_events
+        while told and count < events_max:
+            batch = told.popleft()
+            taken.append(batch)
+            count += batch.messages
+        self._taken_events = count
+        return taken
 
     def let_go(self) -> None:
         """What was taken is in the lake."""
-        self._done_bytes += self._taken_bytes
-        self._taken_bytes = 0
-        self._taken = []
+        gaps = [batch for batch in self._taken if type(batch) is Gap]
+        self.first += self._taken_events + sum(gap.missing for gap in gaps)
+        told = self._taken_events - len(gaps)
+        self._done_bytes += told * _ROW_BYTES + len(self._taken) * _BATCH_BYTES
+        self._taken, self._taken_events = [], 0

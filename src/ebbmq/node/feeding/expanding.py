@@ -6,7 +6,7 @@ threads that publish.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,17 +16,21 @@ from ebbmq.core import row as rows
 from ebbmq.core.happened import Happened
 from ebbmq.feed.events import GIVEN, NOTHING
 from ebbmq.model import REASON_TEXT, Reason
-from ebbmq.node.feeding.buffer import Decided, Gap, Numbered
+from ebbmq.node.feeding.buffer import Decided, Gap
+from ebbmq.node.feeding.joining import BATCH, join, packed
 from ebbmq.node.feeding.unpacking import ABOUT, FIELDS, TOLD, unpack_batches, unpack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
     from ebbmq.core.arrivals import ProfileKey
-    from ebbmq.core.happened import Rows
+    from ebbmq.node.feeding.joining import Joined, Told
 
+    Batch = TypeVar("Batch", Happened, Decided, Gap)
+    #: A batch after the number of its first event.
+    Numbered = tuple[int, Batch]
     Ints = npt.NDArray[np.int64]
     #: By name, all of one length.
     Columns = dict[str, npt.NDArray[Any]]
@@ -76,7 +80,7 @@ _KNOWN: Final = (
     "failures",
     "enqueued_at_ms",
 )
-_SEVERAL: Final = 2
+_BATCH_NUMBERS: Final = BATCH.size // 8
 #: The queue and the partition of what is about no message.
 _NOWHERE: Final = ("", -1)
 
@@ -106,25 +110,38 @@ class Texts:
         return list(self._codes)
 
 
-def expand(told: Sequence[Numbered], texts: Texts, places: Places) -> Expanded:
-    """The columns of some events, by number."""
-    apart: dict[str, list[Numbered]] = {"": [], "Removed": [], "Decided": [], "Gap": []}
-    for each in told:
-        batch = each.told
-        if not isinstance(batch, Happened):
-            apart[type(batch).__name__].append(each)
-        else:
-            apart["Removed" if batch.event == core.REMOVED else ""].append(each)
+def expand(told: Sequence[Told], number: int, texts: Texts, places: Places) -> Expanded:
+    """The columns of some events, of which the first has a number."""
+    joined = join(told, number)
     parts: list[Columns] = []
-    if apart[""]:
-        happened = _happened(apart[""], texts, places)
-        if len(apart[""]) == len(told):
+    if joined.rows:
+        happened = _happened(joined, texts, places)
+        if not joined.others:
             return Expanded(happened, _WHOLE)
         parts.append(happened)
-    for kind, expanding in (("Removed", _removed), ("Decided", _decided), ("Gap", _gaps)):
-        if apart[kind]:
-            parts.append(_placed(expanding(apart[kind], texts), texts, places))
+    removed, decided, gaps = _apart(joined.others)
+    if removed:
+        parts.append(_placed(_removed(removed, texts), texts, places))
+    if decided:
+        parts.append(_placed(_decided(decided, texts), texts, places))
+    if gaps:
+        parts.append(_placed(_gaps(gaps, texts), texts, places))
     return Expanded(parts[0] if len(parts) == 1 else _in_order(parts), ())
+
+
+def _apart(
+    told: Sequence[tuple[int, Told]],
+) -> tuple[list[Numbered[Happened]], list[Numbered[Decided]], list[Numbered[Gap]]]:
+    """What is not told by rows, by its kind."""
+    removed, decided, gaps = [], [], []
+    for number, each in told:
+        if isinstance(each, Happened):
+            removed.append((number, each))
+        elif isinstance(each, Decided):
+            decided.append((number, each))
+        else:
+            gaps.append((number, each))
+    return removed, decided, gaps
 
 
 def _in_order(parts: Sequence[Columns]) -> Columns:
@@ -151,48 +168,39 @@ def _placed(columns: Columns, texts: Texts, places: Places) -> Columns:
     return columns
 
 
-def _begin(told: Sequence[Numbered]) -> tuple[Columns, Ints]:
+def _begin(told: Sequence[Numbered[Any]]) -> tuple[Columns, Ints]:
     """What every batch says of all its events, and their counts."""
-    counts = np.array([each.told.messages for each in told], dtype=np.int64)
+    counts = np.array([batch.messages for _, batch in told], dtype=np.int64)
     places = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     out = {
-        "number": places + np.repeat([each.number for each in told], counts),
-        "at_ms": np.repeat(np.array([each.told.at_ms for each in told]), counts),
+        "number": places + np.repeat([number for number, _ in told], counts),
+        "at_ms": np.repeat(np.array([batch.at_ms for _, batch in told]), counts),
     }
     return out, counts
 
 
-def _happened(told: Sequence[Numbered], texts: Texts, places: Places) -> Columns:
+def _happened(joined: Joined, texts: Texts, places: Places) -> Columns:
     """Events whose rows are known."""
-    alike: dict[tuple[int, int, str], int] = {}
-    given = _Given()
-    known, named, about = [], [], []
-    for number, batch in told:
-        assert isinstance(batch, Happened)
-        if batch.event == core.SCHEDULED:
-            batch = _only_scheduled(batch)  # noqa: PLW2901  # what is left of it
-        event, pid, at_ms, messages, seqs, packed_rows, first, lease_ms, delay_ms, name, *_ = batch
-        known.append(packed(packed_rows))
-        if seqs is not None:
-            named.append(seqs)
-            first = -1
-        kind = alike.setdefault((event, pid, name), len(alike))
-        about.append((messages, number, at_ms, first, lease_ms, delay_ms, kind))
-        given.add(batch)
-    out = _unpacked(b"".join(known), _about(about, alike, texts, places), named)
-    given.tell(out, texts)
+    lines = np.empty((len(TOLD), len(joined.rows) // rows.ROW.size), dtype=np.int64)
+    unpack_batches(
+        joined.rows,
+        _about(joined, texts, places),
+        np.frombuffer(joined.seqs, dtype=np.uint64),
+        lines,
+    )
+    out: Columns = dict(zip(TOLD, lines, strict=True))
+    for name in _SOME:
+        if (out[name] == ABSENT[name]).all():
+            del out[name]
+    out["rate"] = out["rate"] / rows.RATE_UNIT
+    _given(out, joined, texts)
     return out
 
 
-def _about(
-    batches: Sequence[tuple[int, ...]],
-    alike: Iterable[tuple[int, int, str]],
-    texts: Texts,
-    places: Places,
-) -> Ints:
+def _about(joined: Joined, texts: Texts, places: Places) -> Ints:
     """What `unpack_batches` is told; much is the same for all batches of a kind."""
     same = []
-    for event, pid, name in alike:
+    for event, pid, name in joined.kinds:
         queue, partition = places.get(pid, _NOWHERE)
         same.append(
             (
@@ -206,7 +214,8 @@ def _about(
                 texts.code(name),
             )
         )
-    messages, number, at_ms, first, lease_ms, delay_ms, kind = np.array(batches, dtype=np.int64).T
+    batches = np.frombuffer(joined.batches, dtype=np.int64).reshape(-1, _BATCH_NUMBERS)
+    messages, number, at_ms, first, lease_ms, delay_ms, kind = batches.T
     pid, queue, partition, event, granted, ends, arrives, consumer = np.array(same, dtype=np.int64)[
         kind
     ].T
@@ -227,48 +236,17 @@ def _about(
     return np.stack([told[name] for name in ABOUT], axis=1)
 
 
-def _unpacked(known: bytes, about: Ints, named: Sequence[Any]) -> Columns:
-    seqs = [np.asarray(some, dtype=np.uint64) for some in named]
-    lines = np.empty((len(TOLD), len(known) // rows.ROW.size), dtype=np.int64)
-    unpack_batches(
-        known, about, np.concatenate(seqs) if seqs else np.empty(0, dtype=np.uint64), lines
-    )
-    out: Columns = dict(zip(TOLD, lines, strict=True))
-    for name in _SOME:
-        if (out[name] == ABSENT[name]).all():
-            del out[name]
-    out["rate"] = out["rate"] / rows.RATE_UNIT
-    return out
-
-
-class _Given:
-    """What publishers gave themselves, where that is known: stretches of messages alike."""
-
-    def __init__(self) -> None:
-        self._known: dict[ProfileKey | None, int] = {None: 0}
-        self._codes: list[int] = []
-        self._counts: list[int] = []
-
-    def add(self, batch: Happened) -> None:
-        """A batch more."""
-        known, stretches = self._known, batch.given if batch.event == core.PUBLISHED else ()
-        if len(stretches) < _SEVERAL:
-            self._codes.append(known.setdefault(stretches[0], len(known)) if stretches else 0)
-            self._counts.append(batch.messages)
-            return
-        self._codes += [known.setdefault(each, len(known)) for each in stretches]
-        self._counts += np.diff([*batch.given_from, batch.messages]).tolist()
-
-    def tell(self, out: Columns, texts: Texts) -> None:
-        """Add what was given to the columns, if anything was."""
-        known = list(self._known)
-        if len(known) == 1:
-            return
-        which = np.repeat(np.array(self._codes, dtype=np.intp), self._counts)
-        out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
-        rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
-        if not np.isnan(rates).all():
-            out["given_rate"] = np.array(rates)[which]
+def _given(out: Columns, joined: Joined, texts: Texts) -> None:
+    """What publishers gave themselves, where that is known."""
+    known = list(joined.given)
+    if len(known) == 1:
+        return
+    codes, counts = np.frombuffer(joined.stretches, dtype=np.int64).reshape(-1, 2).T
+    which = np.repeat(codes, counts)
+    out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
+    rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
+    if not np.isnan(rates).all():
+        out["given_rate"] = np.array(rates)[which]
 
 
 def _named(given: ProfileKey | None) -> str:
@@ -279,29 +257,11 @@ def _named(given: ProfileKey | None) -> str:
     return " ".join(told) or NOTHING
 
 
-def _only_scheduled(batch: Happened) -> Happened:
-    """The rows of a publish that wait for their time."""
-    known = np.frombuffer(packed(batch.rows), dtype=rows.DTYPE)
-    waiting = np.flatnonzero(known["state"] == rows.SCHEDULED)
-    seqs = (waiting + batch.first).astype(np.uint64)
-    return batch._replace(seqs=seqs, rows=known[waiting].tobytes())
-
-
-def packed(known: Rows) -> bytes:
-    """Rows as they stand one after the other."""
-    if isinstance(known, bytes):
-        return known
-    if isinstance(known, np.ndarray):
-        return known.tobytes()
-    return b"".join([rows.ROW.pack(*row) for row in known])
-
-
-def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
+def _removed(told: Sequence[Numbered[Happened]], texts: Texts) -> Columns:
     """Messages that left other than by ack, by their removal records."""
     out, _ = _begin(told)
-    batches = [each.told for each in told if isinstance(each.told, Happened)]
     known = np.frombuffer(
-        b"".join([packed(batch.rows) for batch in batches]), dtype=fact.REMOVAL_DTYPE
+        b"".join([packed(batch.rows) for _, batch in told]), dtype=fact.REMOVAL_DTYPE
     )
     reasons = known["reason"]
     out |= {
@@ -327,10 +287,10 @@ def _removed(told: Sequence[Numbered], texts: Texts) -> Columns:
     return out
 
 
-def _decided(told: Sequence[Numbered], texts: Texts) -> Columns:
+def _decided(told: Sequence[Numbered[Decided]], texts: Texts) -> Columns:
     """What became of copies; of a message that is gone only its number is known."""
     begun, counts = _begin(told)
-    batches = [each.told for each in told if isinstance(each.told, Decided)]
+    batches = [batch for _, batch in told]
     known = np.concatenate([batch.rows for batch in batches])
     lines = np.empty((len(FIELDS), len(known)), dtype=np.int64)
     unpack_rows(known.tobytes(), lines)
@@ -352,13 +312,12 @@ def _decided(told: Sequence[Numbered], texts: Texts) -> Columns:
     }
 
 
-def _gaps(told: Sequence[Numbered], texts: Texts) -> Columns:
+def _gaps(told: Sequence[Numbered[Gap]], texts: Texts) -> Columns:
     """Of no message: there is no partition 0."""
     out, counts = _begin(told)
     for name in ("pid", "seq", "generation"):
         out[name] = np.zeros(len(counts), dtype=np.int64)
     out["event"] = np.full(len(counts), texts.code("gap"))
-    missing = [each.told.missing for each in told if isinstance(each.told, Gap)]
-    reasons = [texts.code(f"{count} events before this are missing") for count in missing]
+    reasons = [texts.code(f"{gap.missing} events before this are missing") for _, gap in told]
     out["reason"] = np.array(reasons, dtype=np.int64)
     return out

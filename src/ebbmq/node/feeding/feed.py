@@ -309,7 +309,7 @@ class Feed:
         if not told:
             return 0
         texts = Texts()
-        expanded = expand(told, texts, self._places)
+        expanded = expand(told, self.buffer.first, texts, self._places)
         table = arrays.events_table(expanded, texts, self._node, self.files.boot)
         instants, counted = expanded.columns["at_ms"], expanded.columns["number"]
         numbers = int(counted[0]), int(counted[-1])

@@ -14,7 +14,7 @@ from ebbmq.core.row import FREE, HIGH, LEASED, READY, ROW, SCHEDULED
 from ebbmq.feed import events
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding import arrays
-from ebbmq.node.feeding.buffer import Buffer, Decided, Gap, Numbered
+from ebbmq.node.feeding.buffer import Buffer, Decided, Gap
 from ebbmq.node.feeding.expanding import Texts, expand
 
 AT_MS = 1_700_000_000_000
@@ -40,14 +40,14 @@ def removal(seq: int, reason: Reason, moved_pid: int = 0) -> bytes:
 
 def told(*batches) -> list[dict]:
     """The events of some batches, as rows of the table without what is absent."""
-    numbered, number = [], 1
+    numbers, number = [], 1
     for batch in batches:
-        numbered.append(Numbered(number, batch))
+        number += batch.missing if isinstance(batch, Gap) else 0
+        numbers += range(number, number + batch.messages)
         number += batch.messages
     texts = Texts()
-    table = arrays.events_table(expand(numbered, texts, PLACES), texts, "n", 3)
-    rows = table.to_pylist()
-    assert [each["seq"] for each in rows] == list(range(1, number))
+    rows = arrays.events_table(expand(batches, 1, texts, PLACES), texts, "n", 3).to_pylist()
+    assert [each["seq"] for each in rows] == numbers
     assert {each["event"] for each in rows} <= set(events.NAMES)
     return [{name: value for name, value in each.items() if value is not None} for each in rows]
 
@@ -174,11 +174,29 @@ def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     for _ in range(6):
         buffer.tell(batch)
-    assert (buffer.missed, len(woken), buffer.last) == (2, 1, 6)
-    assert [each.number for each in buffer.take(2)] == [1, 2]
-    assert [each.number for each in buffer.take(2)] == [1, 2]
+    assert (buffer.missed, bool(woken), buffer.first) == (2, True, 1)
+    assert buffer.take(2) == [batch] * 2
+    assert buffer.take(2) == [batch] * 2
     buffer.let_go()
+    assert buffer.first == 3
     buffer.tell_gap()
-    assert [each.number for each in buffer.take(10)] == [3, 4, 7]
+    buffer.tell(batch)
+    assert buffer.take(10) == [batch, batch, Gap(AT_MS, 2), batch]
     buffer.let_go()
     assert (buffer.pending_bytes, buffer.take(10)) == (0, [])
+    # Two were taken at first, two left out, and there is the gap itself.
+    assert buffer.first == 1 + 2 + 2 + 2 + 1 + 1
+
+
+def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half_full() -> None:
+    woken: list[int] = []
+    buffer = Buffer(8_000, lambda: woken.append(buffer.pending_bytes))
+    batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
+    for _ in range(20):
+        while not woken:
+            buffer.tell(batch)
+        assert woken == [buffer.pending_bytes] == [4_500]
+        assert len(buffer.take(100)) == 5
+        buffer.let_go()
+        woken.clear()
+    assert (buffer.missed, buffer.first, buffer.pending_bytes) == (0, 101, 0)

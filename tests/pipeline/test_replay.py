@@ -150,6 +150,65 @@ def test_a_coarser_clock_hardly_changes_the_shares(pattern: str, name: str) -> N
     assert coarse.let_go_share == pytest.approx(exact.let_go_share, abs=0.02)
 
 
+BOUNDS = {
+    "reject": {"max_messages": 100},
+    "drop_lowest": {"max_messages": 100, "overflow": "drop_lowest"},
+    "dead_letter": {"max_messages": 100, "overflow": "dead_letter", "dead_queue": "dead"},
+    "reject bytes": {"max_bytes": 10_000},
+    "drop_lowest bytes": {"max_bytes": 10_000, "overflow": "drop_lowest"},
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_queue_that_is_never_full_loses_nothing_however_coarse_the_clock(name: str) -> None:
+    load = traffic(range(2_000), consumers=2, service_ms=[1.0] * 2_000)
+    assert resolution_of(load) > 500
+    fates = replay(load, QueueSpec("q", **BOUNDS[name]), resolution_of(load))
+    assert (fates.outcome == ACKED).all()
+
+
+@pytest.mark.parametrize("pattern", ["bursts", "overload"])
+@pytest.mark.parametrize("overflow", ["reject", "drop_lowest"])
+@pytest.mark.parametrize("bound", ["max_messages", "max_bytes"])
+@pytest.mark.parametrize("room", [20])
+def test_a_coarser_clock_hardly_changes_what_a_full_queue_takes(
+    pattern: str, overflow: str, bound: str, room: int
+) -> None:
+    load = generate(pattern, 2_000)
+    most = room if bound == "max_messages" else int(room * load.bytes.mean())
+    spec = QueueSpec("q", overflow=overflow, **{bound: most})
+    # As many come in a slice as in the longest ones, many times what the queue holds.
+    steps = (1, 512 * load.span_ms() // len(load))
+    exact, coarse = (
+        outcome_of("p", spec, load, replay(load, spec, step), resolution_ms=step) for step in steps
+    )
+    assert exact.left["overflow"] > 300
+    assert coarse.left["overflow"] == pytest.approx(exact.left["overflow"], abs=40)
+    assert coarse.worth_on_time == pytest.approx(exact.worth_on_time, abs=0.02)
+    assert coarse.on_time_share == pytest.approx(exact.on_time_share, abs=0.02)
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    most=st.sampled_from([1, 3, 20, 90]),
+    overflow=st.sampled_from(["reject", "drop_lowest"]),
+    resolution_ms=st.sampled_from([1, 7, 100, 5_000]),
+    load=st.sampled_from([0.3, 1.0, 4.0]),
+)
+def test_a_bounded_queue_never_holds_more_and_every_message_has_its_fate(
+    seed: int, most: int, overflow: str, resolution_ms: int, load: float
+) -> None:
+    load = random_traffic(seed, 150, load=load)
+    spec = QueueSpec("q", max_messages=most, overflow=overflow, retry_delay_ms=50)
+    fates = replay(load, spec, resolution_ms)
+    assert not (fates.outcome == WAITING).any()
+    told = outcome_of("p", spec, load, fates, resolution_ms=resolution_ms)
+    assert told.done + sum(told.left.values()) == len(load)
+    # Only what is ready can be let go for another one; what is leased or waits for a retry stays.
+    assert told.peak_messages <= most or overflow == "drop_lowest"
+
+
 def test_a_full_queue_rejects_what_comes_and_takes_again_when_there_is_room() -> None:
     load = traffic([0, 0, 0, 0, 25], service_ms=[20] * 5)
     fates = replay(load, QueueSpec("q", max_messages=2), 1)
@@ -157,9 +216,16 @@ def test_a_full_queue_rejects_what_comes_and_takes_again_when_there_is_room() ->
 
 
 def test_a_queue_full_of_bytes_rejects_too() -> None:
-    load = traffic([0, 0, 0], bytes=[600, 600, 300])
+    load = traffic([0, 0, 0, 0], bytes=[600, 600, 300, 300])
     fates = replay(load, QueueSpec("q", max_bytes=1_000), 1)
-    assert fates.outcome.tolist() == [ACKED, REJECTED, REJECTED]
+    # Each is published by itself: a smaller one may fit where a larger one did not.
+    assert fates.outcome.tolist() == [ACKED, REJECTED, ACKED, REJECTED]
+
+
+def test_a_message_larger_than_the_queue_is_rejected_and_lets_nobody_go() -> None:
+    load = traffic([0, 1, 2], bytes=[400, 1_001, 400], service_ms=[50] * 3)
+    fates = replay(load, QueueSpec("q", max_bytes=1_000, overflow="drop_lowest"), 1)
+    assert fates.outcome.tolist() == [ACKED, REJECTED, ACKED]
 
 
 def test_a_full_queue_can_let_the_least_important_go() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
@@ -18,7 +18,7 @@ from ebbmq.testing import ManualClock
 from ebbmq_spark.simulation.fleet import resolution_of
 from ebbmq_spark.simulation.generate import generate
 from ebbmq_spark.simulation.outcome import Judged, outcome_of
-from ebbmq_spark.simulation.replay import ACKED, DEAD_LETTERED, REJECTED, WAITING, replay
+from ebbmq_spark.simulation.replay import ACKED, REJECTED, WAITING, replay
 from tests.pipeline.loads import START_MS, random_traffic, traffic
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ def test_a_coarser_clock_hardly_changes_what_a_full_queue_takes(
     )
     assert exact.left["overflow"] > 300
     assert coarse.left["overflow"] == pytest.approx(exact.left["overflow"], abs=40)
-    assert coarse.worth_on_time == pytest.approx(exact.worth_on_time, abs=0.02)
+    # Who of them gets in is chance, and 2,000 are not many.
+    assert coarse.worth_on_time == pytest.approx(exact.worth_on_time, abs=0.03)
     assert coarse.on_time_share == pytest.approx(exact.on_time_share, abs=0.02)
 
 
@@ -237,8 +238,33 @@ def test_a_full_queue_can_let_the_least_important_go() -> None:
 def test_what_a_dead_queue_takes_is_told_apart() -> None:
     load = traffic([0, 0], service_ms=[500, 500], failures=[0, 0])
     fates = replay(load, QueueSpec("q", default_ttl_ms=100, dead_queue="dead"), 1)
-    assert fates.outcome.tolist() == [ACKED, DEAD_LETTERED]
+    assert fates.outcome.tolist() == [ACKED, int(Reason.EXPIRED)]
+    assert fates.is_dead_lettered.tolist() == [False, True]
     assert fates.left_ms[1] - START_MS == 100
+
+
+@pytest.mark.parametrize("resolution_ms", [1, 40])
+@pytest.mark.parametrize(
+    ("reason", "drops", "moves"),
+    [
+        ("stale", {"decay_rate": 1.0, "decay_unit_ms": 400}, {"on_stale": "dead_letter"}),
+        ("expired", {"default_ttl_ms": 400}, {}),
+        ("failed", {"max_attempts": 1}, {}),
+        ("overflow", {"max_messages": 5, "overflow": "drop_lowest"}, {"overflow": "dead_letter"}),
+    ],
+)
+def test_what_leaves_for_a_reason_counts_for_it_wherever_it_went(
+    reason: str, drops: dict[str, Any], moves: dict[str, Any], resolution_ms: int
+) -> None:
+    load = random_traffic(7, 200, load=3.0)
+    gone, kept = (
+        outcome_of("p", spec, load, replay(load, spec, resolution_ms), resolution_ms=resolution_ms)
+        for spec in (QueueSpec("q", **drops), QueueSpec("q", **drops | moves, dead_queue="dead"))
+    )
+    assert gone.left[reason] > 10
+    assert kept.left == gone.left
+    assert (gone.dead_lettered, kept.dead_lettered) == (0, gone.left[reason])
+    assert kept.stale_share == gone.stale_share == gone.left["stale"] / 200
 
 
 def test_slow_work_makes_new_messages_fade_faster_where_the_queue_adapts() -> None:

@@ -56,8 +56,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     #: By importance from 1 to 10: how many there were, and how many were done on time.
     published_by_importance: list[int]
     on_time_by_importance: list[int]
-    #: Messages that left undone, by reason.
+    #: Messages that left undone, by reason, wherever they went; and those the dead queue took.
     left: dict[str, int]
+    dead_lettered: int = 0
     #: From when it could be leased to when work on it began, of messages that were done.
     wait_p50_ms: float
     wait_p99_ms: float
@@ -126,6 +127,7 @@ def outcome_of(
         published_by_importance=np.bincount(importance, minlength=size).tolist()[1:],
         on_time_by_importance=np.bincount(importance[on_time], minlength=size).tolist()[1:],
         left={name: int(np.isin(fates.outcome, codes).sum()) for name, codes in LEFT.items()},
+        dead_lettered=int(fates.is_dead_lettered.sum()),
         wait_p50_ms=round(middle, 3),
         wait_p99_ms=round(high, 3),
         peak_messages=_peak(traffic, fates.left_ms),

@@ -46,11 +46,10 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.intp]
 
-__all__ = ["ACKED", "DEAD_LETTERED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
+__all__ = ["ACKED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
 
 ACKED: Final = 100
-DEAD_LETTERED: Final = 101
-REJECTED: Final = 102
+REJECTED: Final = 101
 
 _PID: Final = 1
 _DEAD_PID: Final = 2
@@ -60,7 +59,7 @@ _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
 #: Fewer messages are packed one by one.
 _TOGETHER_MIN: Final = 16
-_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION), DEAD_LETTERED)
+_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION))
 
 
 class Fates(NamedTuple):
@@ -69,6 +68,8 @@ class Fates(NamedTuple):
     outcome: npt.NDArray[np.int16]
     started_ms: npt.NDArray[np.float64]
     left_ms: npt.NDArray[np.float64]
+    #: Whether it went to the dead queue; why is its outcome all the same.
+    is_dead_lettered: npt.NDArray[np.bool_]
 
 
 def replay(traffic: Traffic, spec: QueueSpec, resolution_ms: int) -> Fates:
@@ -106,6 +107,7 @@ class _Replay:
         self.outcome = np.zeros(count, dtype=np.int16)
         self.started_ms = np.full(count, np.nan)
         self.left_ms = np.full(count, np.nan)
+        self.is_dead_lettered = np.zeros(count, dtype=np.bool_)
         self.hands = Hands(traffic.consumers, float(start_ms))
         self.ends: Ends | None = None
         if resolution_ms > 1 and not bounded and spec.adapt is None:
@@ -123,7 +125,7 @@ class _Replay:
             now_ms = max(later_ms, end_ms)
         if self.ends is not None:
             self._date(self.ends)
-        return Fates(self.outcome, self.started_ms, self.left_ms)
+        return Fates(self.outcome, self.started_ms, self.left_ms, self.is_dead_lettered)
 
     def _date(self, ends: Ends) -> None:
         """Let messages that nobody began with leave when they ended, not when that was noticed."""
@@ -316,8 +318,8 @@ class _Replay:
             if each[0] == fact.REMOVE:
                 gone = np.frombuffer(each[4][0], dtype=fact.REMOVAL_DTYPE)
                 numbers = self.number[gone["seq"].astype(np.int64) - self.first]
-                moved = gone["moved_pid"] == _DEAD_PID
-                self.outcome[numbers] = np.where(moved, DEAD_LETTERED, gone["reason"])
+                self.outcome[numbers] = gone["reason"]
+                self.is_dead_lettered[numbers] = gone["moved_pid"] == _DEAD_PID
                 self.left_ms[numbers] = gone["at_ms"]
         partition.facts.clear()
         partition.left.clear()
@@ -346,5 +348,4 @@ LEFT: Final = {
     "retention": (int(Reason.RETENTION),),
     "failed": (int(Reason.MAX_ATTEMPTS),),
     "overflow": (int(Reason.OVERFLOW), REJECTED),
-    "dead_lettered": (DEAD_LETTERED,),
 }

@@ -280,14 +280,26 @@ def test_slow_work_makes_new_messages_fade_faster_where_the_queue_adapts() -> No
     assert stale[1] > stale[0]
 
 
+PRICES = {"ssd": 30e9, "hdd": 0.0, "s3": 0.0}
+
+
 def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
     day = 86_400_000
     load = traffic([0, 0], service_ms=[3 * day, 10], bytes=[1_000, 2_000])
     spec = QueueSpec("q", score_per_day=30, tiers=("ssd", "hdd", "s3"), default_importance=5)
     fates = replay(load, spec, 1_000)
-    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged({"ssd": 30e9}, {}))
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
     # Above 50 after 1 2/3 days, above 100 after 3 1/3.
     assert told.byte_days_by_tier["ssd"] == pytest.approx(3_000 * 5 / 3, rel=1e-3)
     assert told.byte_days_by_tier["hdd"] == pytest.approx(3_000 * 4 / 3, rel=1e-3)
     assert told.byte_days_by_tier["s3"] == pytest.approx(0, abs=1)
     assert told.cost == pytest.approx(5_000, rel=1e-3)
+
+
+@pytest.mark.parametrize("tiers", [(), ("tape",)])
+def test_what_is_kept_where_nobody_knows_the_price_has_no_cost(tiers: tuple[str, ...]) -> None:
+    load = traffic([0, 0], service_ms=[1_000, 10])
+    spec = QueueSpec("q", tiers=tiers)
+    fates = replay(load, spec, 1_000)
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
+    assert told.cost is None

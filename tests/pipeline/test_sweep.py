@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ebbmq.errors import InvalidSpec
+from ebbmq_spark.simulation.fleet import QueueTraffic, trials_of
 from ebbmq_spark.simulation.front import choose, front_of
 from ebbmq_spark.simulation.outcome import Outcome
 from ebbmq_spark.simulation.sweep import Goal, Policy, Sweep, read_sweep
@@ -82,6 +83,13 @@ def test_without_a_file_what_usually_matters_is_tried() -> None:
         (b"[traffic]\nconsumers = 0", "consumers is 0"),
         (b"[queues.q]\ncolour = 'red'", "colour"),
         (b"\xff", "sweep.toml"),
+        (b"[goal]\nminimise = 'cost'", "there are no prices"),
+        (b"[goal]\nat_most = {cost = 5.0}", "there are no prices"),
+        (
+            b"[goal]\nminimise = 'cost'\n[devices.a]\ncost_per_gib_month = 1.0\n[devices.b]",
+            "device 'b' has no cost_per_gib_month",
+        ),
+        (b"[prices]\nssd = 0.1\n[devices.b]\ntier = 'hdd'", "tier 'hdd' of device 'b'"),
     ],
 )
 def test_a_slip_in_a_file_is_named(text: bytes, what: str) -> None:
@@ -95,6 +103,39 @@ def test_a_value_that_a_field_does_not_take_names_the_policy() -> None:
         Sweep().spec("q", Policy("wide", {"band_width": 99.0}))
     with pytest.raises(InvalidSpec, match="policy 'wide'"):
         Sweep().spec("q", Policy("wide", {"band_width": "much"}))
+
+
+def test_a_tier_without_a_price_is_named() -> None:
+    sweep = Sweep(prices={"ssd": 0.1, "hdd": 0.0})
+    assert sweep.spec("q", Policy("cheap", {"tiers": ["ssd", "hdd"]})).tiers == ("ssd", "hdd")
+    with pytest.raises(InvalidSpec, match="policy 'dear': tier 's3' has no price") as refused:
+        sweep.spec("q", Policy("dear", {"tiers": ["ssd", "s3"]}))
+    assert "[prices]" in refused.value.action
+
+
+def test_a_goal_about_costs_needs_a_policy_that_has_one() -> None:
+    goal = Goal(minimise="cost")
+    queues = [QueueTraffic("q", 1, 1, 1_000)]
+    with pytest.raises(InvalidSpec, match="no policy of queue 'q' has tiers") as refused:
+        trials_of(Sweep(goal=goal, prices={"ssd": 0.1}, policies={"plain": {}}), queues)
+    assert "[base]" in refused.value.action
+    one = Sweep(goal=goal, prices={"ssd": 0.1}, policies={"tiered": {"tiers": ["ssd"]}})
+    assert len(trials_of(one, queues)) == 3
+
+
+def test_a_policy_whose_cost_nobody_can_tell_does_not_win() -> None:
+    outcomes = [
+        told("untold", 0.9, 1),
+        told("dear", 0.9, 1, cost=5.0),
+        told("cheap", 0.8, 1, cost=2.0),
+    ]
+    choice = choose(outcomes, Goal(minimise="cost"))
+    assert [each.policy for each in choice.front] == ["cheap", "dear"]
+    assert choice.best.policy == "dear"
+    bounded = choose(outcomes, Goal(at_most={"cost": 3.0}))
+    assert (bounded.best.policy, bounded.within) == ("cheap", True)
+    nearest = choose(outcomes, Goal(at_most={"cost": 1.0}))
+    assert (nearest.best.policy, nearest.within) == ("cheap", False)
 
 
 def test_too_many_policies_are_refused() -> None:

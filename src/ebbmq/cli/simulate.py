@@ -236,9 +236,10 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     )
     columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
     columns += [">PEAK", ">MB DAYS"]
-    columns += [">COST"] if best.cost is not None else []
+    priced = any(each.cost is not None for each in shown)
+    columns += [">COST"] if priced else []
     columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
-    session.show_table(columns, (_cells(each, study, best) for each in shown))
+    session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
     if not study.choice.within:
         session.note(
             f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
@@ -246,8 +247,10 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
         )
 
 
-def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, ...]:
-    mark = "best" if outcome is best else "front" if outcome in study.choice.front else ""
+def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object, ...]:
+    mark = (
+        "best" if outcome is study.choice.best else "front" if outcome in study.choice.front else ""
+    )
     return (
         mark,
         outcome.policy,
@@ -259,6 +262,6 @@ def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, 
         show_duration(outcome.wait_p99_ms),
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
-        *([f"{outcome.cost:,.3g}"] if outcome.cost is not None else []),
+        *(["-" if outcome.cost is None else f"{outcome.cost:,.3g}"] if priced else []),
         *([f"{outcome.unreadable_worst:,}"] if outcome.unreadable_worst is not None else []),
     )

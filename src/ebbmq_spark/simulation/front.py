@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,15 +23,18 @@ class Choice(NamedTuple):
 
 
 def value(outcome: Outcome, name: str) -> float:
-    """A figure by its name; a cost nobody can tell is none."""
+    """A figure by its name; one that nobody can tell, such as a cost, is beyond all bounds."""
     found = getattr(outcome, name)
-    return 0.0 if found is None else float(found)
+    return math.inf if found is None else float(found)
 
 
 def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
-    """The outcomes that no other beats: at least as good in both, and better in one."""
+    """The outcomes that no other beats: at least as good in both, and better in one.
+
+    One that lacks the figure that is minimised beats nobody and is not among them.
+    """
     ranked = sorted(
-        outcomes,
+        (each for each in outcomes if math.isfinite(value(each, goal.minimise))),
         key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise), each.policy),
     )
     out: list[Outcome] = []
@@ -49,9 +53,10 @@ def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
             (value(outcome, name) - most for name, most in goal.at_most.items()), default=0.0
         )
 
-    allowed = [outcome for outcome in outcomes if excess(outcome) <= 0]
+    told = [each for each in outcomes if math.isfinite(value(each, goal.minimise))]
+    allowed = [outcome for outcome in told if excess(outcome) <= 0]
     if not allowed:
-        return Choice(front, min(outcomes, key=excess), within=False)
+        return Choice(front, min(told, key=excess), within=False)
     candidates = front_of(allowed, goal)
     # The front rises, so the last of it is the most there is, and the first near it the cheapest.
     enough = value(candidates[-1], goal.maximise) * (1 - goal.tolerance)

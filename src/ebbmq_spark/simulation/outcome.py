@@ -65,6 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     peak_messages: int
     byte_days: float
     byte_days_by_tier: dict[str, float]
+    #: None where a price is missing, or the policy does not say on which tiers messages are.
     cost: float | None
     resolution_ms: int
     #: Where the sweep says which devices there are: what the loss of the worst failure domain makes
@@ -149,7 +150,7 @@ def _kept(
         return {
             "byte_days": sum(by_tier.values()),
             "byte_days_by_tier": by_tier if spec.tiers else {},
-            "cost": _cost(by_tier, prices) if spec.tiers and prices else None,
+            "cost": _cost(by_tier, prices) if prices else None,
         }
     stages = copies.stages_of(spec, devices)
     by_tier, cost = copies.byte_days(stages, devices, traffic, left_ms)
@@ -191,5 +192,8 @@ def _byte_days(spec: QueueSpec, traffic: Traffic, left_ms: Floats) -> dict[str, 
     return out
 
 
-def _cost(by_tier: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    return sum(days / _GB_MONTH * prices.get(tier, 0.0) for tier, days in by_tier.items())
+def _cost(by_tier: Mapping[str, float], prices: Mapping[str, float]) -> float | None:
+    """What bytes cost by their tiers; None if one of them has no price."""
+    if not by_tier.keys() <= prices.keys():
+        return None
+    return sum(days / _GB_MONTH * prices[tier] for tier, days in by_tier.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -120,7 +121,11 @@ def drawn(rows: Sequence[Row], goal: Goal) -> Figure:
 
 def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
     unit = _unit(row, goal)
-    places = {each.policy: _place(each, goal, unit) for each in row.outcomes}
+    places = {
+        each.policy: _place(each, goal, unit)
+        for each in row.outcomes
+        if math.isfinite(value(each, goal.minimise))
+    }
     front = [places[each.policy] for each in row.choice.front]
     spread = [x for x, _ in places.values()]
     room = (max(spread) - min(spread)) or abs(max(spread)) or 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -64,6 +65,35 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_hundreds_of_policies_are_tried_and_each_has_its_own_outcome(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    loads = {f"q{n}": replace(random_traffic(n, 40, load=3.0), queue=f"q{n}") for n in (1, 2)}
+    for queue, load in loads.items():
+        save(load, tmp_path / "trace" / f"{queue}.parquet")
+    sweep = Sweep(
+        sweep={
+            "decay_rate": [n / 20 for n in range(1, 21)],
+            "band_width": [0.0, 1.0, 2.0, 5.0, 10.0],
+            "decay_unit_ms": [300],
+        }
+    )
+    studies = study(spark, read_trace(spark, str(tmp_path / "trace")), sweep)
+    assert sum(len(each.outcomes) for each in studies) == 2 * (2 + 20 * 5)
+    for each in studies:
+        load = from_table(settled(to_table(loads[each.queue])))
+        names = [policy.name for policy in sweep.candidates(1_000)]
+        assert [outcome.policy for outcome in each.outcomes] == names
+        assert {(outcome.queue, outcome.messages) for outcome in each.outcomes} == {
+            (each.queue, 40)
+        }
+        for name in ("fifo", "importance", *names[2::17], names[-1]):
+            trial = fleet.Trial(each.queue, name, each.specs[name])
+            assert each.outcome(name) == fleet.try_policy(trial, load, NOTHING_MORE, None)
+    # They are not all the same one.
+    assert len({outcome.byte_days for outcome in studies[0].outcomes}) > 20
+
+
 @pytest.mark.parametrize(
     ("drop", "what"),
     [
@@ -86,7 +116,7 @@ def test_what_a_trace_lacks_can_be_said(spark: SparkSession, tmp_path: Path) -> 
     pq.write_table(rows, tmp_path / "t.parquet")
     sweep = Sweep(traffic=TrafficSpec(useful_ms=500, consumers=2), policies={"only": {}})
     (found,) = study(spark, read_trace(spark, str(tmp_path / "t.parquet")), sweep)
-    assert [each.policy for each in found.outcomes] == ["fifo", "importance", "only"]
+    assert [each.policy for each in found.outcomes] == ["only", "fifo", "importance"]
 
 
 def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:

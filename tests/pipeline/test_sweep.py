@@ -55,13 +55,13 @@ def test_a_file_says_what_to_try() -> None:
     sweep = read_sweep(FILE, "sweep.toml")
     policies = sweep.candidates(1_000)
     assert [policy.name for policy in policies[:4]] == [
-        "fifo", "importance", "today", "decay_rate=0 band_width=0",
+        "today", "fifo", "importance", "decay_rate=0 band_width=0",
     ]  # fmt: skip
     assert len(policies) == 2 + 1 + 6
     spec = sweep.spec("orders", policies[-1])
     assert (spec.name, spec.decay_rate, spec.band_width) == ("orders", 0.5, 2.0)
     assert (spec.default_importance, spec.max_attempts) == (7, 3)
-    assert sweep.spec("other", policies[2]).default_ttl_ms == 60_000
+    assert sweep.spec("other", policies[0]).default_ttl_ms == 60_000
 
 
 def test_without_a_file_what_usually_matters_is_tried() -> None:
@@ -154,6 +154,24 @@ def test_the_best_does_not_pay_for_next_to_nothing() -> None:
     outcomes = [told("poor", 0.5, 1), told("sound", 0.9, 3), told("dear", 0.905, 9)]
     assert choose(outcomes, Goal()).best.policy == "sound"
     assert choose(outcomes, Goal(tolerance=0)).best.policy == "dear"
+
+
+def test_where_no_policy_makes_a_difference_the_first_is_the_best_and_that_is_said() -> None:
+    same = [told("today", 0.9, 3.01), told("fifo", 0.9, 3), told("a", 0.895, 3)]
+    choice = choose(same, Goal())
+    assert (choice.best.policy, choice.differ) == ("today", False)
+    assert choose(same, Goal(tolerance=0)).best.policy == "fifo"
+    other = [*same, told("dear", 0.9, 4)]
+    assert (choose(other, Goal()).best.policy, choose(other, Goal()).differ) == ("fifo", True)
+    # What bounds are about makes a difference, too.
+    lost = [told("today", 0.9, 3, done=50), told("kept", 0.9, 3)]
+    bounded = choose(lost, Goal(at_most={"let_go_share": 0.1}))
+    assert (bounded.best.policy, bounded.differ) == ("kept", True)
+
+
+def test_of_those_that_come_to_the_same_the_first_is_on_the_front() -> None:
+    outcomes = [told("today", 0.9, 3), told("another", 0.9, 3), told("poor", 0.2, 1)]
+    assert [each.policy for each in front_of(outcomes, Goal())] == ["poor", "today"]
 
 
 def test_the_best_keeps_within_the_bounds() -> None:

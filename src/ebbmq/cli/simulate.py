@@ -206,6 +206,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
     return {
         "best": study.choice.best.policy,
         "within": study.choice.within,
+        "differ": study.choice.differ,
         "front": [each.policy for each in study.choice.front],
         "policies": [
             {
@@ -240,6 +241,11 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     columns += [">COST"] if priced else []
     columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
     session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
+    if not study.choice.differ and len(study.outcomes) > 1:
+        session.note(
+            f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "
+            f"for this traffic {best.policy} is as good as any"
+        )
     if not study.choice.within:
         session.note(
             f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "

@@ -20,6 +20,8 @@ class Choice(NamedTuple):
     #: The best that keeps within the bounds of the goal; without one that does, the nearest.
     best: Outcome
     within: bool
+    #: Whether any two policies differ by more than the tolerance in what the goal is about.
+    differ: bool = True
 
 
 def value(outcome: Outcome, name: str) -> float:
@@ -35,7 +37,8 @@ def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
     """
     ranked = sorted(
         (each for each in outcomes if math.isfinite(value(each, goal.minimise))),
-        key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise), each.policy),
+        # Of equals the first stays the first.
+        key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise)),
     )
     out: list[Outcome] = []
     for outcome in ranked:
@@ -45,8 +48,9 @@ def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
 
 
 def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
-    """Compare the outcomes of one queue."""
+    """Compare the outcomes of one queue; where none differs, the first of them is the best."""
     front = front_of(outcomes, goal)
+    differ = _differ(outcomes, goal)
 
     def excess(outcome: Outcome) -> float:
         return max(
@@ -56,9 +60,20 @@ def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
     told = [each for each in outcomes if math.isfinite(value(each, goal.minimise))]
     allowed = [outcome for outcome in told if excess(outcome) <= 0]
     if not allowed:
-        return Choice(front, min(told, key=excess), within=False)
+        return Choice(front, min(told, key=excess), within=False, differ=differ)
+    if not differ:
+        return Choice(front, allowed[0], within=True, differ=False)
     candidates = front_of(allowed, goal)
     # The front rises, so the last of it is the most there is, and the first near it the cheapest.
     enough = value(candidates[-1], goal.maximise) * (1 - goal.tolerance)
     best = next(each for each in candidates if value(each, goal.maximise) >= enough)
     return Choice(front, best, within=True)
+
+
+def _differ(outcomes: Sequence[Outcome], goal: Goal) -> bool:
+    """Whether there is anything to choose; a difference within the tolerance is none."""
+    for name in (goal.maximise, goal.minimise, *goal.at_most):
+        values = [value(each, name) for each in outcomes]
+        if min(values) < max(values) * (1 - goal.tolerance):
+            return True
+    return False

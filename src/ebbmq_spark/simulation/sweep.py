@@ -118,14 +118,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     policies: dict[str, dict[str, Any]] = {}
 
     def candidates(self, useful_ms: int) -> list[Policy]:
-        """The policies to try: references, named ones, and every combination of the values.
+        """The policies to try: named ones, references, and every combination of the values.
 
+        Of those that come to the same the first counts: what somebody named, or the simplest.
         Where the file names none, what usually matters is combined, by how long work is useful.
 
         Raises:
             InvalidSpec: there are too many.
         """
-        named = {**REFERENCES, **self.policies}
+        named = {**self.policies, **REFERENCES, **self.policies}
         values = self.sweep if self.sweep or self.policies else usual(useful_ms)
         combined = _combinations(values)
         count = len(named) + len(combined)

@@ -11,13 +11,15 @@ import pytest
 
 from ebbmq.errors import InvalidSpec
 from ebbmq_spark.simulation import fleet
+from ebbmq_spark.simulation.front import choose
 from ebbmq_spark.simulation.outcome import NOTHING_MORE
 from ebbmq_spark.simulation.picture import draw
-from ebbmq_spark.simulation.study import best_toml, study
+from ebbmq_spark.simulation.study import QueueStudy, best_toml, study
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
 from ebbmq_spark.simulation.traces import read_trace
 from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, save, settled, to_table
 from tests.pipeline.loads import random_traffic
+from tests.pipeline.test_sweep import told
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +94,15 @@ def test_hundreds_of_policies_are_tried_and_each_has_its_own_outcome(
             assert each.outcome(name) == fleet.try_policy(trial, load, NOTHING_MORE, None)
     # They are not all the same one.
     assert len({outcome.byte_days for outcome in studies[0].outcomes}) > 20
+
+
+def test_what_somebody_named_is_shown_however_it_did() -> None:
+    outcomes = [told("today", 0.1, 5), *(told(f"p{n:02}", n / 20, n) for n in range(19))]
+    found = QueueStudy("q", outcomes, {}, {}, choose(outcomes, SWEEP.goal))
+    shown = [each.policy for each in found.shown(3, ["today"])]
+    assert shown == ["p18", "p17", "p16", "today"]
+    # So many names are no different from combinations.
+    assert len(found.shown(3, [each.policy for each in outcomes])) == 3
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
 BEST: Final = Path("ebbmq-best.toml")
-#: Policies in the table, beside the references; the picture and --json have all of them.
+#: Policies in the table, beside the references, the best and named ones; --json has all of them.
 SHOWN: Final = 8
 _PARTS: Final = 16
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -223,13 +223,8 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
 
 
 def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
-    from ebbmq_spark.simulation.sweep import REFERENCES  # noqa: PLC0415
-
     best = study.choice.best
-    ranked = sorted(study.outcomes, key=lambda each: -each.worth_on_time)
-    shown = [each for each in ranked if each.policy not in REFERENCES][:SHOWN]
-    shown += [each for each in ranked if each.policy in REFERENCES or each is best]
-    shown = sorted({each.policy: each for each in shown}.values(), key=lambda e: -e.worth_on_time)
+    shown = study.shown(SHOWN, sweep.policies)
     session.say(
         f"queue {study.queue}: {show_count(best.messages, 'message')}, "
         f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
@@ -241,6 +236,8 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     columns += [">COST"] if priced else []
     columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
     session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
+    if len(shown) < len(study.outcomes):
+        session.say(f"and {len(study.outcomes) - len(shown)} more, which --json has, too")
     if not study.choice.differ and len(study.outcomes) > 1:
         session.note(
             f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "

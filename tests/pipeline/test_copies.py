@@ -80,6 +80,8 @@ def test_byte_days_and_cost_count_every_copy():
     by_tier, cost = byte_days(stages, DEVICES, load, np.array([5.0 * DAY_MS]))
     assert by_tier == {"fast": 4.0 * (1 << 30), "archive": 3.0 * (1 << 30)}
     assert cost == pytest.approx((4 * 10 + 3 * 1) / 30)
+    untold = {**DEVICES, "cold": DeviceTerms(tier="archive")}
+    assert byte_days(stages, untold, load, np.array([5.0 * DAY_MS])) == (by_tier, None)
 
 
 def test_an_outcome_tells_what_more_copies_cost_and_save():

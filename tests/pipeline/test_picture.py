@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from ebbmq_spark.simulation import front
@@ -70,6 +71,34 @@ def test_labels_do_not_stand_on_each_other(size: float, spread: float) -> None:
     ]
     assert overlapping(picture(outcomes, Goal())) == []
     assert overlapping(picture(outcomes, Goal(minimise="let_go_share"))) == []
+
+
+def test_a_policy_without_the_figure_that_is_drawn_has_no_dot() -> None:
+    told = [outcome(name, 900, 1.0, [2, 5]) for name in ("fifo", "importance", "a", "b")]
+    priced = [msgspec.structs.replace(each, cost=float(n)) for n, each in enumerate(told) if n > 1]
+    figure = picture([*told[:2], *priced], Goal(minimise="cost"))
+    left, right = figure.axes
+    assert {text.get_text() for text in left.texts} == {"best", "best: a"}
+    assert {text.get_text() for text in right.texts} == {"best", "fifo", "importance"}
+
+
+@pytest.mark.parametrize("worths", [(528, 706), (996, 1_000), (1_000, 1_000), (0, 1_000)])
+def test_shares_at_an_axis_are_what_they_say_and_never_above_all_of_it(
+    worths: tuple[int, int],
+) -> None:
+    outcomes = [outcome(f"{n}", worth, n, [2, 5]) for n, worth in enumerate(worths, 1)]
+    axis = picture(outcomes, Goal()).axes[0]
+    low, high = axis.get_ylim()
+    labels = {
+        place: label.get_text()
+        for place, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True)
+        if low <= place <= high
+    }
+    assert all(not text for place, text in labels.items() if place > 1.0001)
+    told = {place: text for place, text in labels.items() if place <= 1.0001}
+    assert len(told) > 1
+    for place, text in told.items():
+        assert float(text.removesuffix("%")) == pytest.approx(100 * place, abs=1e-6)
 
 
 def test_policies_that_come_to_the_same_are_all_named_and_nothing_is_above_all_of_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
@@ -18,7 +18,7 @@ from ebbmq.testing import ManualClock
 from ebbmq_spark.simulation.fleet import resolution_of
 from ebbmq_spark.simulation.generate import generate
 from ebbmq_spark.simulation.outcome import Judged, outcome_of
-from ebbmq_spark.simulation.replay import ACKED, DEAD_LETTERED, REJECTED, WAITING, replay
+from ebbmq_spark.simulation.replay import ACKED, REJECTED, WAITING, replay
 from tests.pipeline.loads import START_MS, random_traffic, traffic
 
 if TYPE_CHECKING:
@@ -150,6 +150,66 @@ def test_a_coarser_clock_hardly_changes_the_shares(pattern: str, name: str) -> N
     assert coarse.let_go_share == pytest.approx(exact.let_go_share, abs=0.02)
 
 
+BOUNDS = {
+    "reject": {"max_messages": 100},
+    "drop_lowest": {"max_messages": 100, "overflow": "drop_lowest"},
+    "dead_letter": {"max_messages": 100, "overflow": "dead_letter", "dead_queue": "dead"},
+    "reject bytes": {"max_bytes": 10_000},
+    "drop_lowest bytes": {"max_bytes": 10_000, "overflow": "drop_lowest"},
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_queue_that_is_never_full_loses_nothing_however_coarse_the_clock(name: str) -> None:
+    load = traffic(range(2_000), consumers=2, service_ms=[1.0] * 2_000)
+    assert resolution_of(load) > 500
+    fates = replay(load, QueueSpec("q", **BOUNDS[name]), resolution_of(load))
+    assert (fates.outcome == ACKED).all()
+
+
+@pytest.mark.parametrize("pattern", ["bursts", "overload"])
+@pytest.mark.parametrize("overflow", ["reject", "drop_lowest"])
+@pytest.mark.parametrize("bound", ["max_messages", "max_bytes"])
+@pytest.mark.parametrize("room", [20])
+def test_a_coarser_clock_hardly_changes_what_a_full_queue_takes(
+    pattern: str, overflow: str, bound: str, room: int
+) -> None:
+    load = generate(pattern, 2_000)
+    most = room if bound == "max_messages" else int(room * load.bytes.mean())
+    spec = QueueSpec("q", overflow=overflow, **{bound: most})
+    # As many come in a slice as in the longest ones, many times what the queue holds.
+    steps = (1, 512 * load.span_ms() // len(load))
+    exact, coarse = (
+        outcome_of("p", spec, load, replay(load, spec, step), resolution_ms=step) for step in steps
+    )
+    assert exact.left["overflow"] > 300
+    assert coarse.left["overflow"] == pytest.approx(exact.left["overflow"], abs=40)
+    # Who of them gets in is chance, and 2,000 are not many.
+    assert coarse.worth_on_time == pytest.approx(exact.worth_on_time, abs=0.03)
+    assert coarse.on_time_share == pytest.approx(exact.on_time_share, abs=0.02)
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    most=st.sampled_from([1, 3, 20, 90]),
+    overflow=st.sampled_from(["reject", "drop_lowest"]),
+    resolution_ms=st.sampled_from([1, 7, 100, 5_000]),
+    load=st.sampled_from([0.3, 1.0, 4.0]),
+)
+def test_a_bounded_queue_never_holds_more_and_every_message_has_its_fate(
+    seed: int, most: int, overflow: str, resolution_ms: int, load: float
+) -> None:
+    load = random_traffic(seed, 150, load=load)
+    spec = QueueSpec("q", max_messages=most, overflow=overflow, retry_delay_ms=50)
+    fates = replay(load, spec, resolution_ms)
+    assert not (fates.outcome == WAITING).any()
+    told = outcome_of("p", spec, load, fates, resolution_ms=resolution_ms)
+    assert told.done + sum(told.left.values()) == len(load)
+    # Only what is ready can be let go for another one; what is leased or waits for a retry stays.
+    assert told.peak_messages <= most or overflow == "drop_lowest"
+
+
 def test_a_full_queue_rejects_what_comes_and_takes_again_when_there_is_room() -> None:
     load = traffic([0, 0, 0, 0, 25], service_ms=[20] * 5)
     fates = replay(load, QueueSpec("q", max_messages=2), 1)
@@ -157,9 +217,16 @@ def test_a_full_queue_rejects_what_comes_and_takes_again_when_there_is_room() ->
 
 
 def test_a_queue_full_of_bytes_rejects_too() -> None:
-    load = traffic([0, 0, 0], bytes=[600, 600, 300])
+    load = traffic([0, 0, 0, 0], bytes=[600, 600, 300, 300])
     fates = replay(load, QueueSpec("q", max_bytes=1_000), 1)
-    assert fates.outcome.tolist() == [ACKED, REJECTED, REJECTED]
+    # Each is published by itself: a smaller one may fit where a larger one did not.
+    assert fates.outcome.tolist() == [ACKED, REJECTED, ACKED, REJECTED]
+
+
+def test_a_message_larger_than_the_queue_is_rejected_and_lets_nobody_go() -> None:
+    load = traffic([0, 1, 2], bytes=[400, 1_001, 400], service_ms=[50] * 3)
+    fates = replay(load, QueueSpec("q", max_bytes=1_000, overflow="drop_lowest"), 1)
+    assert fates.outcome.tolist() == [ACKED, REJECTED, ACKED]
 
 
 def test_a_full_queue_can_let_the_least_important_go() -> None:
@@ -171,8 +238,33 @@ def test_a_full_queue_can_let_the_least_important_go() -> None:
 def test_what_a_dead_queue_takes_is_told_apart() -> None:
     load = traffic([0, 0], service_ms=[500, 500], failures=[0, 0])
     fates = replay(load, QueueSpec("q", default_ttl_ms=100, dead_queue="dead"), 1)
-    assert fates.outcome.tolist() == [ACKED, DEAD_LETTERED]
+    assert fates.outcome.tolist() == [ACKED, int(Reason.EXPIRED)]
+    assert fates.is_dead_lettered.tolist() == [False, True]
     assert fates.left_ms[1] - START_MS == 100
+
+
+@pytest.mark.parametrize("resolution_ms", [1, 40])
+@pytest.mark.parametrize(
+    ("reason", "drops", "moves"),
+    [
+        ("stale", {"decay_rate": 1.0, "decay_unit_ms": 400}, {"on_stale": "dead_letter"}),
+        ("expired", {"default_ttl_ms": 400}, {}),
+        ("failed", {"max_attempts": 1}, {}),
+        ("overflow", {"max_messages": 5, "overflow": "drop_lowest"}, {"overflow": "dead_letter"}),
+    ],
+)
+def test_what_leaves_for_a_reason_counts_for_it_wherever_it_went(
+    reason: str, drops: dict[str, Any], moves: dict[str, Any], resolution_ms: int
+) -> None:
+    load = random_traffic(7, 200, load=3.0)
+    gone, kept = (
+        outcome_of("p", spec, load, replay(load, spec, resolution_ms), resolution_ms=resolution_ms)
+        for spec in (QueueSpec("q", **drops), QueueSpec("q", **drops | moves, dead_queue="dead"))
+    )
+    assert gone.left[reason] > 10
+    assert kept.left == gone.left
+    assert (gone.dead_lettered, kept.dead_lettered) == (0, gone.left[reason])
+    assert kept.stale_share == gone.stale_share == gone.left["stale"] / 200
 
 
 def test_slow_work_makes_new_messages_fade_faster_where_the_queue_adapts() -> None:
@@ -188,14 +280,26 @@ def test_slow_work_makes_new_messages_fade_faster_where_the_queue_adapts() -> No
     assert stale[1] > stale[0]
 
 
+PRICES = {"ssd": 30e9, "hdd": 0.0, "s3": 0.0}
+
+
 def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
     day = 86_400_000
     load = traffic([0, 0], service_ms=[3 * day, 10], bytes=[1_000, 2_000])
     spec = QueueSpec("q", score_per_day=30, tiers=("ssd", "hdd", "s3"), default_importance=5)
     fates = replay(load, spec, 1_000)
-    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged({"ssd": 30e9}, {}))
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
     # Above 50 after 1 2/3 days, above 100 after 3 1/3.
     assert told.byte_days_by_tier["ssd"] == pytest.approx(3_000 * 5 / 3, rel=1e-3)
     assert told.byte_days_by_tier["hdd"] == pytest.approx(3_000 * 4 / 3, rel=1e-3)
     assert told.byte_days_by_tier["s3"] == pytest.approx(0, abs=1)
     assert told.cost == pytest.approx(5_000, rel=1e-3)
+
+
+@pytest.mark.parametrize("tiers", [(), ("tape",)])
+def test_what_is_kept_where_nobody_knows_the_price_has_no_cost(tiers: tuple[str, ...]) -> None:
+    load = traffic([0, 0], service_ms=[1_000, 10])
+    spec = QueueSpec("q", tiers=tiers)
+    fates = replay(load, spec, 1_000)
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
+    assert told.cost is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,13 +11,15 @@ import pytest
 
 from ebbmq.errors import InvalidSpec
 from ebbmq_spark.simulation import fleet
+from ebbmq_spark.simulation.front import choose
 from ebbmq_spark.simulation.outcome import NOTHING_MORE
 from ebbmq_spark.simulation.picture import draw
-from ebbmq_spark.simulation.study import best_toml, study
+from ebbmq_spark.simulation.study import QueueStudy, best_toml, study
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
 from ebbmq_spark.simulation.traces import read_trace
 from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, save, settled, to_table
 from tests.pipeline.loads import random_traffic
+from tests.pipeline.test_sweep import told
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +67,44 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_hundreds_of_policies_are_tried_and_each_has_its_own_outcome(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    loads = {f"q{n}": replace(random_traffic(n, 40, load=3.0), queue=f"q{n}") for n in (1, 2)}
+    for queue, load in loads.items():
+        save(load, tmp_path / "trace" / f"{queue}.parquet")
+    sweep = Sweep(
+        sweep={
+            "decay_rate": [n / 20 for n in range(1, 21)],
+            "band_width": [0.0, 1.0, 2.0, 5.0, 10.0],
+            "decay_unit_ms": [300],
+        }
+    )
+    studies = study(spark, read_trace(spark, str(tmp_path / "trace")), sweep)
+    assert sum(len(each.outcomes) for each in studies) == 2 * (2 + 20 * 5)
+    for each in studies:
+        load = from_table(settled(to_table(loads[each.queue])))
+        names = [policy.name for policy in sweep.candidates(1_000)]
+        assert [outcome.policy for outcome in each.outcomes] == names
+        assert {(outcome.queue, outcome.messages) for outcome in each.outcomes} == {
+            (each.queue, 40)
+        }
+        for name in ("fifo", "importance", *names[2::17], names[-1]):
+            trial = fleet.Trial(each.queue, name, each.specs[name])
+            assert each.outcome(name) == fleet.try_policy(trial, load, NOTHING_MORE, None)
+    # They are not all the same one.
+    assert len({outcome.byte_days for outcome in studies[0].outcomes}) > 20
+
+
+def test_what_somebody_named_is_shown_however_it_did() -> None:
+    outcomes = [told("today", 0.1, 5), *(told(f"p{n:02}", n / 20, n) for n in range(19))]
+    found = QueueStudy("q", outcomes, {}, {}, choose(outcomes, SWEEP.goal))
+    shown = [each.policy for each in found.shown(3, ["today"])]
+    assert shown == ["p18", "p17", "p16", "today"]
+    # So many names are no different from combinations.
+    assert len(found.shown(3, [each.policy for each in outcomes])) == 3
+
+
 @pytest.mark.parametrize(
     ("drop", "what"),
     [
@@ -86,7 +127,7 @@ def test_what_a_trace_lacks_can_be_said(spark: SparkSession, tmp_path: Path) -> 
     pq.write_table(rows, tmp_path / "t.parquet")
     sweep = Sweep(traffic=TrafficSpec(useful_ms=500, consumers=2), policies={"only": {}})
     (found,) = study(spark, read_trace(spark, str(tmp_path / "t.parquet")), sweep)
-    assert [each.policy for each in found.outcomes] == ["fifo", "importance", "only"]
+    assert [each.policy for each in found.outcomes] == ["only", "fifo", "importance"]
 
 
 def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:

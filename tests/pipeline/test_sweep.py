@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ebbmq.errors import InvalidSpec
+from ebbmq_spark.simulation.fleet import QueueTraffic, trials_of
 from ebbmq_spark.simulation.front import choose, front_of
 from ebbmq_spark.simulation.outcome import Outcome
 from ebbmq_spark.simulation.sweep import Goal, Policy, Sweep, read_sweep
@@ -54,13 +55,13 @@ def test_a_file_says_what_to_try() -> None:
     sweep = read_sweep(FILE, "sweep.toml")
     policies = sweep.candidates(1_000)
     assert [policy.name for policy in policies[:4]] == [
-        "fifo", "importance", "today", "decay_rate=0 band_width=0",
+        "today", "fifo", "importance", "decay_rate=0 band_width=0",
     ]  # fmt: skip
     assert len(policies) == 2 + 1 + 6
     spec = sweep.spec("orders", policies[-1])
     assert (spec.name, spec.decay_rate, spec.band_width) == ("orders", 0.5, 2.0)
     assert (spec.default_importance, spec.max_attempts) == (7, 3)
-    assert sweep.spec("other", policies[2]).default_ttl_ms == 60_000
+    assert sweep.spec("other", policies[0]).default_ttl_ms == 60_000
 
 
 def test_without_a_file_what_usually_matters_is_tried() -> None:
@@ -82,6 +83,13 @@ def test_without_a_file_what_usually_matters_is_tried() -> None:
         (b"[traffic]\nconsumers = 0", "consumers is 0"),
         (b"[queues.q]\ncolour = 'red'", "colour"),
         (b"\xff", "sweep.toml"),
+        (b"[goal]\nminimise = 'cost'", "there are no prices"),
+        (b"[goal]\nat_most = {cost = 5.0}", "there are no prices"),
+        (
+            b"[goal]\nminimise = 'cost'\n[devices.a]\ncost_per_gib_month = 1.0\n[devices.b]",
+            "device 'b' has no cost_per_gib_month",
+        ),
+        (b"[prices]\nssd = 0.1\n[devices.b]\ntier = 'hdd'", "tier 'hdd' of device 'b'"),
     ],
 )
 def test_a_slip_in_a_file_is_named(text: bytes, what: str) -> None:
@@ -95,6 +103,39 @@ def test_a_value_that_a_field_does_not_take_names_the_policy() -> None:
         Sweep().spec("q", Policy("wide", {"band_width": 99.0}))
     with pytest.raises(InvalidSpec, match="policy 'wide'"):
         Sweep().spec("q", Policy("wide", {"band_width": "much"}))
+
+
+def test_a_tier_without_a_price_is_named() -> None:
+    sweep = Sweep(prices={"ssd": 0.1, "hdd": 0.0})
+    assert sweep.spec("q", Policy("cheap", {"tiers": ["ssd", "hdd"]})).tiers == ("ssd", "hdd")
+    with pytest.raises(InvalidSpec, match="policy 'dear': tier 's3' has no price") as refused:
+        sweep.spec("q", Policy("dear", {"tiers": ["ssd", "s3"]}))
+    assert "[prices]" in refused.value.action
+
+
+def test_a_goal_about_costs_needs_a_policy_that_has_one() -> None:
+    goal = Goal(minimise="cost")
+    queues = [QueueTraffic("q", 1, 1, 1_000)]
+    with pytest.raises(InvalidSpec, match="no policy of queue 'q' has tiers") as refused:
+        trials_of(Sweep(goal=goal, prices={"ssd": 0.1}, policies={"plain": {}}), queues)
+    assert "[base]" in refused.value.action
+    one = Sweep(goal=goal, prices={"ssd": 0.1}, policies={"tiered": {"tiers": ["ssd"]}})
+    assert len(trials_of(one, queues)) == 3
+
+
+def test_a_policy_whose_cost_nobody_can_tell_does_not_win() -> None:
+    outcomes = [
+        told("untold", 0.9, 1),
+        told("dear", 0.9, 1, cost=5.0),
+        told("cheap", 0.8, 1, cost=2.0),
+    ]
+    choice = choose(outcomes, Goal(minimise="cost"))
+    assert [each.policy for each in choice.front] == ["cheap", "dear"]
+    assert choice.best.policy == "dear"
+    bounded = choose(outcomes, Goal(at_most={"cost": 3.0}))
+    assert (bounded.best.policy, bounded.within) == ("cheap", True)
+    nearest = choose(outcomes, Goal(at_most={"cost": 1.0}))
+    assert (nearest.best.policy, nearest.within) == ("cheap", False)
 
 
 def test_too_many_policies_are_refused() -> None:
@@ -113,6 +154,24 @@ def test_the_best_does_not_pay_for_next_to_nothing() -> None:
     outcomes = [told("poor", 0.5, 1), told("sound", 0.9, 3), told("dear", 0.905, 9)]
     assert choose(outcomes, Goal()).best.policy == "sound"
     assert choose(outcomes, Goal(tolerance=0)).best.policy == "dear"
+
+
+def test_where_no_policy_makes_a_difference_the_first_is_the_best_and_that_is_said() -> None:
+    same = [told("today", 0.9, 3.01), told("fifo", 0.9, 3), told("a", 0.895, 3)]
+    choice = choose(same, Goal())
+    assert (choice.best.policy, choice.differ) == ("today", False)
+    assert choose(same, Goal(tolerance=0)).best.policy == "fifo"
+    other = [*same, told("dear", 0.9, 4)]
+    assert (choose(other, Goal()).best.policy, choose(other, Goal()).differ) == ("fifo", True)
+    # What bounds are about makes a difference, too.
+    lost = [told("today", 0.9, 3, done=50), told("kept", 0.9, 3)]
+    bounded = choose(lost, Goal(at_most={"let_go_share": 0.1}))
+    assert (bounded.best.policy, bounded.differ) == ("kept", True)
+
+
+def test_of_those_that_come_to_the_same_the_first_is_on_the_front() -> None:
+    outcomes = [told("today", 0.9, 3), told("another", 0.9, 3), told("poor", 0.2, 1)]
+    assert [each.policy for each in front_of(outcomes, Goal())] == ["poor", "today"]
 
 
 def test_the_best_keeps_within_the_bounds() -> None:

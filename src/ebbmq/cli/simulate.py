@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
 BEST: Final = Path("ebbmq-best.toml")
-#: Policies in the table, beside the references; the picture and --json have all of them.
+#: Policies in the table, beside the references, the best and named ones; --json has all of them.
 SHOWN: Final = 8
 _PARTS: Final = 16
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -206,6 +206,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
     return {
         "best": study.choice.best.policy,
         "within": study.choice.within,
+        "differ": study.choice.differ,
         "front": [each.policy for each in study.choice.front],
         "policies": [
             {
@@ -222,13 +223,8 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
 
 
 def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
-    from ebbmq_spark.simulation.sweep import REFERENCES  # noqa: PLC0415
-
     best = study.choice.best
-    ranked = sorted(study.outcomes, key=lambda each: -each.worth_on_time)
-    shown = [each for each in ranked if each.policy not in REFERENCES][:SHOWN]
-    shown += [each for each in ranked if each.policy in REFERENCES or each is best]
-    shown = sorted({each.policy: each for each in shown}.values(), key=lambda e: -e.worth_on_time)
+    shown = study.shown(SHOWN, sweep.policies)
     session.say(
         f"queue {study.queue}: {show_count(best.messages, 'message')}, "
         f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
@@ -236,9 +232,17 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     )
     columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
     columns += [">PEAK", ">MB DAYS"]
-    columns += [">COST"] if best.cost is not None else []
+    priced = any(each.cost is not None for each in shown)
+    columns += [">COST"] if priced else []
     columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
-    session.show_table(columns, (_cells(each, study, best) for each in shown))
+    session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
+    if len(shown) < len(study.outcomes):
+        session.say(f"and {len(study.outcomes) - len(shown)} more, which --json has, too")
+    if not study.choice.differ and len(study.outcomes) > 1:
+        session.note(
+            f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "
+            f"for this traffic {best.policy} is as good as any"
+        )
     if not study.choice.within:
         session.note(
             f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
@@ -246,8 +250,10 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
         )
 
 
-def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, ...]:
-    mark = "best" if outcome is best else "front" if outcome in study.choice.front else ""
+def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object, ...]:
+    mark = (
+        "best" if outcome is study.choice.best else "front" if outcome in study.choice.front else ""
+    )
     return (
         mark,
         outcome.policy,
@@ -259,6 +265,6 @@ def _cells(outcome: Outcome, study: QueueStudy, best: Outcome) -> tuple[object, 
         show_duration(outcome.wait_p99_ms),
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
-        *([f"{outcome.cost:,.3g}"] if outcome.cost is not None else []),
+        *(["-" if outcome.cost is None else f"{outcome.cost:,.3g}"] if priced else []),
         *([f"{outcome.unreadable_worst:,}"] if outcome.unreadable_worst is not None else []),
     )

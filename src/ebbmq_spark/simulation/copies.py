@@ -39,7 +39,7 @@ class DeviceTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tier: str = ""
     failure_domain: str = ""
     durable: bool = True
-    cost_per_gib_month: float = 0.0
+    cost_per_gib_month: float | None = None
 
 
 class Stage(NamedTuple):
@@ -62,7 +62,12 @@ class Loss(NamedTuple):
 def stages_of(spec: QueueSpec, devices: Mapping[str, DeviceTerms]) -> list[Stage]:
     """Where copies are, from intake on; the first device is the default, as a node's log is."""
     states = {
-        name: DeviceState(tier=each.tier, failure_domain=each.failure_domain, durable=each.durable)
+        name: DeviceState(
+            tier=each.tier,
+            failure_domain=each.failure_domain,
+            durable=each.durable,
+            cost_per_gib_month=each.cost_per_gib_month or 0.0,
+        )
         for name, each in devices.items()
     }
     view = Chooser(RuleSet.of([])).view(states)
@@ -86,11 +91,11 @@ def stages_of(spec: QueueSpec, devices: Mapping[str, DeviceTerms]) -> list[Stage
 
 def byte_days(
     stages: list[Stage], devices: Mapping[str, DeviceTerms], traffic: Traffic, left_ms: Floats
-) -> tuple[dict[str, float], float]:
-    """Bytes times days by tier, of all copies, and what they cost."""
+) -> tuple[dict[str, float], float | None]:
+    """Bytes times days by tier, of all copies, and what they cost if every device says that."""
     ages_ms = np.maximum(left_ms - traffic.at_ms, 0)
     by_tier: dict[str, float] = {}
-    cost = 0.0
+    cost: float | None = 0.0
     for begin_ms, end_ms, names in stages:
         stay_ms = np.clip(ages_ms, begin_ms, end_ms) - begin_ms
         days = float((stay_ms * traffic.bytes).sum()) / limits.DAY_MS
@@ -98,7 +103,8 @@ def byte_days(
             device = devices[name]
             tier = device.tier or name
             by_tier[tier] = by_tier.get(tier, 0.0) + days
-            cost += days / _GIB_MONTH * device.cost_per_gib_month
+            price = device.cost_per_gib_month
+            cost = None if cost is None or price is None else cost + days / _GIB_MONTH * price
     return by_tier, cost
 
 

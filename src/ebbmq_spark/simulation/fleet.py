@@ -88,19 +88,34 @@ def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
     """Every queue under every policy, those that take longest first.
 
     Raises:
-        InvalidSpec: a policy is not one a queue can have.
+        InvalidSpec: a policy is not one a queue can have, or the goal asks what none can tell.
     """
     trials = [
         Trial(queue.queue, policy.name, sweep.spec(queue.queue, policy))
         for queue in sorted(queues, key=lambda queue: -queue.messages)
         for policy in sweep.candidates(queue.useful_ms)
     ]
+    if sweep.asks(["cost"]) and not sweep.devices:
+        _check_tiers(trials)
     if len(trials) > TRIALS_MAX:
         raise InvalidSpec(
             f"that is {len(trials):,} simulations, the limit is {TRIALS_MAX:,}",
             "try fewer policies, or fewer queues at a time",
         )
     return trials
+
+
+def _check_tiers(trials: Iterable[Trial]) -> None:
+    """A cost is that of tiers: some policy of each queue must have them."""
+    tiered: dict[str, bool] = {}
+    for trial in trials:
+        tiered[trial.queue] = tiered.get(trial.queue, False) or bool(trial.spec.tiers)
+    for queue, has_tiers in tiered.items():
+        if not has_tiers:
+            raise InvalidSpec(
+                f"the goal asks what storage costs, and no policy of queue {queue!r} has tiers",
+                'say them in [base], such as tiers = ["ssd", "hdd", "s3"]',
+            )
 
 
 def simulate(

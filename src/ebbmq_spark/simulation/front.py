@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,19 +20,25 @@ class Choice(NamedTuple):
     #: The best that keeps within the bounds of the goal; without one that does, the nearest.
     best: Outcome
     within: bool
+    #: Whether any two policies differ by more than the tolerance in what the goal is about.
+    differ: bool = True
 
 
 def value(outcome: Outcome, name: str) -> float:
-    """A figure by its name; a cost nobody can tell is none."""
+    """A figure by its name; one that nobody can tell, such as a cost, is beyond all bounds."""
     found = getattr(outcome, name)
-    return 0.0 if found is None else float(found)
+    return math.inf if found is None else float(found)
 
 
 def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
-    """The outcomes that no other beats: at least as good in both, and better in one."""
+    """The outcomes that no other beats: at least as good in both, and better in one.
+
+    One that lacks the figure that is minimised beats nobody and is not among them.
+    """
     ranked = sorted(
-        outcomes,
-        key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise), each.policy),
+        (each for each in outcomes if math.isfinite(value(each, goal.minimise))),
+        # Of equals the first stays the first.
+        key=lambda each: (value(each, goal.minimise), -value(each, goal.maximise)),
     )
     out: list[Outcome] = []
     for outcome in ranked:
@@ -41,19 +48,32 @@ def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
 
 
 def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
-    """Compare the outcomes of one queue."""
+    """Compare the outcomes of one queue; where none differs, the first of them is the best."""
     front = front_of(outcomes, goal)
+    differ = _differ(outcomes, goal)
 
     def excess(outcome: Outcome) -> float:
         return max(
             (value(outcome, name) - most for name, most in goal.at_most.items()), default=0.0
         )
 
-    allowed = [outcome for outcome in outcomes if excess(outcome) <= 0]
+    told = [each for each in outcomes if math.isfinite(value(each, goal.minimise))]
+    allowed = [outcome for outcome in told if excess(outcome) <= 0]
     if not allowed:
-        return Choice(front, min(outcomes, key=excess), within=False)
+        return Choice(front, min(told, key=excess), within=False, differ=differ)
+    if not differ:
+        return Choice(front, allowed[0], within=True, differ=False)
     candidates = front_of(allowed, goal)
     # The front rises, so the last of it is the most there is, and the first near it the cheapest.
     enough = value(candidates[-1], goal.maximise) * (1 - goal.tolerance)
     best = next(each for each in candidates if value(each, goal.maximise) >= enough)
     return Choice(front, best, within=True)
+
+
+def _differ(outcomes: Sequence[Outcome], goal: Goal) -> bool:
+    """Whether there is anything to choose; a difference within the tolerance is none."""
+    for name in (goal.maximise, goal.minimise, *goal.at_most):
+        values = [value(each, name) for each in outcomes]
+        if min(values) < max(values) * (1 - goal.tolerance):
+            return True
+    return False

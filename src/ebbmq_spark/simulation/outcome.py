@@ -56,14 +56,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     #: By importance from 1 to 10: how many there were, and how many were done on time.
     published_by_importance: list[int]
     on_time_by_importance: list[int]
-    #: Messages that left undone, by reason.
+    #: Messages that left undone, by reason, wherever they went; and those the dead queue took.
     left: dict[str, int]
+    dead_lettered: int = 0
     #: From when it could be leased to when work on it began, of messages that were done.
     wait_p50_ms: float
     wait_p99_ms: float
     peak_messages: int
     byte_days: float
     byte_days_by_tier: dict[str, float]
+    #: None where a price is missing, or the policy does not say on which tiers messages are.
     cost: float | None
     resolution_ms: int
     #: Where the sweep says which devices there are: what the loss of the worst failure domain makes
@@ -126,6 +128,7 @@ def outcome_of(
         published_by_importance=np.bincount(importance, minlength=size).tolist()[1:],
         on_time_by_importance=np.bincount(importance[on_time], minlength=size).tolist()[1:],
         left={name: int(np.isin(fates.outcome, codes).sum()) for name, codes in LEFT.items()},
+        dead_lettered=int(fates.is_dead_lettered.sum()),
         wait_p50_ms=round(middle, 3),
         wait_p99_ms=round(high, 3),
         peak_messages=_peak(traffic, fates.left_ms),
@@ -147,7 +150,7 @@ def _kept(
         return {
             "byte_days": sum(by_tier.values()),
             "byte_days_by_tier": by_tier if spec.tiers else {},
-            "cost": _cost(by_tier, prices) if spec.tiers and prices else None,
+            "cost": _cost(by_tier, prices) if prices else None,
         }
     stages = copies.stages_of(spec, devices)
     by_tier, cost = copies.byte_days(stages, devices, traffic, left_ms)
@@ -189,5 +192,8 @@ def _byte_days(spec: QueueSpec, traffic: Traffic, left_ms: Floats) -> dict[str, 
     return out
 
 
-def _cost(by_tier: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    return sum(days / _GB_MONTH * prices.get(tier, 0.0) for tier, days in by_tier.items())
+def _cost(by_tier: Mapping[str, float], prices: Mapping[str, float]) -> float | None:
+    """What bytes cost by their tiers; None if one of them has no price."""
+    if not by_tier.keys() <= prices.keys():
+        return None
+    return sum(days / _GB_MONTH * prices[tier] for tier, days in by_tier.items())

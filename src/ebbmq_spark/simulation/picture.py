@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -120,7 +121,11 @@ def drawn(rows: Sequence[Row], goal: Goal) -> Figure:
 
 def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
     unit = _unit(row, goal)
-    places = {each.policy: _place(each, goal, unit) for each in row.outcomes}
+    places = {
+        each.policy: _place(each, goal, unit)
+        for each in row.outcomes
+        if math.isfinite(value(each, goal.minimise))
+    }
     front = [places[each.policy] for each in row.choice.front]
     spread = [x for x, _ in places.values()]
     room = (max(spread) - min(spread)) or abs(max(spread)) or 1.0
@@ -132,12 +137,17 @@ def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
     _draw_dots(axis, places, front, marks)
     for name, side in ((goal.minimise, axis.xaxis), (goal.maximise, axis.yaxis)):
         if name in SHARES:
-            side.set_major_formatter("{x:.0%}")
+            side.set_major_formatter(_share)
     axis.set(xlabel=AXES[goal.minimise].format(unit=unit), ylabel=AXES[goal.maximise])
     axis.grid(color="#ececec", lw=0.8)
     axis.set_axisbelow(True)
     _set_title(axis, row, goal)
     _draw_close(axis, places, front, marks)
+
+
+def _share(share: float, _: object = None) -> str:
+    """What stands at an axis for a share; there is nothing above all of it."""
+    return f"{100 * share:.6g}%" if share < 1 + 1e-9 else ""
 
 
 def _set_heights(axis: Axes, shares: list[float]) -> None:

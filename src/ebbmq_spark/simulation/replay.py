@@ -6,6 +6,7 @@ published in the slice comes in. Verbs are called once a slice with many message
 makes it fast; consumers begin and end at their own instants, not at those of slices, so that no
 capacity is lost to rounding. A resolution of 1 ms is exact, for the partition's own clock is in
 milliseconds; a coarser one may serve a message before another that came up to a slice earlier.
+Slices of a bounded queue are shorter where it is about to be full (`bounds`).
 
 When a message ends by its age is known before it comes, unless the decay factor adapts. So that is
 followed in the order of the ends instead of with a timer for each message, and a message leaves at
@@ -28,10 +29,11 @@ from ebbmq.core import facts as fact
 from ebbmq.core import grants, leases, lifecycle
 from ebbmq.core.arrivals import Batch, publish
 from ebbmq.core.partition import Partition
-from ebbmq.core.row import DYING, READY
+from ebbmq.core.row import READY
 from ebbmq.core.tokens import TOKEN, TOKEN_DTYPE
 from ebbmq.model import Reason
 from ebbmq_spark.simulation.arrivals import arrivals_of
+from ebbmq_spark.simulation.bounds import Bounds
 from ebbmq_spark.simulation.ends import WAITING, DueWheel, Ends
 from ebbmq_spark.simulation.hands import Hands, Work
 
@@ -42,11 +44,12 @@ if TYPE_CHECKING:
     from ebbmq.model import QueueSpec
     from ebbmq_spark.simulation.traffic import Traffic
 
-__all__ = ["ACKED", "DEAD_LETTERED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
+    Numbers = npt.NDArray[np.intp]
+
+__all__ = ["ACKED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
 
 ACKED: Final = 100
-DEAD_LETTERED: Final = 101
-REJECTED: Final = 102
+REJECTED: Final = 101
 
 _PID: Final = 1
 _DEAD_PID: Final = 2
@@ -56,7 +59,7 @@ _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
 #: Fewer messages are packed one by one.
 _TOGETHER_MIN: Final = 16
-_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION), DEAD_LETTERED)
+_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION))
 
 
 class Fates(NamedTuple):
@@ -65,6 +68,8 @@ class Fates(NamedTuple):
     outcome: npt.NDArray[np.int16]
     started_ms: npt.NDArray[np.float64]
     left_ms: npt.NDArray[np.float64]
+    #: Whether it went to the dead queue; why is its outcome all the same.
+    is_dead_lettered: npt.NDArray[np.bool_]
 
 
 def replay(traffic: Traffic, spec: QueueSpec, resolution_ms: int) -> Fates:
@@ -88,10 +93,10 @@ class _Replay:
             self.partition.due_wheel = DueWheel(start_ms + limits.DURATION_MS_MAX)
         self.first = self.partition.index.next_seq
         bounded = bool(spec.max_messages or spec.max_bytes)
-        # Not by kind where a slice is the smallest there is, or the last ones may be rejected.
-        as_they_came = resolution_ms == 1 or (bounded and spec.overflow == "reject")
+        # Not by kind where a slice is the smallest there is, or it may end before all have come.
+        as_they_came = resolution_ms == 1 or bounded
         self.arrivals = arrivals_of(traffic, None if as_they_came else resolution_ms)
-        self.sizes = traffic.bytes[self.arrivals.numbers].tolist() if spec.max_bytes else None
+        self.bounds = Bounds(self.partition, traffic) if bounded else None
         self.bodies: dict[int, bytes] = {}
         #: Which message of the traffic each row is.
         self.number = np.empty(count, dtype=np.int64)
@@ -102,6 +107,7 @@ class _Replay:
         self.outcome = np.zeros(count, dtype=np.int16)
         self.started_ms = np.full(count, np.nan)
         self.left_ms = np.full(count, np.nan)
+        self.is_dead_lettered = np.zeros(count, dtype=np.bool_)
         self.hands = Hands(traffic.consumers, float(start_ms))
         self.ends: Ends | None = None
         if resolution_ms > 1 and not bounded and spec.adapt is None:
@@ -112,14 +118,14 @@ class _Replay:
         """Go from slice to slice until nothing is left to happen."""
         now_ms = self._next_ms()
         while now_ms is not None:
-            self._slice(now_ms)
+            end_ms = self._slice(now_ms)
             later_ms = self._next_ms()
             if later_ms is None:
                 break
-            now_ms = max(later_ms, now_ms + self.resolution_ms)
+            now_ms = max(later_ms, end_ms)
         if self.ends is not None:
             self._date(self.ends)
-        return Fates(self.outcome, self.started_ms, self.left_ms)
+        return Fates(self.outcome, self.started_ms, self.left_ms, self.is_dead_lettered)
 
     def _date(self, ends: Ends) -> None:
         """Let messages that nobody began with leave when they ended, not when that was noticed."""
@@ -150,15 +156,19 @@ class _Replay:
         aligned = int(at_ms // self.resolution_ms) * self.resolution_ms
         return aligned if self.resolution_ms > 1 or aligned >= at_ms else aligned + 1
 
-    def _slice(self, now_ms: int) -> None:
+    def _slice(self, now_ms: int) -> int:
+        """Do all that happens from now on until the slice ends; returns when that is."""
         end_ms = now_ms + self.resolution_ms
         self._tick(now_ms)
         self._settle(now_ms)
+        if self.bounds is not None:
+            end_ms = self.bounds.slice_end(self.published, now_ms, end_ms)
         self._serve(now_ms, end_ms)
         if self._publish(now_ms, end_ms):
             self._serve(now_ms, end_ms, as_it_comes=True)
         self._move(now_ms)
         self._note()
+        return end_ms
 
     def _settle(self, now_ms: int) -> None:
         """Ack what was finished, retry what failed."""
@@ -209,47 +219,55 @@ class _Replay:
     def _publish(self, now_ms: int, end_ms: int) -> int:
         """Take in what is published before the end of the slice; returns how much that is."""
         start = self.published
-        stop = int(np.searchsorted(self.traffic.at_ms, end_ms, side="left"))
-        self.published = stop
-        accepted = self._accepted(start, stop, now_ms)
-        partition, count = self.partition, accepted - start
-        if count:
-            partition.open_runs(publish(partition, self._batch(start, accepted), now_ms, 1, 0))
-            self.number[self.rows : self.rows + count] = self.arrivals.numbers[start:accepted]
-            self.rows += count
-            if self.spec.overflow != "reject" and (self.spec.max_messages or self.spec.max_bytes):
-                partition.trim(now_ms)
+        stop = self.published = int(np.searchsorted(self.traffic.at_ms, end_ms, side="left"))
+        bounds, numbers = self.bounds, self.arrivals.numbers[start:stop]
+        if bounds is None:
+            return self._take_in(numbers, self.arrivals.which[start:stop], now_ms)
+        crowd = None
+        if stop - start > bounds.room(start):
+            crowd = bounds.crowd(start, stop, self._leaving(end_ms))
+            self._reject(numbers[~crowd.admitted])
+            numbers = numbers[crowd.admitted]
+        if self.resolution_ms > 1:
+            numbers = numbers[np.argsort(self.arrivals.kind_of[numbers], kind="stable")]
+        count = self._take_in(numbers, self.arrivals.kind_of[numbers], now_ms)
+        if crowd is not None:
+            bounds.make_room(crowd, now_ms)
         return count
 
-    def _batch(self, start: int, stop: int) -> Batch:
-        """Messages of the arrivals as a publish has them; bodies of one size are the same."""
-        count = stop - start
+    def _take_in(self, numbers: Numbers, which: Numbers, now_ms: int) -> int:
+        """Publish messages of the traffic, each of a kind; returns how many they are."""
+        partition, count = self.partition, len(numbers)
+        if count:
+            partition.open_runs(publish(partition, self._batch(numbers, which), now_ms, 1, 0))
+            self.number[self.rows : self.rows + count] = numbers
+            self.rows += count
+        return count
+
+    def _leaving(self, end_ms: int) -> Work:
+        """What consumers will have finished by then, who is done first before the others."""
+        ending = self.hands.ending(end_ms)
+        if self.may_fail:
+            ending = ending.where(ending.generations > self.traffic.failures[ending.numbers])
+        return ending.in_order()
+
+    def _reject(self, numbers: Numbers) -> None:
+        self.outcome[numbers] = REJECTED
+        self.left_ms[numbers] = self.traffic.at_ms[numbers]
+
+    def _batch(self, numbers: Numbers, which: Numbers) -> Batch:
+        """Messages of the traffic as a publish has them; bodies of one size are the same."""
+        count = len(numbers)
         bodies, body_bytes = [b""] * count, 0
-        if self.sizes is not None:
-            known, sizes = self.bodies, self.sizes[start:stop]
+        if self.spec.max_bytes:
+            known, sizes = self.bodies, self.traffic.bytes[numbers].tolist()
             bodies = [known.get(size) or known.setdefault(size, bytes(size)) for size in sizes]
             body_bytes = sum(sizes)
-        which, kinds, zeros = self.arrivals.which[start:stop], self.arrivals.kinds, [0] * count
+        kinds, zeros = self.arrivals.kinds, [0] * count
         if count < _TOGETHER_MIN:
             messages = [kinds[kind] for kind in which.tolist()]
             return Batch(messages, bodies, zeros, zeros, body_bytes, has_ids=False)
         return Batch(kinds, bodies, zeros, zeros, body_bytes, has_ids=False, which=which)
-
-    def _accepted(self, start: int, stop: int, now_ms: int) -> int:
-        """Where the messages end that a queue with bounds has room for; rejects the others."""
-        spec, partition = self.spec, self.partition
-        accepted = stop
-        if spec.overflow == "reject" and (spec.max_messages or spec.max_bytes):
-            if spec.max_messages:
-                room = spec.max_messages - partition.live() + partition.depth[DYING]
-                accepted = min(accepted, start + max(0, room))
-            if spec.max_bytes:
-                sizes = np.cumsum(self.traffic.bytes[start:stop])
-                room = spec.max_bytes - partition.body_bytes
-                accepted = min(accepted, start + int(np.searchsorted(sizes, room, side="right")))
-            self.outcome[accepted:stop] = REJECTED
-            self.left_ms[accepted:stop] = now_ms
-        return accepted
 
     def _serve(self, now_ms: int, end_ms: int, *, as_it_comes: bool = False) -> None:
         """Let consumers that come free within the slice lease and begin.
@@ -300,8 +318,8 @@ class _Replay:
             if each[0] == fact.REMOVE:
                 gone = np.frombuffer(each[4][0], dtype=fact.REMOVAL_DTYPE)
                 numbers = self.number[gone["seq"].astype(np.int64) - self.first]
-                moved = gone["moved_pid"] == _DEAD_PID
-                self.outcome[numbers] = np.where(moved, DEAD_LETTERED, gone["reason"])
+                self.outcome[numbers] = gone["reason"]
+                self.is_dead_lettered[numbers] = gone["moved_pid"] == _DEAD_PID
                 self.left_ms[numbers] = gone["at_ms"]
         partition.facts.clear()
         partition.left.clear()
@@ -330,5 +348,4 @@ LEFT: Final = {
     "retention": (int(Reason.RETENTION),),
     "failed": (int(Reason.MAX_ATTEMPTS),),
     "overflow": (int(Reason.OVERFLOW), REJECTED),
-    "dead_lettered": (DEAD_LETTERED,),
 }

@@ -16,7 +16,7 @@ from ebbmq_spark.simulation import fleet, front, picture, traces
 from ebbmq_spark.simulation.sweep import REFERENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -43,6 +43,17 @@ class QueueStudy(NamedTuple):
     def outcome(self, policy: str) -> Outcome:
         """What a policy came to."""
         return next(each for each in self.outcomes if each.policy == policy)
+
+    def shown(self, most: int, named: Collection[str]) -> list[Outcome]:
+        """The most worth done on time, and beside it whatever a reader will look for.
+
+        That is the best, the references, and policies somebody named unless they are many.
+        """
+        always = {self.choice.best.policy, *REFERENCES, *(named if len(named) <= most else ())}
+        ranked = sorted(self.outcomes, key=lambda each: -each.worth_on_time)
+        others = [each.policy for each in ranked if each.policy not in REFERENCES]
+        wanted = always.union(others[:most])
+        return [each for each in ranked if each.policy in wanted]
 
     def row(self) -> picture.Row:
         """The queue as the picture shows it."""
@@ -194,6 +205,7 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
         lines += [
             "",
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
+            *([] if each.choice.differ else ["# no policy makes a difference for this traffic"]),
             f"# {declaration(each)}",
             f"[queues.{json.dumps(each.queue)}]",
             *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),

@@ -118,14 +118,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     policies: dict[str, dict[str, Any]] = {}
 
     def candidates(self, useful_ms: int) -> list[Policy]:
-        """The policies to try: references, named ones, and every combination of the values.
+        """The policies to try: named ones, references, and every combination of the values.
 
+        Of those that come to the same the first counts: what somebody named, or the simplest.
         Where the file names none, what usually matters is combined, by how long work is useful.
 
         Raises:
             InvalidSpec: there are too many.
         """
-        named = {**REFERENCES, **self.policies}
+        named = {**self.policies, **REFERENCES, **self.policies}
         values = self.sweep if self.sweep or self.policies else usual(useful_ms)
         combined = _combinations(values)
         count = len(named) + len(combined)
@@ -144,12 +145,25 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The queue under a policy.
 
         Raises:
-            InvalidSpec: a value is not one its field takes; the detail names the policy.
+            InvalidSpec: a value is not one its field takes, or a tier has no price; the detail
+            names the policy.
         """
         try:
-            return msgspec.convert({"name": queue, **self.fields(queue, policy)}, QueueSpec)
+            spec = msgspec.convert({"name": queue, **self.fields(queue, policy)}, QueueSpec)
         except msgspec.ValidationError as error:
             raise InvalidSpec(f"policy {policy.name!r}: {error}", "see docs/simulate.md") from error
+        if self.prices and not self.devices:
+            for tier in spec.tiers:
+                if tier not in self.prices:
+                    raise InvalidSpec(
+                        f"policy {policy.name!r}: tier {tier!r} has no price",
+                        "add it to [prices]: what a GB costs for a month, 0 if nothing",
+                    )
+        return spec
+
+    def asks(self, figures: Iterable[str]) -> bool:
+        """Whether the goal is about one of these figures."""
+        return not {self.goal.minimise, *self.goal.at_most}.isdisjoint(figures)
 
 
 def usual(useful_ms: int) -> dict[str, list[Any]]:
@@ -172,12 +186,7 @@ def read_sweep(text: bytes, name: str) -> Sweep:
         sweep = msgspec.toml.decode(text, type=Sweep)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{name}: {error}", "see docs/simulate.md for what it takes") from error
-    asked = {sweep.goal.minimise, *sweep.goal.at_most}
-    if not sweep.devices and asked.intersection(OF_DEVICES):
-        raise InvalidSpec(
-            f"{name}: the goal asks what the loss of a device costs, and there are no devices",
-            "say which there are: [devices.NAME] with tier and failure_domain",
-        )
+    _check_goal(name, sweep)
     for values in sweep.sweep.values():
         if not values:
             raise InvalidSpec(f"{name}: a list of values is empty", "give it one, or leave it away")
@@ -189,6 +198,33 @@ def read_sweep(text: bytes, name: str) -> Sweep:
     for queue, fields in sweep.queues.items():
         _check_fields(name, f"queues.{queue}", fields, every)
     return sweep
+
+
+def _check_goal(name: str, sweep: Sweep) -> None:
+    """Refuse a goal about figures that no policy will have, and prices with a gap."""
+    if not sweep.devices and sweep.asks(OF_DEVICES):
+        raise InvalidSpec(
+            f"{name}: the goal asks what the loss of a device costs, and there are no devices",
+            "say which there are: [devices.NAME] with tier and failure_domain",
+        )
+    if not sweep.devices and not sweep.prices and sweep.asks(["cost"]):
+        raise InvalidSpec(
+            f"{name}: the goal asks what storage costs, and there are no prices",
+            "say in [prices] what a GB of each tier costs for a month, and the tiers in [base]",
+        )
+    for device, terms in sweep.devices.items():
+        tier = terms.tier or device
+        if sweep.prices and tier not in sweep.prices:
+            raise InvalidSpec(
+                f"{name}: tier {tier!r} of device {device!r} has no price",
+                "add it to [prices]: what a GB costs for a month, 0 if nothing",
+            )
+        if not sweep.prices and sweep.asks(["cost"]) and terms.cost_per_gib_month is None:
+            raise InvalidSpec(
+                f"{name}: the goal asks what storage costs, and device {device!r} has no "
+                "cost_per_gib_month",
+                "give it one, 0 if it costs nothing",
+            )
 
 
 def _check_fields(name: str, table: str, fields: Mapping[str, Any], known: Iterable[str]) -> None:

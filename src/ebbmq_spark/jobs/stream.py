@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from pyspark.sql import functions as F
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.events import EVENTS
@@ -26,7 +26,7 @@ from ebbmq_spark.directory_lake import DirectoryLake, replace
 from ebbmq_spark.jobs import history, writing
 from ebbmq_spark.jobs.events import KEEP_MS
 from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
-from ebbmq_spark.jobs.writing import Output
+from ebbmq_spark.jobs.writing import Output, aside
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.transforms.profiles import merged
 from ebbmq_spark.transforms.streamed import counted, lean, once
@@ -49,7 +49,6 @@ _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 _STORE: Final = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _LOOK_S: Final = 1
-_CHECKED: Final = "checked"
 
 
 class Arguments(NamedTuple):
@@ -101,7 +100,7 @@ def stream(
         try:
             source = EventsSource.options_of(lake, arguments.files_per_batch)
             query = _started(spark, arguments, source, state / "checkpoint", batches)
-            seen = _watched(query, told)
+            seen = _watched(query, told, batches.rejected)
         except SPARK_ERRORS as error:
             raise _damaged(lake) or failed(error) from error
         record = Record(
@@ -150,7 +149,6 @@ def _started(
     told = spark.readStream.format(FORMAT).options(**source).load()
     writer = (
         once(told, arguments.remembered)
-        .observe(_CHECKED, F.count("fault").alias("rejected"))
         .writeStream.outputMode("append")
         .option("checkpointLocation", str(checkpoint.resolve()))
         .foreachBatch(batches.write)
@@ -197,7 +195,7 @@ class _Batches:
         last = max(own, key=lambda each: each.number, default=None)
         files = [self._lake.file(part.path) for part in last.parts] if last else []
         at_ms = _now_ms()
-        output = Output(self._lake, f"{WRITER}-{self._stream}-{number:09d}", at_ms, WRITER)
+        output = Output(self._lake, self._name(number), at_ms, WRITER)
         known = read_table(spark, PROFILES, files, self._lake)
         # It is gone through twice; Spark would look twice at what it remembers.
         told = lean(batch).persist()
@@ -212,6 +210,18 @@ class _Batches:
             told.unpersist()
         output.publish(PROFILES, parts, number + 1, self._stream)
         writing.sweep(self._lake, PROFILES, writing.WHOLE_KEPT, WRITER)
+
+    def rejected(self, number: int) -> int:
+        """How many rows of a batch were set aside; it may have been written elsewhere."""
+        rows = 0
+        for name in self._lake.list(aside(EVENTS, self._name(number))):
+            if name.endswith(".parquet"):
+                with pq.ParquetFile(self._lake.open(self._lake.file(name))) as file:
+                    rows += file.metadata.num_rows
+        return rows
+
+    def _name(self, number: int) -> str:
+        return f"{WRITER}-{self._stream}-{number:09d}"
 
     def _written(self) -> list[Manifest]:
         return [
@@ -240,13 +250,21 @@ class _Seen(NamedTuple):
     rejected: int = 0
 
 
-def _watched(query: StreamingQuery, told: Callable[[int, int], None]) -> _Seen:
-    """Wait for the end, and tell of batches meanwhile."""
+def _watched(
+    query: StreamingQuery, told: Callable[[int, int], None], rejected: Callable[[int], int]
+) -> _Seen:
+    """Wait for the end, and tell of batches meanwhile; `rejected` says how many rows are none."""
     batches: dict[int, _Seen] = {}
     try:
         while True:
             ended = query.awaitTermination(_LOOK_S)
-            batches |= {each["batchId"]: _seen(each) for each in query.recentProgress}
+            for each in query.recentProgress:
+                number, seen = each["batchId"], _seen(each)
+                known = batches.get(number, _Seen())
+                if seen.events:
+                    none = known.rejected if known.events else rejected(number)
+                    seen = seen._replace(rejected=none)
+                batches[number] = seen
             if batches:
                 told(max(batches), _total(batches).events)
             if ended:
@@ -261,11 +279,8 @@ def _seen(progress: StreamingQueryProgress) -> _Seen:
         each["customMetrics"].get("numDroppedDuplicateRows", 0)
         for each in progress["stateOperators"]
     )
-    checked = progress["observedMetrics"].get(_CHECKED)
-    rejected = 0 if checked is None else checked["rejected"]
     # Of the whole, Spark Connect does not say it.
-    read = sum(each["numInputRows"] for each in progress["sources"])
-    return _Seen(read, sum(dropped), rejected)
+    return _Seen(sum(each["numInputRows"] for each in progress["sources"]), sum(dropped))
 
 
 def _total(batches: dict[int, _Seen]) -> _Seen:

@@ -49,7 +49,7 @@ class Output:
 
     def set_aside(self, table: Table, frame: DataFrame) -> None:
         """Keep rows that are none of a table beside it."""
-        self.lake.write(frame, f"{table.name}/{layout.REJECTED}/run={self.run}")
+        self.lake.write(frame, aside(table, self.run))
 
     def publish(
         self, table: Table, parts: tuple[Part, ...], number: int = 1, boot: int = 0
@@ -70,6 +70,11 @@ class Output:
     def end(self, record: Record) -> None:
         """Say that the run was carried through; only now does it count."""
         self.lake.create(runs.record_file(self.run), runs.encode(record))
+
+
+def aside(table: Table, run: str) -> str:
+    """Where rows are that a run found to be none of a table."""
+    return f"{table.name}/{layout.REJECTED}/run={run}"
 
 
 def sweep(

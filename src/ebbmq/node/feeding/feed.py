@@ -53,7 +53,7 @@ _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
 #: A snapshot rests so many times as long as it has the processor.
-_REST: Final = 39
+_REST: Final = 99
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
 #: How long the end of a broker waits for the last file.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-_PAGES_AT_ONCE: Final = 16
+_PAGES_AT_ONCE: Final = 4
 _SCHEMA: Final = schema_of(CATALOG)
 _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     Keeping = Callable[[Path], "Kept"]
 
 
+#: What signed URLs have in them, by kind of store.
+SIGNATURES = ("X-Amz-Signature", "X-Amz-Credential", "sig=", "X-Goog-Signature")
+
+
 class Kept:
     """A directory as it is."""
 

@@ -446,10 +446,12 @@ def test_a_spark_that_does_not_take_the_rule_is_told_of(
     assert "lakes and archives are read by Python: this Spark does not take our rule" in caplog.text
 
 
-def test_a_session_that_is_opened_again_is_registered_again(tmp_path: Path) -> None:
+def test_a_session_that_is_opened_again_is_registered_again(tmp_path: Path, keep: Keeping) -> None:
     make_lake(tmp_path, 50, 2)
+    lake = keep(tmp_path)
+    told = [lake.place.address, json.dumps(lake.options)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.reopened_driver", str(tmp_path)],
+        [sys.executable, "-m", "tests.pipeline.reopened_driver", *told],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

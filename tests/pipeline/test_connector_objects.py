@@ -24,7 +24,7 @@ from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.places import Place, Store, Unsigned
 from tests import azurite
 from tests.pipeline import ranged
-from tests.pipeline.kept import KeptInStore, options_of
+from tests.pipeline.kept import SIGNATURES, KeptInStore, options_of
 from tests.pipeline.patience import patiently
 from tests.pipeline.ranged import Choosy, Ranged
 from tests.pipeline.test_connector_handover import FILES, is_native, load, plans_of, told
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 NAME = "/s3/bucket/an object.parquet"
 DATA = random.Random(7).randbytes(1_000_000)
-#: What signed URLs have in them, by kind of store.
-SIGNATURES = ("X-Amz-Signature", "X-Amz-Credential", "sig=", "X-Goog-Signature")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,6 +106,19 @@ def test_small_reads_are_answered_from_what_was_fetched_ahead(
     with pytest.raises(Py4JJavaError, match="EOFException"):
         file.read(0, len(DATA) + 1)
     assert server.connections == 1
+
+
+def test_more_is_fetched_ahead_of_reads_that_go_on_where_the_last_one_ended(
+    spark: SparkSession, server: Ranged
+) -> None:
+    file = opened(spark, server)
+    found = b"".join(file.read(at, at + 100_000) for at in range(0, 1_000_000, 100_000))
+    assert found == DATA
+    assert server.asked == [(0, 100_000), (100_000, 300_000), (300_000, 700_000),
+                            (700_000, 1_000_000)]  # fmt: skip
+    # Back at the begin it is not known that it will go on.
+    assert file.read(0, 100_000) == DATA[:100_000]
+    assert server.asked[4:] == [(0, 100_000)]
 
 
 def test_an_object_that_is_smaller_than_what_is_fetched_ahead_is_fetched_once(

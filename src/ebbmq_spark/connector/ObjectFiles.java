@@ -148,10 +148,12 @@ public final class ObjectFiles extends FileSystem {
 
 /**
  * An object as a stream. Small reads are answered from a piece that is fetched ahead, the first one
- * with the whole end of a file; large ones, as of columns, are requests of their own.
+ * with the whole end of a file. Large ones, as of columns, are requests of their own; where each
+ * begins at the end of the one before, as groups of rows do, more and more is fetched ahead.
  */
 final class ObjectStream extends FSInputStream {
   private static final int AHEAD_BYTES = 1 << 16;
+  private static final int AHEAD_BYTES_MAX = 1 << 23;
   /** To read over so much costs less than another request. */
   private static final int GAP_BYTES = 1 << 17;
   private static final int TOGETHER_BYTES = 1 << 24;
@@ -161,6 +163,8 @@ final class ObjectStream extends FSInputStream {
   private long at = 0;
   private byte[] ahead = new byte[0];
   private long aheadAt = 0;
+  private long fetchedTo = -1;
+  private long window = AHEAD_BYTES;
 
   ObjectStream(StoredObject object, FileSystem.Statistics statistics) {
     this.object = object;
@@ -206,13 +210,18 @@ final class ObjectStream extends FSInputStream {
     if (wanted <= 0) {
       return -1;
     }
-    if (!isAhead(position)) {
-      if (wanted >= AHEAD_BYTES) {
-        object.fetch(position, into, from, wanted);
-        statistics.incrementBytesRead(wanted);
+    if (position < aheadAt || position >= aheadAt + ahead.length) {
+      boolean goesOn = position == fetchedTo;
+      window = goesOn ? Math.min(AHEAD_BYTES_MAX, 2 * Math.max(window, (long) wanted)) : AHEAD_BYTES;
+      if (wanted >= window) {
+        fetch(position, into, from, wanted);
         return wanted;
       }
-      fetchAhead(position);
+      long begin = goesOn ? position : Math.max(0, Math.min(position, object.size - window));
+      byte[] bytes = new byte[(int) Math.min(window, object.size - begin)];
+      fetch(begin, bytes, 0, bytes.length);
+      ahead = bytes;
+      aheadAt = begin;
     }
     int begin = (int) (position - aheadAt);
     int found = Math.min(wanted, ahead.length - begin);
@@ -220,17 +229,10 @@ final class ObjectStream extends FSInputStream {
     return found;
   }
 
-  private boolean isAhead(long position) {
-    return position >= aheadAt && position < aheadAt + ahead.length;
-  }
-
-  private void fetchAhead(long position) throws IOException {
-    long begin = Math.max(0, Math.min(position, object.size - AHEAD_BYTES));
-    byte[] bytes = new byte[(int) Math.min(AHEAD_BYTES, object.size - begin)];
-    object.fetch(begin, bytes, 0, bytes.length);
-    statistics.incrementBytesRead(bytes.length);
-    ahead = bytes;
-    aheadAt = begin;
+  private void fetch(long begin, byte[] into, int from, int count) throws IOException {
+    object.fetch(begin, into, from, count);
+    statistics.incrementBytesRead(count);
+    fetchedTo = begin + count;
   }
 
   /** Ranges that are close to each other in one request. */

@@ -42,7 +42,7 @@ _ASKED_AGAIN_S: Final = 600.0
 _logger = logging.getLogger("ebbmq.spark")
 #: Java asks in threads of its own.
 _guard = threading.Lock()
-#: Places that could not sign, by their digest, and when.
+#: Places that could not sign, by their digest, and until when that is taken for granted.
 _unsigned: dict[bytes, float] = {}
 
 
@@ -50,13 +50,15 @@ def addresses(place: Place, files: Files, paths: Sequence[str]) -> Sequence[Addr
     """Where Spark's own reader finds files; None where it cannot, and the log says why."""
     # Options may be secrets: a digest tells places apart as well.
     known = hashlib.sha256(msgspec.json.encode([place.address, place.store])).digest()
-    asked_s = _unsigned.get(known)
-    if asked_s is not None and time.monotonic() - asked_s < _ASKED_AGAIN_S:
+    for other, until_s in list(_unsigned.items()):
+        if until_s < time.monotonic():
+            _unsigned.pop(other, None)
+    if known in _unsigned:
         return None
     try:
         return files.addresses(paths)
     except places.Unsigned as error:
-        _unsigned[known] = time.monotonic()
+        _unsigned[known] = time.monotonic() + _ASKED_AGAIN_S
         _logger.warning("rows of %s are read by Python: %s", files.where, error.detail)
         return None
 

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from obstore import store as stores
 from py4j.protocol import Py4JJavaError
+from pyspark.sql.datasource import DataSource
+from typing_extensions import override
 
-from ebbmq_spark.connector import register, signed
+from ebbmq_spark.connector import handover, register, signed
 from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
 from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.places import Place, Store, Unsigned
@@ -187,6 +191,42 @@ def test_nothing_but_the_objects_of_a_query_can_be_opened_and_nothing_written(
     for write in (lambda: file.files.create(other), lambda: file.files.delete(file.path, False)):
         with pytest.raises(Py4JJavaError, match="can only be read"):
             write()
+
+
+class Wide(DataSource):
+    """A table whose columns are about as large as its rows are many."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "ebbmq_wide"
+
+    @override
+    def schema(self) -> str:
+        return "a bigint, small boolean, b bigint, c bigint, d bigint, e bigint"
+
+
+def test_columns_that_are_close_to_each_other_are_one_request(spark: SparkSession) -> None:
+    rows, numbers = 60_000, random.Random(7)
+    wide = {name: [numbers.randrange(1 << 62) for _ in range(rows)] for name in "abcde"}
+    columns = {"a": wide["a"], "small": [True] * rows, **wide}
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, compression="none", use_dictionary=False)
+    data = sink.getvalue()
+    with Ranged(data) as server:
+        named = NamedFile("/s3/b/wide", len(data), url=server.url, tag=ranged.TAG)
+        assert handover.install(spark, Wide.name(), lambda *_: [named])
+        spark.dataSource.register(Wide)
+        frame = patiently(spark.read.format(Wide.name()).load).select("a", "b", "d")
+        assert frame.selectExpr("sum(a % 7 + b % 7 + d % 7)").first() == (
+            sum(a % 7 + b % 7 + d % 7 for a, b, d in zip(*map(wide.get, "abd"), strict=True)),
+        )
+    # The end is asked for by the driver, and by each task.
+    close, alone, end = sorted(set(server.asked))
+    assert end == (len(data) - 65_536, len(data))
+    assert server.asked.count(close) == server.asked.count(alone) == 1
+    assert 2 * 8 * rows < close[1] - close[0] < 2.1 * 8 * rows
+    assert 8 * rows < alone[1] - alone[0] < 1.1 * 8 * rows
 
 
 def test_a_url_is_of_no_use_after_its_time(spark: SparkSession, lake: KeptInStore) -> None:

@@ -345,7 +345,8 @@ final class StoredObject {
     asked.setUseCaches(false);
     asked.setRequestProperty("Range", "bytes=" + begin + "-" + (begin + count - 1));
     if (tag != null) {
-      asked.setRequestProperty("If-Match", tag);
+      // A list of Azure has tags without the signs that belong to them.
+      asked.setRequestProperty("If-Match", tag.endsWith("\"") ? tag : "\"" + tag + "\"");
     }
     int code = asked.getResponseCode();
     if (code < 400 && code != HttpURLConnection.HTTP_PARTIAL) {

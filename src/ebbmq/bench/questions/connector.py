@@ -111,7 +111,7 @@ def _reading(run: Run, spark: Any, store: ObjectStore) -> list[Row]:
                 if number:
                     times.setdefault((table.name, way), []).append(taken)
         run.progress("reading", number + 1, rounds + 1)
-    out = []
+    out: list[Row] = []
     for table in tables:
         speeds = {way: table.rows / min(times[table.name, way]) for way in table.ways}
         out += _told(table, speeds)

@@ -335,8 +335,8 @@ final class SourceOfOneQuery extends PythonDataSourceV2 {
  * of a store are files of ObjectFiles.java: their URLs go with the options of the relation, which no
  * text of a plan has in it.
  *
- * Which rows of a file are dead is such a column, too, a bit for each row. Executors have no classes
- * of ours, so that it takes expressions of Spark to look at it.
+ * Which rows of a file are dead is such a column, too, a bit for each row. Plans take no class of
+ * ours to executors, so that expressions of Spark look at it.
  */
 final class NamedFiles implements FileIndex {
   private static final String DEAD = "_ebbmq_dead";

@@ -162,6 +162,7 @@ final class ObjectStream extends FSInputStream {
   private final FileSystem.Statistics statistics;
   private long at = 0;
   private byte[] ahead = new byte[0];
+  private int aheadBytes = 0;
   private long aheadAt = 0;
   private long fetchedTo = -1;
   private long window = AHEAD_BYTES;
@@ -210,7 +211,7 @@ final class ObjectStream extends FSInputStream {
     if (wanted <= 0) {
       return -1;
     }
-    if (position < aheadAt || position >= aheadAt + ahead.length) {
+    if (position < aheadAt || position >= aheadAt + aheadBytes) {
       boolean goesOn = position == fetchedTo;
       window = goesOn ? Math.min(AHEAD_BYTES_MAX, 2 * Math.max(window, (long) wanted)) : AHEAD_BYTES;
       if (wanted >= window) {
@@ -218,15 +219,22 @@ final class ObjectStream extends FSInputStream {
         return wanted;
       }
       long begin = goesOn ? position : Math.max(0, Math.min(position, object.size - window));
-      byte[] bytes = new byte[(int) Math.min(window, object.size - begin)];
-      fetch(begin, bytes, 0, bytes.length);
-      ahead = bytes;
-      aheadAt = begin;
+      fetchAhead(begin, (int) Math.min(window, object.size - begin));
     }
     int begin = (int) (position - aheadAt);
-    int found = Math.min(wanted, ahead.length - begin);
+    int found = Math.min(wanted, aheadBytes - begin);
     System.arraycopy(ahead, begin, into, from, found);
     return found;
+  }
+
+  private void fetchAhead(long begin, int count) throws IOException {
+    aheadBytes = 0;
+    if (ahead.length < count) {
+      ahead = new byte[count];
+    }
+    fetch(begin, ahead, 0, count);
+    aheadAt = begin;
+    aheadBytes = count;
   }
 
   private void fetch(long begin, byte[] into, int from, int count) throws IOException {

@@ -7,9 +7,9 @@ connector is asked as a user asks it, so that finding out what there is to read 
 
 None of it goes through Python. The same files are also read from an object store, whose server has
 the same two cores to work with; they must reach the bar, too, against Spark's own reader of the
-directory. Then what it takes where Python has to read (over Spark Connect, of a store that signs no
-URLs), and what a source in Python reaches that has its batches at hand and decodes nothing
-(`at_hand`).
+directory. What Spark itself takes for it is stated by its CPU, without that server. Then what it
+takes where Python has to read (over Spark Connect, of a store that signs no URLs), and what a
+source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.
@@ -17,8 +17,10 @@ leased, read and acked until the queue is empty, from the start of the query to 
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ebbmq.bench import archives, lakes
@@ -30,7 +32,6 @@ from ebbmq.feed import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from ebbmq.bench.run import Run
     from ebbmq.bench.stores import ObjectStore
@@ -83,6 +84,13 @@ class _Table(NamedTuple):
     settings: dict[str, Any]
 
 
+class _Taken(NamedTuple):
+    """What it takes to read a table: time, and CPU of Java, wherever the rows come from."""
+
+    wall_s: float
+    java_s: float
+
+
 def measure(run: Run) -> list[Row]:
     """Both, in one session."""
     from ebbmq_spark.connector import register  # noqa: PLC0415  # an extra
@@ -101,33 +109,53 @@ def measure(run: Run) -> list[Row]:
 
 def _reading(run: Run, spark: Any, store: ObjectStore) -> list[Row]:
     tables = [*_of_a_lake(run, spark, store), *_of_an_archive(run, spark, store)]
-    times: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[_Taken]] = {}
     rounds = run.scale(_ROUNDS, 1)
     for number in range(rounds + 1):
         for table in tables:
             for way, frame in table.ways.items():
-                taken = _timed(lambda frame=frame: _read(frame()))
+                taken = _taken(spark, frame)
                 # The first of each compiles.
                 if number:
                     times.setdefault((table.name, way), []).append(taken)
         run.progress("reading", number + 1, rounds + 1)
     out: list[Row] = []
     for table in tables:
-        speeds = {way: table.rows / min(times[table.name, way]) for way in table.ways}
-        out += _told(table, speeds)
+        best = {
+            way: [min(each) for each in zip(*times[table.name, way], strict=True)]
+            for way in table.ways
+        }
+        out += _told(table, {way: _Taken(*each) for way, each in best.items()})
     return out
 
 
-def _told(table: _Table, speeds: dict[str, float]) -> Iterator[Row]:
+def _taken(spark: Any, frame: Callable[[], Any]) -> _Taken:
+    """What it takes to read all rows of a frame, made by the way."""
+    java = spark.sparkContext._gateway.proc.pid  # noqa: SLF001  # it has no public name
+    before_s = _cpu_s(java)
+    wall_s = _timed(lambda: _read(frame()))
+    return _Taken(wall_s, _cpu_s(java) - before_s)
+
+
+def _cpu_s(pid: int) -> float:
+    """The CPU that a process has taken."""
+    # Behind its name are the state and, twelfth and thirteenth, ticks of its own and of the kernel.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _told(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
     """How fast a table is read each way, and what that is to Spark's own reader."""
+    speeds = {way: table.rows / each.wall_s for way, each in taken.items()}
     told = {"rows": table.rows, **table.settings}
     theirs = speeds[_THEIRS]
     tell = partial(at_least, bar=_SHARE) if table.name in (_WHOLE, _MESSAGES) else stated
     for way, where in ((_OURS, ""), (_STORED, f" {_STORED}")):
-        if way in speeds:
-            name = f"{table.name}{where} read through the connector"
-            yield tell(f"{name}, to Spark's own reader", speeds[way] / theirs, "x", **told)
-            yield stated(name, speeds[way], "rows/s")
+        name = f"{table.name}{where} read through the connector"
+        yield tell(f"{name}, to Spark's own reader", speeds[way] / theirs, "x", **told)
+        yield stated(name, speeds[way], "rows/s")
+    share = taken[_THEIRS].java_s / taken[_STORED].java_s
+    yield stated(f"{table.name} {_STORED}, by CPU of Spark alone", share, "x", **told)
     yield stated(f"{table.name} read by Spark's own reader", theirs, "rows/s")
     for way in (_PYTHON, _LEAST):
         if way in speeds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -416,6 +417,8 @@ class Between:
     ) -> None:
         self._files: Any = places.open_place(place or places.Place(str(directory)))
         self._directory, self._at, self._happens = directory, at, happens
+        #: Several are read at once; none of them before it has happened.
+        self._guard = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
@@ -430,9 +433,10 @@ class Between:
         return bytes(self._files.read(path))
 
     def _now(self, at: str) -> None:
-        if at == self._at:
-            self._at = ""
-            self._happens(self._directory)
+        with self._guard:
+            if at == self._at:
+                self._at = ""
+                self._happens(self._directory)
 
 
 def put_together(directory: Path) -> None:

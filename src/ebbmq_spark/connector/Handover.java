@@ -332,8 +332,8 @@ final class SourceOfOneQuery extends PythonDataSourceV2 {
 
 /**
  * Files by name and size, and no others; what is told of each are columns of all its rows. Objects
- * of a store are files of ObjectFiles.java: their URLs go with the options of the relation, which no
- * text of a plan has in it.
+ * of a store are files of ObjectFiles.java: their URLs go with the options of the relation, which
+ * no text of a plan has in it.
  *
  * Which rows of a file are dead is such a column, too, a bit for each row. Plans take no class of
  * ours to executors, so that expressions of Spark look at it.

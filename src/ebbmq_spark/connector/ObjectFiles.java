@@ -213,7 +213,8 @@ final class ObjectStream extends FSInputStream {
     }
     if (position < aheadAt || position >= aheadAt + aheadBytes) {
       boolean goesOn = position == fetchedTo;
-      window = goesOn ? Math.min(AHEAD_BYTES_MAX, 2 * Math.max(window, (long) wanted)) : AHEAD_BYTES;
+      long more = Math.min(AHEAD_BYTES_MAX, 2 * Math.max(window, (long) wanted));
+      window = goesOn ? more : AHEAD_BYTES;
       if (wanted >= window) {
         fetch(position, into, from, wanted);
         return wanted;

@@ -68,7 +68,7 @@ class ObjectLake:
 
     def list(self, prefix: str) -> list[str]:
         """See Lake."""
-        return [path for path, _ in self._store.list(prefix)]
+        return [each.path for each in self._store.list(prefix)]
 
     def directories(self, prefix: str) -> Sequence[str]:
         """See Lake."""
@@ -77,7 +77,7 @@ class ObjectLake:
     def sizes(self, paths: Sequence[str]) -> dict[str, int]:
         """See Lake: by listing the days or runs that the names are of."""
         roots = sorted({"/".join(path.split("/")[:2]) for path in paths})
-        found = {path: size for root in roots for path, size in self._store.list(root)}
+        found = {each.path: each.size for root in roots for each in self._store.list(root)}
         told = {path: found[path] for path in paths if path in found}
         self._sizes |= told
         return told

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _SCHEMES: Final = ("s3", "gs", "az", "memory")
+#: How long others can read by a URL: a query may take as long, and what it was given is of no use
+#: to anybody after that. What is signed with a key for a while ends with that key.
+SIGNED_FOR: Final = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,27 @@ class Stored(NamedTuple):
 
     modified_ms: int
     tag: str | None
+
+
+class Listed(NamedTuple):
+    """A file as it is found: by its name from the root, with the tag that a store gives it."""
+
+    path: str
+    size: int
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where who is no part of us finds a file: a path or, of an object, a name and a URL."""
+
+    path: str
+    #: Whoever has it can read the object.
+    url: str | None = field(default=None, repr=False)
+
+
+class Unsigned(StorageFailed):
+    """A store, or what it is used with, gives no URLs by which others can read."""
 
 
 class Outrun(StorageFailed):
@@ -64,14 +89,21 @@ class Files(Protocol):
 
     where: str
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Name and size of every file below a directory, in order."""
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Every file below a directory, in order."""
 
     def read(self, path: str) -> bytes:
         """A small file."""
 
     def open(self, path: str) -> pa.NativeFile:
         """A file of which parts are read."""
+
+    def addresses(self, paths: Sequence[str]) -> Sequence[Address]:
+        """Where Spark's own reader finds files.
+
+        Raises:
+            Unsigned: nobody else can be let read them.
+        """
 
 
 def open_place(place: Place) -> Files:
@@ -111,7 +143,7 @@ class Directory:
         self._root = root.resolve()
         self.where = str(root)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str) -> Iterator[Listed]:
         """See Files."""
         found = []
         for at, _, names in os.walk(self._root / prefix):
@@ -119,7 +151,7 @@ class Directory:
                 place = Path(at, name)
                 # One that goes meanwhile is none of them.
                 with contextlib.suppress(FileNotFoundError):
-                    found.append((str(place.relative_to(self._root)), place.stat().st_size))
+                    found.append(Listed(str(place.relative_to(self._root)), place.stat().st_size))
         yield from sorted(found)
 
     def read(self, path: str) -> bytes:
@@ -135,6 +167,10 @@ class Directory:
             return pa.memory_map(str(self._inside(path)))
         except FileNotFoundError as error:
             raise gone(path, self.where) from error
+
+    def addresses(self, paths: Sequence[str]) -> Sequence[Address]:
+        """See Files."""
+        return [Address(str(self._root / path)) for path in paths]
 
     def _inside(self, path: str) -> Path:
         place = (self._root / path).resolve()
@@ -189,6 +225,8 @@ class Store:
         self._lost = (AlreadyExistsError, PreconditionError)
         parts = urlsplit(place.address)
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        names = {name.lower().removeprefix("aws_"): value for name, value in place.store.items()}
+        self._is_public = names.get("skip_signature", "false").lower() not in ("false", "0", "")
         client = {}
         addresses = (place.store.get(name, "") for name in ("endpoint", "base_url"))
         if any(each.startswith("http://") for each in addresses):
@@ -205,11 +243,11 @@ class Store:
                 f"see the options that obstore takes for this kind of URL; given are: {named}",
             ) from None
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str) -> Iterator[Listed]:
         """See Files."""
         try:
             found = [
-                (each["path"], each["size"])
+                Listed(each["path"], each["size"], each["e_tag"])
                 for page in self._obstore.list(self._store, prefix)
                 for each in page
             ]
@@ -249,6 +287,34 @@ class Store:
             raise gone(path, self.where) from None
         except self._failures as error:
             raise self._failed(f"opening {path}", error) from None
+
+    def addresses(self, paths: Sequence[str]) -> Sequence[Address]:
+        """See Files: URLs that let whoever has them read, for SIGNED_FOR."""
+        if self._is_public:
+            # It has no credentials, and would be looked for where machines of a cloud have them.
+            raise self._unsigned("requests to it are not signed")
+        urls = dict(zip(paths, self._sign(paths), strict=True))
+        # For GCS it takes a percent sign of a name for the begin of an escape.
+        astray = [path for path, url in urls.items() if not _is_of(url, path)]
+        quoted = self._sign([path.replace("%", "%25") for path in astray])
+        urls |= zip(astray, quoted, strict=True)
+        if not all(_is_of(urls[path], path) for path in astray):
+            raise self._unsigned("those that are made name other objects")
+        where = self.where.replace("://", "/", 1).rstrip("/")
+        return [Address(f"/{where}/{path}", urls[path]) for path in paths]
+
+    def _sign(self, paths: Sequence[str]) -> Sequence[str]:
+        try:
+            urls: Sequence[str] = self._obstore.sign(self._store, "GET", paths, SIGNED_FOR)
+        except (*self._failures, ValueError, TypeError) as error:
+            raise self._unsigned(_first_line(error)) from None
+        return urls
+
+    def _unsigned(self, why: str) -> Unsigned:
+        return Unsigned(
+            f"no URLs can be signed for objects in {self.where}: {why}",
+            "use a key that can sign, such as that of an account",
+        )
 
     def head(self, path: str) -> Stored | None:
         """What is known of an object; None if there is none."""
@@ -295,8 +361,17 @@ class Store:
                 raise self._failed(f"deleting {path}", error) from None
 
     def _failed(self, doing: str, error: Exception) -> StorageFailed:
-        why = str(error).strip().splitlines()
         return StorageFailed(
-            f"{doing} in {self.where} failed: {why[0][:200] if why else type(error).__name__}",
+            f"{doing} in {self.where} failed: {_first_line(error)}",
             "check the URL, the options of the store and that it can be reached",
         )
+
+
+def _is_of(url: str, path: str) -> bool:
+    """Whether a URL is that of an object."""
+    return unquote(urlsplit(url).path).endswith(f"/{path}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -72,18 +72,22 @@ def read_queue(spark: SparkSession, url: str) -> list[tuple[str, str]]:
     return sorted((row["id"], bytes(row["body"]).decode()) for row in rows)
 
 
-def read_events(spark: SparkSession, lake: str) -> dict[str, Any]:
+def read_events(
+    spark: SparkSession, lake: str, options: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Which events a lake has, how many of them are late ones, and whether Python reads them."""
-    asked = spark.read.format("ebbmq").option("table", "events")
+    asked = spark.read.format("ebbmq").options(table="events", **(options or {}))
     frame = patiently(lambda: asked.load(lake))
     late = patiently(frame.where("event = 'acked' and latency_ms > 1000").count)
     rows = patiently(frame.select("event", "seq", "decay_score").collect)
     return {"late": late, "rows": sorted(map(str, rows)), "in_python": is_in_python(frame)}
 
 
-def read_archive(spark: SparkSession, archive: str) -> dict[str, Any]:
+def read_archive(
+    spark: SparkSession, archive: str, options: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Which messages an archive has, and whether Python reads them."""
-    asked = spark.read.format("ebbmq").option("table", "archive")
+    asked = spark.read.format("ebbmq").options(table="archive", **(options or {}))
     frame = patiently(lambda: asked.load(archive))
     rows = patiently(frame.select("queue", "pack", "id", "body").collect)
     count = patiently(frame.where("pack > 1").count)
@@ -138,7 +142,7 @@ def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
 
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
-    more = settings_of(map("=".join, CLUSTER.items()))
+    more = settings_of(map("=".join, {**CLUSTER, **asked["settings"]}.items()))
     settings = Settings(master=master, memory="512m", shuffle_partitions=2, more=more)
     with spark_session(settings, "ebbmq cluster") as spark:
         context = spark.sparkContext
@@ -150,6 +154,8 @@ def main(master: str) -> None:
             "queue": read_queue(spark, asked["url"]),
             "events": read_events(spark, asked["lake"]),
             "archive": read_archive(spark, asked["archive"]),
+            "stored events": read_events(spark, *asked["stored lake"]),
+            "stored archive": read_archive(spark, *asked["stored archive"]),
             "run": run(spark, Arguments(lake, full=True, bounded=False)).run,
             "bounded": bounded(spark, Path(asked["bounded"])),
             "simulated": patiently(lambda: simulated(spark, lake)),

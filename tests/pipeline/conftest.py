@@ -12,6 +12,7 @@ from pyspark import SparkContext
 
 from ebbmq_spark.classes import archive_options
 from ebbmq_spark.session import Settings, spark_session
+from tests.azurite import COMMAND, Azurite
 from tests.servers import Weed
 
 if TYPE_CHECKING:
@@ -69,6 +70,17 @@ def spark() -> Iterator[SparkSession]:
 def weed() -> Iterator[Weed]:
     """An S3 service for this directory."""
     server = Weed()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="package")
+def azurite_server() -> Iterator[Azurite]:
+    """An emulator of Azure for this directory."""
+    if not COMMAND.exists():
+        pytest.skip("Azurite is not installed: `make test` does that where there is npm")
+    server = Azurite()
     server.start()
     yield server
     server.close()

@@ -34,6 +34,7 @@ from tests.pipeline.clustered_driver import (
     read_queue,
     simulated,
 )
+from tests.pipeline.kept import SIGNATURES, KeptInStore, options_of
 from tests.pipeline.lakes import DAY_MS, Node, rows
 from tests.pipeline.test_bounded_round import Fleet
 from tests.pipeline.test_stream import counts
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbmq.feed.table import Table
+    from tests.servers import Weed
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -172,7 +174,36 @@ def assert_both_took_part(places: list[list[str]], cluster: Path) -> None:
     assert all('"-Xmx512M"' in each for each in started)
 
 
-def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_path: Path) -> None:
+def with_history(directory: Path) -> dict[str, str]:
+    """Have Spark keep its history in a directory, as people can read it."""
+    directory.mkdir()
+    told = {"enabled": "true", "compress": "false", "dir": directory.as_uri()}
+    return {f"spark.eventLog.{name}": value for name, value in told.items()}
+
+
+def in_a_store(weed: Weed, lake: Path, archive: Path) -> dict[str, Any]:
+    """Both as they are, in a store."""
+    kept = [
+        KeptInStore(place, f"s3://{weed.bucket}/cluster", options_of(weed))
+        for place in (lake, archive)
+    ]
+    names = ("stored lake", "stored archive")
+    found = ([each.place.address, each.options] for each in kept)
+    return dict(zip(names, found, strict=True))
+
+
+def assert_no_urls_are_told(told: Path, cluster: Path) -> None:
+    """By which objects are read: neither the history of Spark nor what executors log has any."""
+    texts = [each.read_text() for each in told.rglob("events_*")]
+    texts += [each.read_text() for each in cluster.glob("work/app-*/*/stderr")]
+    assert len(texts) == 3
+    assert all("ebbmq-object:/s3/" in text for text in texts)
+    assert not any(secret in text for secret in SIGNATURES for text in texts)
+
+
+def test_a_cluster_gives_the_results_of_one_machine(
+    spark: SparkSession, tmp_path: Path, weed: Weed
+) -> None:
     with Node(tmp_path, "a") as node:
         node.work(took_ms=4_000, messages=40)
         node.clock.advance(20 * DAY_MS)
@@ -196,6 +227,8 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
             "code": str(shipped(tmp_path)), "lake": str(elsewhere), "followed": str(followed),
             "url": server.url, "archive": (tmp_path / "archive").as_uri(),
             "checkpoint": str(tmp_path / "checkpoint"), "bounded": str(within.elsewhere),
+            "settings": with_history(tmp_path / "history"),
+            **in_a_store(weed, elsewhere, tmp_path / "archive"),
         }  # fmt: skip
         with cluster(tmp_path / "cluster") as master:
             done = subprocess.run(
@@ -210,14 +243,15 @@ def test_a_cluster_gives_the_results_of_one_machine(spark: SparkSession, tmp_pat
     assert seen["queue"] == [list(each) for each in local]
     assert len(local) == 50
     assert_both_took_part(seen["places"], tmp_path / "cluster")
-    found = told(lake)
-    assert found["plans"]
-    assert told(elsewhere) == found
+    assert told(lake)["plans"]
+    assert told(elsewhere) == told(lake)
     within.assert_same(seen["bounded"])
     events, archived = read_events(spark, str(lake)), read_archive(spark, here)
     assert (events["late"] > 0, archived["count"]) == (True, 26)
     assert not events["in_python"] | archived["in_python"]
-    assert [seen["events"], seen["archive"]] == [events, archived]
+    for where in ("", "stored "):
+        assert [seen[f"{where}events"], seen[f"{where}archive"]] == [events, archived]
+    assert_no_urls_are_told(tmp_path / "history", tmp_path / "cluster")
     assert seen["simulated"] == [list(each) for each in simulated(spark, lake)]
     assert seen["streamed"] == [60, 0]
     assert counts(followed) == counts(tmp_path / "streamed")

@@ -1,8 +1,9 @@
-"""An archive in a directory is read by Spark's own reader, and what Python reads is the measure."""
+"""An archive is read by Spark's own reader, and what Python reads is the measure."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +24,17 @@ from ebbmq_spark import places
 from ebbmq_spark.connector import packs, register
 from ebbmq_spark.connector.archive import packs_of
 from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
+from tests.pipeline.kept import Kept, keeping
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_connector_handover import is_native, plans_of, told, validated
+from tests.pipeline.test_connector_handover import load as load_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.pipeline.kept import Keeping
 
 ONE, TWO = b"1" * 16, b"2" * 16
 AT_MS = 1_700_000_000_000
@@ -85,11 +90,21 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module", params=["directory", "store"])
+def archived(request: pytest.FixtureRequest, archive: Path) -> Kept:
+    """The same, where it was made and in a store."""
+    return keeping(request)(archive)
+
+
+@pytest.fixture(params=["directory", "store"])
+def keep(request: pytest.FixtureRequest) -> Keeping:
+    return keeping(request)
+
+
 def load(
-    spark: SparkSession, place: Path | str, source: str = "ebbmq", **options: str
+    spark: SparkSession, place: Kept | Path | str, source: str = "ebbmq", **options: str
 ) -> DataFrame:
-    asked = spark.read.format(source).options(table="archive", **options)
-    return patiently(lambda: asked.load(str(place)))
+    return load_table(spark, place, source, table="archive", **options)
 
 
 @contextmanager
@@ -144,14 +159,16 @@ WAYS: list[dict[str, str]] = [
     ],
 )  # fmt: skip
 def test_rows_are_those_that_python_reads(
-    asked: Callable[[DataFrame], DataFrame], spark: SparkSession, archive: Path
+    asked: Callable[[DataFrame], DataFrame], spark: SparkSession, archived: Kept
 ) -> None:
-    ours, theirs = asked(load(spark, archive)), asked(load(spark, archive, IN_PYTHON))
+    ours = asked(load(spark, archived))
+    theirs = asked(load(spark, archived.directory, IN_PYTHON))
     assert ours.schema == theirs.schema
     expected = told(theirs)
-    for settings in WAYS:
+    # What becomes of rows is the same wherever they come from, how they are asked for is not.
+    for settings in WAYS[1:3] if archived.is_remote else WAYS:
         with under(spark, settings), validated(spark):
-            made = asked(load(spark, archive))
+            made = asked(load(spark, archived))
             assert told(made) == expected, settings
             assert is_native(made)
 
@@ -194,9 +211,10 @@ def scanned(frame: DataFrame) -> int:
     ],
 )
 def test_a_filter_of_what_a_path_says_leaves_packs_out(
-    condition: str, files: int, spark: SparkSession, archive: Path
+    condition: str, files: int, spark: SparkSession, archived: Kept
 ) -> None:
-    asked = load(spark, archive).where(condition)
+    archive = archived.directory
+    asked = load(spark, archived).where(condition)
     rows = asked.collect()
     assert scanned(asked) == files
     assert told(load(spark, archive, IN_PYTHON).where(condition)) == sorted(map(str, rows))
@@ -249,24 +267,31 @@ def test_instants_do_not_depend_on_the_zone(zone: str, spark: SparkSession, arch
 
 
 def test_a_frame_that_is_used_again_sees_what_came_and_what_died(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
-    frame = load(spark, tmp_path)
+    kept = keep(tmp_path)
+    frame = load(spark, kept)
     assert frame.collect() == []
     assert is_native(frame.where("pack = 1 and importance = 1").select("queue"))
+
+    def count(condition: str = "true") -> int:
+        kept.keep()
+        return frame.where(condition).count()
+
     put(tmp_path, [copy(n) for n in range(30)])
-    assert frame.count() == 30
+    assert count() == 30
     put(tmp_path, [copy(n) for n in range(30, 50)], dead=[30, 31])
-    assert frame.count() == 48
+    assert count() == 48
     archive = device(tmp_path)
     archive.delete_many([Key(ONE, 1, seq) for seq in (0, 1, 2, 49)])
-    assert frame.where("pack = 1").count() == 27
-    assert frame.count() == 44
+    assert count("pack = 1") == 27
+    assert count() == 44
     archive.delete_many([Key(ONE, 1, seq) for seq in range(30)])
     archive.close()
     # With its last message a pack goes.
+    assert count("pack = 1") == 0
     assert sorted(row.pack for row in frame.select("pack").distinct().collect()) == [2]
-    assert frame.count() == 17
+    assert count() == 17
 
 
 def test_of_a_dead_row_nothing_is_asked(spark: SparkSession, tmp_path: Path) -> None:
@@ -334,13 +359,14 @@ def test_what_cannot_be_read_is_told_as_python_tells_it(
             patiently(load(spark, directory, source).collect)
 
 
-def test_a_pack_of_a_format_to_come_is_told_as_python_tells_it(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize(("spoil", "said"), [(newer, "has format b'9'"), (shortened(10), "")])
+def test_a_pack_that_cannot_be_used_is_told_as_python_tells_it_wherever_it_is(
+    spoil: Callable[[Path], None], said: str, spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
     put(tmp_path, [copy(n) for n in range(20)], dead=[3])
-    newer(pack_of(tmp_path, 1))
-    with pytest.raises(Exception, match=r"damaged_record.*pack-0000000001.*has format b'9'"):
-        patiently(load(spark, tmp_path).collect)
+    spoil(pack_of(tmp_path, 1))
+    with pytest.raises(Exception, match=rf"damaged_record.*pack-0000000001.*{said}"):
+        patiently(load(spark, keep(tmp_path)).collect)
 
 
 def test_damaged_marks_and_a_missing_archive_are_told_as_python_tells_it(
@@ -391,11 +417,13 @@ class Between:
     ) -> None:
         self._files: Any = places.open_place(place or places.Place(str(directory)))
         self._directory, self._at, self._happens = directory, at, happens
+        #: Several are read at once; none of them before it has happened.
+        self._guard = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
-    def list(self, prefix: str) -> list[tuple[str, int]]:
+    def list(self, prefix: str) -> list[places.Listed]:
         found = list(self._files.list(prefix))
         self._now("listed")
         return found
@@ -405,9 +433,10 @@ class Between:
         return bytes(self._files.read(path))
 
     def _now(self, at: str) -> None:
-        if at == self._at:
-            self._at = ""
-            self._happens(self._directory)
+        with self._guard:
+            if at == self._at:
+                self._at = ""
+                self._happens(self._directory)
 
 
 def put_together(directory: Path) -> None:
@@ -424,8 +453,8 @@ def test_marks_that_the_broker_puts_together_meanwhile_are_read_all_the_same(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, [copy(seq) for seq in range(5)], dead=[1, 3])
-    ((_, _, before),) = packs_of(places.open_place(places.Place(str(tmp_path))))
-    ((_, _, dead),) = packs_of(cast("Any", Between(tmp_path, "read", put_together)))
+    ((*_, before),) = packs_of(places.open_place(places.Place(str(tmp_path))))
+    ((*_, dead),) = packs_of(cast("Any", Between(tmp_path, "read", put_together)))
     assert dead == before != b""
 
 
@@ -435,7 +464,7 @@ def test_what_is_marked_before_a_pack_is_there_is_known_of_each_pack_that_is_the
     put(tmp_path, [copy(seq) for seq in range(5)], dead=[1, 3])
     (marks,) = tmp_path.rglob("_dead")
     marks.rename(marks.with_name("_dead.later"))
-    ((_, _, dead),) = packs_of(cast("Any", Between(tmp_path, "listed", marked)))
+    ((*_, dead),) = packs_of(cast("Any", Between(tmp_path, "listed", marked)))
     assert len(dead) == 2 * 4
 
 
@@ -445,15 +474,15 @@ def test_more_dead_rows_than_can_be_told_are_left_to_python_and_the_log_says_so_
     put(tmp_path, [copy(n) for n in range(100)], dead=[3, 70])
     put(tmp_path, [copy(n) for n in range(100, 120)])
     put(tmp_path, [copy(n) for n in range(200, 230)], dead=[200])
-    found = packs.files_of(tmp_path, ["pack", "id"])
+    found = packs.files_of(places.Place(str(tmp_path)), ["pack", "id"])
     assert found is not None
     bits = [None if each.dead is None else int.from_bytes(each.dead, "little") for each in found]
     assert bits == [1 << 3 | 1 << 70, None, 1]
     assert [each.told for each in found] == [{"pack": 1}, {"pack": 3}, {"pack": 4}]
-    assert packs.files_of(tmp_path, [], bytes_max=24) is not None
+    assert packs.files_of(places.Place(str(tmp_path)), [], bytes_max=24) is not None
     assert caplog.messages == []
     for _ in range(2):
-        assert packs.files_of(tmp_path, [], bytes_max=16) is None
+        assert packs.files_of(places.Place(str(tmp_path)), [], bytes_max=16) is None
     (said,) = caplog.messages
     assert f"{tmp_path} is read by Python: its packs with dead rows have more than 128 rows" in said
 

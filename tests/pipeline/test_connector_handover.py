@@ -1,4 +1,4 @@
-"""A lake in a directory is read by Spark's own reader, and what Python reads is the measure."""
+"""A lake is read by Spark's own reader, and what Python reads is the measure."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
 from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.lake import visible
+from tests.pipeline.kept import Kept, keeping
 from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.patience import patiently, to_end
 from tests.pipeline.test_connector_read import make_lake
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.pipeline.kept import Keeping
 
 ROOT = Path(__file__).parents[2]
 FILES = "events/date=2023-11-14/hour=22/node=n1"
@@ -48,9 +51,18 @@ def both(spark: SparkSession) -> None:
     spark.dataSource.register(InPython)
 
 
-def load(spark: SparkSession, lake: Path | str, source: str = "ebbmq", **options: str) -> DataFrame:
-    asked = spark.read.format(source).options(**{"table": "events", **options})
-    return patiently(lambda: asked.load(str(lake)))
+@pytest.fixture(params=["directory", "store"])
+def keep(request: pytest.FixtureRequest) -> Keeping:
+    return keeping(request)
+
+
+def load(
+    spark: SparkSession, lake: Kept | Path | str, source: str = "ebbmq", **options: str
+) -> DataFrame:
+    kept = lake.options if isinstance(lake, Kept) else {}
+    asked = spark.read.format(source).options(**{"table": "events", **kept, **options})
+    at = lake.place.address if isinstance(lake, Kept) else str(lake)
+    return patiently(lambda: asked.load(at))
 
 
 def plans_of(frame: DataFrame) -> str:
@@ -66,16 +78,17 @@ def is_native(frame: DataFrame) -> bool:
 
 
 def test_spark_reads_the_columns_and_row_groups_that_a_query_needs(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
     make_lake(tmp_path, 1_000, 3)
-    secret = {"store.secret_access_key": "hidden"}
-    asked = load(spark, tmp_path, **secret).where("seq >= 990").select("queue", "latency_ms")
+    lake = keep(tmp_path)
+    secret = {} if lake.is_remote else {"store.secret_access_key": "hidden"}
+    asked = load(spark, lake, **secret).where("seq >= 990").select("queue", "latency_ms")
     plans = plans_of(asked)
     assert "PushedFilters: [GreaterThanOrEqual(seq,990)]" in plans
     assert "ReadSchema: struct<seq:bigint,queue:string,latency_ms:bigint>" in plans
     assert "hidden" not in plans
-    assert not is_native(load(spark, tmp_path, IN_PYTHON))
+    assert not is_native(load(spark, lake, IN_PYTHON))
     assert is_native(asked)
     assert len(asked.collect()) == 10
 
@@ -97,10 +110,11 @@ def test_spark_reads_the_columns_and_row_groups_that_a_query_needs(
     ],
 )
 def test_rows_are_those_that_python_reads(
-    asked: Callable[[DataFrame], DataFrame], spark: SparkSession, tmp_path: Path
+    asked: Callable[[DataFrame], DataFrame], spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
     make_lake(tmp_path, 1_000, 3)
-    ours, theirs = asked(load(spark, tmp_path)), asked(load(spark, tmp_path, IN_PYTHON))
+    lake = keep(tmp_path)
+    ours, theirs = asked(load(spark, lake)), asked(load(spark, lake, IN_PYTHON))
     assert ours.schema == theirs.schema
     with validated(spark):
         found = told(ours)
@@ -142,9 +156,12 @@ def test_columns_are_in_the_order_they_are_asked_for(spark: SparkSession, tmp_pa
         patiently(wrong.load(str(tmp_path)).collect)
 
 
-def test_views_caches_and_tables_are_made_of_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_views_caches_and_tables_are_made_of_it(
+    spark: SparkSession, tmp_path: Path, keep: Keeping
+) -> None:
     make_lake(tmp_path / "lake", 300, 2)
-    frame = load(spark, tmp_path / "lake")
+    lake = keep(tmp_path / "lake")
+    frame = load(spark, lake)
     frame.createOrReplaceTempView("handed_over")
     asked = """SELECT count(*) AS n FROM handed_over AS a
                WHERE seq > (SELECT avg(seq) FROM handed_over)
@@ -155,12 +172,15 @@ def test_views_caches_and_tables_are_made_of_it(spark: SparkSession, tmp_path: P
     frame.cache()
     assert frame.where("seq < 7").count() == 7
     shutil.rmtree(tmp_path / "lake")
+    lake.keep()
     assert frame.count() == 300
     frame.unpersist()
     spark.catalog.dropTempView("handed_over")
 
 
-def test_every_table_of_a_lake_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_table_of_a_lake_is_the_same(
+    spark: SparkSession, tmp_path: Path, keep: Keeping
+) -> None:
     with Node(tmp_path, "a") as node:
         node.work(took_ms=4_000, messages=40)
         node.clock.advance(20 * DAY_MS)
@@ -168,9 +188,10 @@ def test_every_table_of_a_lake_is_the_same(spark: SparkSession, tmp_path: Path) 
     run(spark, Arguments(lake, full=True, bounded=False))
     found = [table for table in TABLES.values() if visible(lake, table).files]
     assert len(found) >= 5
+    kept = keep(lake)
     for table in found:
-        ours = load(spark, lake, table=table.name)
-        theirs = load(spark, lake, IN_PYTHON, table=table.name)
+        ours = load(spark, kept, table=table.name)
+        theirs = load(spark, kept, IN_PYTHON, table=table.name)
         assert is_native(ours)
         assert ours.schema == theirs.schema
         assert ours.count() > 0
@@ -178,17 +199,21 @@ def test_every_table_of_a_lake_is_the_same(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_frame_that_is_used_again_reads_what_is_there_by_then(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
     make_lake(tmp_path, 200, 2)
-    frame = load(spark, tmp_path)
+    lake = keep(tmp_path)
+    frame = load(spark, lake)
     assert frame.count() == 200
     make_lake(tmp_path, 300, 3)
+    lake.keep()
     assert frame.count() == 300
     (tmp_path / "events" / layout.MANIFESTS / "00000001.json").unlink()
     (tmp_path / FILES / "00000001.parquet").unlink()
+    lake.keep()
     assert frame.count() == 200
     shutil.rmtree(tmp_path / "events")
+    lake.keep()
     assert frame.collect() == []
     assert is_native(frame.select("seq"))
 
@@ -204,6 +229,10 @@ def outside(lake: Path) -> None:
     file.symlink_to(lake.parent / "elsewhere.parquet")
 
 
+def lost(lake: Path) -> None:
+    (lake / FILES / "00000001.parquet").unlink()
+
+
 def unknown(lake: Path) -> None:
     manifest = lake / "events" / layout.MANIFESTS / "00000001.json"
     stored = msgspec.json.decode(manifest.read_bytes())
@@ -214,12 +243,31 @@ def unknown(lake: Path) -> None:
     ("spoil", "said"),
     [
         (torn, r"unknown_feed.*00000001\.parquet"),
-        (outside, r"unknown_feed.*00000001\.parquet is outside of"),
+        (lost, r"unknown_feed.*00000001\.parquet"),
         (unknown, r"unknown_feed.*is of version 99 of events"),
-        (shutil.rmtree, "unknown_feed.*there is no directory"),
     ],
 )
 def test_what_cannot_be_read_is_told_as_python_tells_it(
+    spoil: Callable[[Path], None], said: str, spark: SparkSession, tmp_path: Path, keep: Keeping
+) -> None:
+    make_lake(tmp_path / "lake", 100, 2)
+    lake = keep(tmp_path / "lake")
+    frame = load(spark, lake)
+    assert frame.count() == 100
+    spoil(tmp_path / "lake")
+    lake.keep()
+    with pytest.raises(Exception, match=said):
+        patiently(frame.collect)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (outside, r"unknown_feed.*00000001\.parquet is outside of"),
+        (shutil.rmtree, "unknown_feed.*there is no directory"),
+    ],
+)
+def test_what_is_wrong_with_a_directory_is_told_as_python_tells_it(
     spoil: Callable[[Path], None], said: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     make_lake(tmp_path / "lake", 100, 2)
@@ -230,7 +278,9 @@ def test_what_cannot_be_read_is_told_as_python_tells_it(
         patiently(frame.collect)
 
 
-def test_a_value_that_has_to_be_there_is_missed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_value_that_has_to_be_there_is_missed(
+    spark: SparkSession, tmp_path: Path, keep: Keeping
+) -> None:
     make_lake(tmp_path, 10, 1)
     file = tmp_path / FILES / "00000000.parquet"
     rows = pq.read_table(file, partitioning=None)
@@ -241,7 +291,7 @@ def test_a_value_that_has_to_be_there_is_missed(spark: SparkSession, tmp_path: P
                       written_at_ms=1, parts=(Part(f"{FILES}/{file.name}", 10, size),))  # fmt: skip
     manifest = tmp_path / "events" / layout.MANIFESTS / "00000000.json"
     manifest.write_bytes(manifests.encode(stored))
-    frame = load(spark, tmp_path)
+    frame = load(spark, keep(tmp_path))
     assert is_native(frame)
     assert frame.select("seq").count() == 10
     with pytest.raises(Exception, match=r"NOT_NULL_ASSERT_VIOLATION(.|\n)*column queue of a file"):
@@ -325,7 +375,7 @@ def test_who_does_not_know_the_token_is_told_nothing() -> None:
         asked.append(scan)
         return [NamedFile("/lake/1.parquet", 7)]
 
-    named = handover.Named(files, handover.digest_of("known"))
+    named = handover.Named(files, handover.digest_of("known"), pytest.fail)
     schema = '{"type":"struct","fields":[]}'
     question = {"token": "known", "options": {}, "schema": schema, "directory": "/"}
     assert named.apply(json.dumps(question)) == '[{"path":"/lake/1.parquet","size_bytes":7}]'
@@ -396,10 +446,12 @@ def test_a_spark_that_does_not_take_the_rule_is_told_of(
     assert "lakes and archives are read by Python: this Spark does not take our rule" in caplog.text
 
 
-def test_a_session_that_is_opened_again_is_registered_again(tmp_path: Path) -> None:
+def test_a_session_that_is_opened_again_is_registered_again(tmp_path: Path, keep: Keeping) -> None:
     make_lake(tmp_path, 50, 2)
+    lake = keep(tmp_path)
+    told = [lake.place.address, json.dumps(lake.options)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.reopened_driver", str(tmp_path)],
+        [sys.executable, "-m", "tests.pipeline.reopened_driver", *told],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

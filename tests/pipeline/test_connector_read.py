@@ -6,11 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import crc32c
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from obstore.store import S3Store
 from pyspark.sql import functions as F
 
 from ebbmq import Client, Message, QueueSpec, limits
@@ -29,7 +27,9 @@ from ebbmq_spark.connector.lake import spread
 from ebbmq_spark.pieces import Piece, batches
 from ebbmq_spark.places import Directory
 from ebbmq_spark.rules import column_of
+from tests.pipeline.kept import KeptInStore, options_of
 from tests.pipeline.patience import patiently
+from tests.pipeline.ranged import Choosy
 from tests.serving import Running
 
 if TYPE_CHECKING:
@@ -208,28 +208,25 @@ def test_few_files_are_read_by_as_many_tasks_unless_they_are_tiny() -> None:
     assert len(spread([(name, 1_000) for name, _ in files])) == 1
 
 
-def test_a_lake_in_an_object_store_is_the_same_table(
+def test_a_lake_in_a_store_that_takes_no_signed_urls_is_the_same_table_and_takes_filters(
     tmp_path: Path, server: Running, spark: SparkSession, weed: Weed
 ) -> None:
     made = make_lake(tmp_path, 300, 2)
-    client: Any = {"allow_http": True}
-    known = {"endpoint": weed.endpoint, "region": "us-east-1", "access_key_id": weed.access_key}
-    bucket = S3Store(weed.bucket, secret_access_key=weed.secret_key, client_options=client, **known)
-    for path in tmp_path.rglob("*.*"):
-        obstore.put(bucket, f"table/{path.relative_to(tmp_path)}", path.read_bytes())
-    known["secret_access_key"] = weed.secret_key
-    store = {f"store.{name}": value for name, value in known.items()}
-    frame = table(spark, f"s3://{weed.bucket}/table", **store)
-    assert weed.secret_key not in plan_of(frame)
-    rows = patiently(frame.orderBy("seq").collect)
-    assert [row.asDict() for row in rows] == made.to_pylist()
-    some = frame.where("seq < 10 and node is not null and latency_ms is null").select("seq")
-    assert " Filter (" not in plan_of(some).replace("+-", " ")
-    assert sorted(row["seq"] for row in patiently(some.collect)) == [0, 2, 4, 6, 8]
-    # What one query takes of a frame is not what the next one takes.
-    assert patiently(frame.count) == 300
-    both = frame.where("seq < 10").union(frame.where("seq >= 250"))
-    assert patiently(both.count) == 60
+    with Choosy(weed.endpoint) as choosy:
+        options = {**options_of(weed), "endpoint": choosy.endpoint}
+        kept = KeptInStore(tmp_path, f"s3://{weed.bucket}/table", options)
+        frame = table(spark, kept.place.address, **kept.options)
+        assert "BatchScan" in plan_of(frame)
+        assert weed.secret_key not in plan_of(frame)
+        rows = patiently(frame.orderBy("seq").collect)
+        assert [row.asDict() for row in rows] == made.to_pylist()
+        some = frame.where("seq < 10 and node is not null and latency_ms is null").select("seq")
+        assert " Filter (" not in plan_of(some).replace("+-", " ")
+        assert sorted(row["seq"] for row in patiently(some.collect)) == [0, 2, 4, 6, 8]
+        # What one query takes of a frame is not what the next one takes.
+        assert patiently(frame.count) == 300
+        both = frame.where("seq < 10").union(frame.where("seq >= 250"))
+        assert patiently(both.count) == 60
 
 
 def test_a_frame_of_a_queue_is_what_is_in_it_when_it_is_used(

@@ -59,7 +59,7 @@ def somewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Somewhere:
 def removed(place: Place, name: str) -> str:
     """A file whose path has a name in it, which is gone."""
     files = open_place(place)
-    (path,) = (path for path, _ in files.list("") if name in path)
+    (path,) = (each.path for each in files.list("") if name in each.path)
     if isinstance(files, Store):
         files.delete([path])
     else:
@@ -136,7 +136,7 @@ def test_what_a_node_takes_away_while_it_is_looked_for_is_not_missed(
 ) -> None:
     make_lake(tmp_path, 100, 3)
     found = visible(cast("Any", Between(tmp_path, at, taken_away)), "events")
-    assert [path.rpartition("/")[2] for path, _ in found] == [
+    assert [each.path.rpartition("/")[2] for each in found] == [
         "00000000.parquet",
         "00000002.parquet",
     ]
@@ -154,7 +154,7 @@ def test_a_file_that_goes_while_a_directory_is_listed_is_none_of_it(tmp_path: Pa
     (tmp_path / "there").write_bytes(b"12")
     # As one that went between its name and its size: a name that leads nowhere.
     (tmp_path / "went").symlink_to(tmp_path / "nowhere")
-    assert list(open_place(Place(str(tmp_path))).list("")) == [("there", 2)]
+    assert list(open_place(Place(str(tmp_path))).list("")) == [("there", 2, None)]
 
 
 def test_marks_in_a_store_that_are_put_together_meanwhile_are_read_all_the_same(
@@ -162,16 +162,16 @@ def test_marks_in_a_store_that_are_put_together_meanwhile_are_read_all_the_same(
 ) -> None:
     put(tmp_path, [copy(seq) for seq in range(5)], dead=[1, 3])
     place = somewhere(tmp_path)
-    ((_, _, before),) = packs_of(open_place(place))
+    (before,) = (each.dead for each in packs_of(open_place(place)))
 
     def together(directory: Path) -> None:
         files = open_place(place)
         if isinstance(files, Store):
-            ((path, _),) = (each for each in files.list("") if "_dead/" in each[0])
+            (path,) = (each.path for each in files.list("") if "_dead/" in each.path)
             files.write(path.rpartition("-")[0] + "-0000000099", files.read(path))
             files.delete([path])
         else:
             put_together(directory)
 
-    ((_, _, dead),) = packs_of(cast("Any", Between(tmp_path, "read", together, place)))
+    ((*_, dead),) = packs_of(cast("Any", Between(tmp_path, "read", together, place)))
     assert dead == before != b""

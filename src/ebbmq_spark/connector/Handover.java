@@ -9,6 +9,7 @@ package ebbmq;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.lang.reflect.Field;
@@ -20,6 +21,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
@@ -134,7 +137,9 @@ public final class Handover extends Rule {
       try {
         Object answer = files.apply(question);
         if (answer != null) {
-          found = new NamedFiles(json.readTree((String) answer), scan.schema());
+          NamedFiles named = new NamedFiles(json.readTree((String) answer), scan.schema());
+          named.tryOne(session);
+          found = named;
         }
       } catch (Exception error) {
         log().warn(UNASKED, error);
@@ -166,7 +171,7 @@ public final class Handover extends Rule {
             found.stored(),
             Option.empty(),
             new ParquetFileFormat(),
-            scala.collection.immutable.Map$.MODULE$.empty(),
+            found.options(),
             session);
     LogicalRelation read =
         org.apache.spark.sql.execution.datasources.LogicalRelation$.MODULE$.apply(relation, false);
@@ -326,10 +331,12 @@ final class SourceOfOneQuery extends PythonDataSourceV2 {
 }
 
 /**
- * Files by name and size, and no others; what is told of each are columns of all its rows.
+ * Files by name and size, and no others; what is told of each are columns of all its rows. Objects
+ * of a store are files of ObjectFiles.java: their URLs go with the options of the relation, which
+ * no text of a plan has in it.
  *
- * Which rows of a file are dead is such a column, too, a bit for each row. Executors have no classes
- * of ours, so that it takes expressions of Spark to look at it.
+ * Which rows of a file are dead is such a column, too, a bit for each row. Plans take no class of
+ * ours to executors, so that expressions of Spark look at it.
  */
 final class NamedFiles implements FileIndex {
   private static final String DEAD = "_ebbmq_dead";
@@ -339,8 +346,10 @@ final class NamedFiles implements FileIndex {
           .ROW_INDEX_TEMPORARY_COLUMN_NAME();
   private static final int WORD_BITS = 64;
   private static final int WORD_SHIFT = 6;
+  private static final String OBJECT = "ebbmq-object";
 
   private final FileStatus[] files;
+  private final Map options = new HashMap();
   private final InternalRow[] values;
   private final StructType told;
   private final StructType stored;
@@ -362,12 +371,45 @@ final class NamedFiles implements FileIndex {
     stored = hasDead ? inside.add(NUMBER, DataTypes.LongType) : inside;
     files = new FileStatus[named.size()];
     values = new InternalRow[named.size()];
+    ArrayNode objects = new ObjectMapper().createArrayNode();
     for (int at = 0; at < files.length; at++) {
       JsonNode each = in(named, at);
       // Where no scheme is given, Hadoop may take another one for granted.
-      Path path = new Path("file", null, in(each, "path").asText());
+      String scheme = each.has("url") ? OBJECT : "file";
+      Path path = new Path(scheme, null, in(each, "path").asText());
       files[at] = new FileStatus(in(each, "size_bytes").asLong(), false, 1, 0, 0, path);
       values[at] = valuesOf(each, beside);
+      if (each.has("url")) {
+        ArrayNode object = objects.addArray();
+        object.add(path.toUri().getPath()).add(files[at].getLen());
+        object.add(in(each, "tag").isMissingNode() ? null : in(each, "tag").asText());
+        object.add(in(each, "url").asText());
+      }
+    }
+    if (objects.size() > 0) {
+      options.put("ebbmq.object.urls", objects.toString());
+    }
+  }
+
+  /** What goes with the configuration of Hadoop to those who read. */
+  scala.collection.immutable.Map options() {
+    return (scala.collection.immutable.Map)
+        scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(options));
+  }
+
+  /** Has the driver read the end of the first object, as an executor would. */
+  void tryOne(SparkSession session) throws IOException {
+    if (options.isEmpty()) {
+      return;
+    }
+    Configuration asked = session.sessionState().newHadoopConfWithOptions(options());
+    asked.setInt("ebbmq.object.tries", 1);
+    FSDataInputStream opened = files[0].getPath().getFileSystem(asked).open(files[0].getPath());
+    try {
+      opened.seek(Math.max(0, files[0].getLen() - 1));
+      opened.read();
+    } finally {
+      opened.close();
     }
   }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -56,10 +56,10 @@ class ArchiveReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The packs of all stores, some to a task."""
         found = packs_of(places.open_place(self._place))
-        dead = {path: marked for path, _, marked in found}
+        dead = {each.path: each.dead for each in found}
         out: list[InputPartition] = []
         # A pack is read as a whole: its dead rows are known by where they are in it.
-        for task in pieces.spread((path, size) for path, size, _ in found):
+        for task in pieces.spread((each.path, each.size) for each in found):
             whole = [piece.path for piece in task if not piece.part]
             if whole:
                 out.append(Packs([(path, dead[path]) for path in whole]))
@@ -76,23 +76,32 @@ class ArchiveReader(DataSourceReader):
             yield from _messages(files, path, np.frombuffer(dead, "<u4"), schema)
 
 
-def packs_of(files: Files) -> list[tuple[str, int, bytes]]:
-    """Path and size of the packs of all stores, each with `body_at` of its dead rows, as u32.
+class Pack(NamedTuple):
+    """A pack as it was listed, and `body_at` of its dead rows, as u32."""
+
+    path: str
+    size: int
+    tag: str | None
+    dead: bytes
+
+
+def packs_of(files: Files) -> list[Pack]:
+    """The packs of all stores.
 
     Raises:
         DamagedRecord: dead marks cannot be read.
     """
-    found = [each for each in files.list(layout.ARCHIVE) if _PACK.fullmatch(each[0])]
-    stores = sorted({str(told_by(path)["store"]) for path, _ in found})
+    found = [each for each in files.list(layout.ARCHIVE) if _PACK.fullmatch(each.path)]
+    stores = sorted({str(told_by(path)["store"]) for path, *_ in found})
     # After the packs: what is dead of a pack is marked before the pack is there.
     dead = {store: dead_marks.by_pack(_marks(files, store)) for store in stores}
-    return [(path, size, _dead_in(path, dead)) for path, size in found]
+    return [Pack(*each, dead=_dead_in(each.path, dead)) for each in found]
 
 
 def _marks(files: Files, store: str, tries: int = 3) -> list[npt.NDArray[np.uint32]]:
     """All dead marks of a store."""
     out = []
-    for path, _ in files.list(f"{layout.ARCHIVE}/store={store}/_dead"):
+    for path, *_ in files.list(f"{layout.ARCHIVE}/store={store}/_dead"):
         if not _DEAD.fullmatch(path):
             continue
         try:

@@ -1,4 +1,4 @@
-"""Scans of a lake or an archive in a directory, handed over to Spark's own Parquet reader.
+"""Scans of a lake or an archive, handed over to Spark's own Parquet reader.
 
 A source in Python gives Spark rows, never files for its own readers. So a rule of ours is put among
 those by which Spark optimizes a query (`Handover.java`). It is asked once for each query, last
@@ -11,15 +11,18 @@ before Spark asks sources to take filters:
    order, their types and whether they may be empty; a value that has to be there is looked for.
    What the path of a pack says are columns of all its rows, by which Spark leaves whole packs out.
    Dead rows of a pack are told as bits, and filtered out by the number of each row in its file.
-3. Where there are none (a queue, an object store, a lake or an archive that is not as it should be)
-   the scan stays with Python, which reads it or says why not. It is made anew for each query: Spark
-   4.2 keeps filters and partitions of a source for the next query on the same DataFrame.
+3. Where there are none (a queue, a store that cannot sign, a lake or an archive that is not as it
+   should be) the scan stays with Python, which reads it or says why not. It is made anew for each
+   query: Spark 4.2 keeps filters and partitions of a source for the next query on the same
+   DataFrame.
 
-Only planning knows of it, in the driver: executors need nothing.
+Only planning knows of it, in the driver. Executors need nothing for files in directories; those in
+object stores are read by a class that is shipped to them (`signed`).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import secrets
@@ -37,6 +40,7 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ebbmq.errors import EbbError
+from ebbmq_spark.connector import signed
 from ebbmq_spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -79,9 +83,10 @@ class Named:
     a token, of which only the digest is here.
     """
 
-    def __init__(self, files: FilesOf, digest: bytes) -> None:
+    def __init__(self, files: FilesOf, digest: bytes, ship: Callable[[], None]) -> None:
         self._files = files
         self._digest = digest
+        self._ship = ship
 
     def apply(self, asked: str) -> str | None:
         """Files as JSON; None leaves the scan to Python."""
@@ -99,7 +104,11 @@ class Named:
         except (EbbError, OSError):
             # The reader in Python meets the same, and tells it.
             return None
-        return None if found is None else msgspec.json.encode(found).decode()
+        if found is None:
+            return None
+        if any(each.url is not None for each in found):
+            self._ship()
+        return msgspec.json.encode(found).decode()
 
     class Java:
         """What it is in Java."""
@@ -150,7 +159,8 @@ def _install(spark: SparkSession, source: str, files: FilesOf) -> None:
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # as above
     rule = _compiled[gateway].getConstructors()[0].newInstance(None)
     token = secrets.token_hex()
-    rule.ask(source, token, Named(files, digest_of(token)))
+    ship = functools.partial(signed.ship, context)
+    rule.ask(source, token, Named(files, digest_of(token), ship))
     extensions.injectPreCBORule(rule)
 
 

@@ -5,8 +5,9 @@ See `pieces` for which task reads what.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
+    from ebbmq.feed.manifests import Part
     from ebbmq_spark.pieces import Piece
-    from ebbmq_spark.places import Files, Place
+    from ebbmq_spark.places import Files, Listed, Place
+
+#: Manifests that are asked for at once: it is mostly waiting.
+_AT_ONCE: Final = 16
 
 
 @dataclass
@@ -57,7 +62,8 @@ class LakeReader(DataSourceReader):
         Raises:
             UnknownFeed: a manifest or a file is not one this version can read.
         """
-        return spread(visible(places.open_place(self._place), self._table.name))
+        found = visible(places.open_place(self._place), self._table.name)
+        return spread((each.path, each.size) for each in found)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -86,8 +92,8 @@ class PushedLakeReader(LakeReader):
         self._condition = filters.all_of(taken)
 
 
-def visible(files: Files, table: str, tries: int = 3) -> Sequence[tuple[str, int]]:
-    """Name and size of the files of a table that are complete, by their manifests.
+def visible(files: Files, table: str, tries: int = 3) -> Sequence[Listed]:
+    """The files of a table that are complete, by their manifests.
 
     A node takes away a manifest and then its files; what it takes away while they are looked for
     is looked for once more, and then not missed.
@@ -104,19 +110,24 @@ def visible(files: Files, table: str, tries: int = 3) -> Sequence[tuple[str, int
         return visible(files, table, tries - 1)
 
 
-def _visible(files: Files, table: str) -> Sequence[tuple[str, int]]:
-    sizes = dict(files.list(table))
+def _visible(files: Files, table: str) -> Sequence[Listed]:
+    found = {each.path: each for each in files.list(table)}
     prefix = f"{table}/{layout.MANIFESTS}/"
-    out: list[tuple[str, int]] = []
-    for path in sizes:
-        if not path.startswith(prefix) or not path.endswith(".json"):
-            continue
-        for part in manifests.decode(files.read(path), path).parts:
-            if sizes.get(part.path) != part.bytes:
-                state = "is missing" if part.path not in sizes else "is not of the size"
-                raise UnknownFeed(
-                    f"{part.path}, which {path} names, {state} it should have",
-                    "restore it, or remove that manifest to go on without its rows",
-                )
-            out.append((part.path, part.bytes))
+    names = [path for path in found if path.startswith(prefix) and path.endswith(".json")]
+    out: list[Listed] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for path, stored in zip(names, pool.map(files.read, names), strict=True):
+            for part in manifests.decode(stored, path).parts:
+                out.append(_checked(part, found.get(part.path), path))
     return out
+
+
+def _checked(part: Part, found: Listed | None, manifest: str) -> Listed:
+    """The file that a manifest names, if it is as that says."""
+    if found is None or found.size != part.bytes:
+        state = "is missing" if found is None else "is not of the size"
+        raise UnknownFeed(
+            f"{part.path}, which {manifest} names, {state} it should have",
+            "restore it, or remove that manifest to go on without its rows",
+        )
+    return found

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed.manifests import TABLES
+from ebbmq_spark import places
+from ebbmq_spark.connector import lake, signed
 from ebbmq_spark.connector.files import NamedFile
 from ebbmq_spark.lake import open_lake, opened, read_table, visible
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.table import Table
+    from ebbmq_spark.places import Place
 
 
 def read_lake(
@@ -53,22 +56,39 @@ def read_lake(
             raise InvalidSpec(
                 f"columns name {name!r:.80}", f"use columns of {', '.join(known.names)}"
             )
-    lake = open_lake(path, options)
-    found = visible(lake, known)
+    where = open_lake(path, options)
+    found = visible(where, known)
     if found.refused:
         raise found.refused[0]
-    return read_table(spark, known, found.files, lake, columns)
+    return read_table(spark, known, found.files, where, columns)
 
 
 def files_of(root: Path, table: Table) -> list[NamedFile]:
-    """The files of a table that are complete as of now.
+    """The files of a table in a directory that are complete as of now.
 
     Raises:
         UnknownFeed: there is no lake, or a manifest or a file is not one this version can read.
     """
-    lake = opened(root)
-    found = visible(lake, table)
+    directory = opened(root)
+    found = visible(directory, table)
     if found.refused:
         raise found.refused[0]
     parts = [part for each in found.manifests for part in each.parts]
-    return [NamedFile(lake.file(part.path), part.bytes) for part in parts]
+    return [NamedFile(directory.file(part.path), part.bytes) for part in parts]
+
+
+def objects_of(place: Place, table: Table) -> list[NamedFile] | None:
+    """The same of a table in an object store; None if nobody else can be let read it.
+
+    Raises:
+        EbbError: there is no such store, or a manifest or a file is not one this version can read.
+    """
+    files = places.open_place(place)
+    found = lake.visible(files, table.name)
+    told = signed.addresses(place, files, [each.path for each in found])
+    if told is None:
+        return None
+    return [
+        NamedFile(at.path, each.size, url=at.url, tag=each.tag)
+        for each, at in zip(found, told, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""The packs of an archive in a directory, named to Spark's own reader.
+"""The packs of an archive, named to Spark's own reader.
 
 Dead marks say where in a pack a body is, Spark knows rows by their number: the footer of a pack
 tells which is which. It is read for packs with dead rows only, and what came of it is kept, as the
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,17 +19,21 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.holding import pack
 from ebbmq_spark import places
-from ebbmq_spark.connector import archive
+from ebbmq_spark.connector import archive, signed
 from ebbmq_spark.connector.files import NamedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+    from ebbmq_spark.connector.archive import Pack
+    from ebbmq_spark.places import Files, Place
 
 #: What the bits of one archive take at most: 32 Mi rows. The driver has them for as long as it has
 #: the plan of a query, and a task those of its packs.
 BITS_BYTES_MAX: Final = 4 * limits.MIB
 _WORD_BYTES: Final = 8
+#: Ends of packs that are looked at at once: in a store it is mostly waiting.
+_AT_ONCE: Final = 16
 _logger = logging.getLogger("ebbmq.spark")
 
 
@@ -69,41 +74,59 @@ _dead_rows: Final = DeadRows()
 
 
 def files_of(
-    root: Path, names: Sequence[str], bytes_max: int = BITS_BYTES_MAX
+    place: Place, names: Sequence[str], bytes_max: int = BITS_BYTES_MAX
 ) -> list[NamedFile] | None:
     """The packs there are as of now; None if what is dead of them is too much to be told.
 
     Args:
-        root: where `archive` is.
+        place: where `archive` is; None is told of one whose objects nobody else can be let read.
         names: the columns that are asked for.
         bytes_max: what the bits of dead rows may take.
 
     Raises:
         EbbError: there is no such directory, a pack is cut off, or dead marks cannot be read.
     """
-    files = places.open_place(places.Place(str(root)))
+    files = places.open_place(place)
+    found = archive.packs_of(files)
+    told = signed.addresses(place, files, [each.path for each in found])
+    bits = None if told is None else _all_bits(files, found, bytes_max)
+    if told is None or bits is None:
+        return None
     out = []
-    bits_bytes = 0
-    for path, size, dead in archive.packs_of(files):
+    for each, at, dead in zip(found, told, bits, strict=True):
+        columns = archive.told_by(each.path)
+        chosen = {name: value for name, value in columns.items() if name in names}
+        out.append(NamedFile(at.path, each.size, chosen, dead, at.url, each.tag))
+    return out
+
+
+def _all_bits(files: Files, found: Sequence[Pack], bytes_max: int) -> list[bytes | None] | None:
+    """What is dead of each pack; None if that is too much."""
+
+    def bits_of(each: Pack) -> bytes | None:
         # A pack that is cut off is told of before anything is read.
-        footer = archive.footer_of(files, path, whole=bool(dead))
-        bits = _dead_rows.of(footer, dead) if dead else None
-        bits_bytes += len(bits or b"")
-        if bits_bytes > bytes_max:
-            _say_too_much(root, bytes_max)
-            return None
-        told = {name: value for name, value in archive.told_by(path).items() if name in names}
-        out.append(NamedFile(str(root / path), size, told, bits))
+        footer = archive.footer_of(files, each.path, whole=bool(each.dead))
+        return _dead_rows.of(footer, each.dead) if each.dead else None
+
+    out: list[bytes | None] = []
+    bits_bytes = 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for bits in pool.map(bits_of, found):
+            bits_bytes += len(bits or b"")
+            if bits_bytes > bytes_max:
+                _say_too_much(files.where, bytes_max)
+                return None
+            out.append(bits)
     return out
 
 
 @functools.lru_cache(maxsize=64)
-def _say_too_much(root: Path, bytes_max: int) -> None:
+def _say_too_much(where: str, bytes_max: int) -> None:
     """Once for an archive: each query asks, and nothing is kept of what is too much."""
     _logger.warning(
         "the archive in %s is read by Python: its packs with dead rows have more than %s rows; "
         "ebbmq pipeline upkeep writes packs without them",
-        root,
+        where,
         f"{8 * bytes_max:,}",
     )
 

@@ -100,14 +100,16 @@ class EbbMQ(DataSource):
         if self._table == _QUEUE:
             return None
         from ebbmq_spark.connector import native, packs
-        from ebbmq_spark.places import directory_of
+        from ebbmq_spark.places import Place, directory_of
 
-        root = directory_of(options.place_of(self.options))
-        if root is None:
-            return None
+        place = options.place_of(self.options)
+        root = directory_of(place)
         columns.checked(schema, self._whole)
         if self._table == _ARCHIVE:
-            return packs.files_of(beside / root, schema.names)
+            there = place if root is None else Place(str(beside / root))
+            return packs.files_of(there, schema.names)
+        if root is None:
+            return native.objects_of(place, TABLES[self._table])
         return native.files_of(beside / root, TABLES[self._table])
 
     @override
@@ -159,9 +161,9 @@ def _files(
 def register(spark: SparkSession) -> None:
     """Make `format("ebbmq")` known to a session.
 
-    Lakes and archives in directories are then read by Spark's own reader, and filters are pushed
-    down to files of lakes elsewhere. Over Spark Connect, or where Spark does not take our rule for
-    it, neither is done, and the log says so.
+    Lakes and archives are then read by Spark's own reader, and of stores that cannot sign URLs by
+    Python, to which filters are pushed down. Over Spark Connect, or where Spark does not take our
+    rule for it, neither is done, and the log says so.
     """
     from ebbmq_spark.connector import handover
     from ebbmq_spark.session import active

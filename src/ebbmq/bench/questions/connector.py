@@ -5,9 +5,11 @@ all columns of a lake and messages of 1 KiB, which must reach the bar, some colu
 messages of which a tenth is dead: Spark's own reader takes these for messages like any other. The
 connector is asked as a user asks it, so that finding out what there is to read is part of it.
 
-A lake or an archive in a directory does not go through Python. Beside it what it takes where it has
-to (in an object store, over Spark Connect), and what a source in Python reaches that has its
-batches at hand and decodes nothing (`at_hand`).
+None of it goes through Python. The same files are also read from an object store, whose server has
+the same two cores to work with; they must reach the bar, too, against Spark's own reader of the
+directory. What Spark itself takes for it is stated by its CPU, without that server. Then what it
+takes where Python has to read (over Spark Connect, of a store that signs no URLs), and what a
+source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.
@@ -15,21 +17,24 @@ leased, read and acked until the queue is empty, from the start of the query to 
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ebbmq.bench import archives, lakes
 from ebbmq.bench.load import KIB
 from ebbmq.bench.row import Row, at_least, stated
 from ebbmq.bench.serving import served
+from ebbmq.bench.stores import object_store
 from ebbmq.feed import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from ebbmq.bench.run import Run
+    from ebbmq.bench.stores import ObjectStore
 
 _SHARE: Final = 0.75
 _RATE: Final = 30_000
@@ -40,6 +45,7 @@ _MESSAGES: Final = "messages of an archive"
 _DEAD_EVERY: Final = 10
 _THEIRS: Final = "native"
 _OURS: Final = "connector"
+_STORED: Final = "in an object store"
 _PYTHON: Final = "through Python"
 _LEAST: Final = "at hand in Python"
 _COLUMNS: Final = (
@@ -78,6 +84,13 @@ class _Table(NamedTuple):
     settings: dict[str, Any]
 
 
+class _Taken(NamedTuple):
+    """What it takes to read a table: time, and CPU of Java, wherever the rows come from."""
+
+    wall_s: float
+    java_s: float
+
+
 def measure(run: Run) -> list[Row]:
     """Both, in one session."""
     from ebbmq_spark.connector import register  # noqa: PLC0415  # an extra
@@ -89,43 +102,65 @@ def measure(run: Run) -> list[Row]:
         register(spark)
         for source in (AtHand, InPython):
             spark.dataSource.register(source)
-        return [*_reading(run, spark), *_leasing(run, spark)]
+        with object_store(run.fresh("store")) as store:
+            read = _reading(run, spark, store)
+        return [*read, *_leasing(run, spark)]
 
 
-def _reading(run: Run, spark: Any) -> list[Row]:
-    tables = [*_of_a_lake(run, spark), *_of_an_archive(run, spark)]
-    times: dict[tuple[str, str], list[float]] = {}
+def _reading(run: Run, spark: Any, store: ObjectStore) -> list[Row]:
+    tables = [*_of_a_lake(run, spark, store), *_of_an_archive(run, spark, store)]
+    times: dict[tuple[str, str], list[_Taken]] = {}
     rounds = run.scale(_ROUNDS, 1)
     for number in range(rounds + 1):
         for table in tables:
             for way, frame in table.ways.items():
-                taken = _timed(lambda frame=frame: _read(frame()))
+                taken = _taken(spark, frame)
                 # The first of each compiles.
                 if number:
                     times.setdefault((table.name, way), []).append(taken)
         run.progress("reading", number + 1, rounds + 1)
-    out = []
+    out: list[Row] = []
     for table in tables:
-        ours, theirs = (table.rows / min(times[table.name, way]) for way in (_OURS, _THEIRS))
-        name = f"{table.name} read through the connector"
-        told = {"rows": table.rows, **table.settings}
-        if table.name in (_WHOLE, _MESSAGES):
-            share = at_least(f"{name}, to Spark's own reader", ours / theirs, "x", _SHARE, **told)
-        else:
-            share = stated(f"{name}, to Spark's own reader", ours / theirs, "x", **told)
-        out += [
-            share,
-            stated(name, ours, "rows/s"),
-            stated(f"{table.name} read by Spark's own reader", theirs, "rows/s"),
-        ]
-        for way in (_PYTHON, _LEAST):
-            if way in table.ways:
-                other = table.rows / min(times[table.name, way])
-                name = f"{table.name} {way}, to Spark's own reader"
-                is_barred = way == _PYTHON and table.name in (_WHOLE, _MESSAGES)
-                tell = partial(at_least, bar=_SHARE) if is_barred else stated
-                out.append(tell(name, other / theirs, "x", **told))
+        best = {
+            way: [min(each) for each in zip(*times[table.name, way], strict=True)]
+            for way in table.ways
+        }
+        out += _told(table, {way: _Taken(*each) for way, each in best.items()})
     return out
+
+
+def _taken(spark: Any, frame: Callable[[], Any]) -> _Taken:
+    """What it takes to read all rows of a frame, made by the way."""
+    java = spark.sparkContext._gateway.proc.pid  # noqa: SLF001  # it has no public name
+    before_s = _cpu_s(java)
+    wall_s = _timed(lambda: _read(frame()))
+    return _Taken(wall_s, _cpu_s(java) - before_s)
+
+
+def _cpu_s(pid: int) -> float:
+    """The CPU that a process has taken."""
+    # Behind its name are the state and, twelfth and thirteenth, ticks of its own and of the kernel.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _told(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
+    """How fast a table is read each way, and what that is to Spark's own reader."""
+    speeds = {way: table.rows / each.wall_s for way, each in taken.items()}
+    told = {"rows": table.rows, **table.settings}
+    theirs = speeds[_THEIRS]
+    tell = partial(at_least, bar=_SHARE) if table.name in (_WHOLE, _MESSAGES) else stated
+    for way, where in ((_OURS, ""), (_STORED, f" {_STORED}")):
+        name = f"{table.name}{where} read through the connector"
+        yield tell(f"{name}, to Spark's own reader", speeds[way] / theirs, "x", **told)
+        yield stated(name, speeds[way], "rows/s")
+    share = taken[_THEIRS].java_s / taken[_STORED].java_s
+    yield stated(f"{table.name} {_STORED}, by CPU of Spark alone", share, "x", **told)
+    yield stated(f"{table.name} read by Spark's own reader", theirs, "rows/s")
+    for way in (_PYTHON, _LEAST):
+        if way in speeds:
+            name = f"{table.name} {way}, to Spark's own reader"
+            yield stated(name, speeds[way] / theirs, "x", **told)
 
 
 def _read(frame: Any) -> None:
@@ -139,12 +174,18 @@ def _connected(
     return asked.load(str(place))
 
 
+def _stored(spark: Any, store: ObjectStore, url: str, table: str, columns: Sequence[str]) -> Any:
+    options = {f"store.{name}": value for name, value in store.options.items()}
+    asked = spark.read.format("ebbmq").options(table=table, columns=",".join(columns), **options)
+    return asked.load(url)
+
+
 def _at_hand(spark: Any, place: Path, columns: Sequence[str]) -> Any:
     asked = spark.read.format("at_hand").option("columns", ",".join(columns))
     return asked.load(str(place))
 
 
-def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
+def _of_a_lake(run: Run, spark: Any, store: ObjectStore) -> Iterator[_Table]:
     """All columns of a lake, and some of them."""
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
@@ -154,6 +195,7 @@ def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
     lake = run.fresh("lake")
     lakes.fill(run, lake, count)
     files = visible(lake, EVENTS).files
+    url = store.keep(lake)
     whole = tuple(EVENTS.names)
     for some in (whole, _COLUMNS, _COLUMNS[:3]):
         yield _Table(
@@ -162,6 +204,7 @@ def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
             ways={
                 _THEIRS: partial(read_table, spark, EVENTS, files, columns=some),
                 _OURS: partial(_connected, spark, lake, "events", some),
+                _STORED: partial(_stored, spark, store, url, "events", some),
                 _PYTHON: partial(_connected, spark, lake, "events", some, IN_PYTHON),
                 **({_LEAST: partial(_at_hand, spark, lake, some)} if some == whole else {}),
             },
@@ -169,7 +212,7 @@ def _of_a_lake(run: Run, spark: Any) -> Iterator[_Table]:
         )
 
 
-def _of_an_archive(run: Run, spark: Any) -> Iterator[_Table]:
+def _of_an_archive(run: Run, spark: Any, store: ObjectStore) -> Iterator[_Table]:
     """Messages with their bodies, none of them dead, and a tenth of them."""
     from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
 
@@ -181,12 +224,14 @@ def _of_an_archive(run: Run, spark: Any) -> Iterator[_Table]:
         archive = run.fresh(f"archive-{len(dead)}")
         archives.fill(run, archive, count)
         archives.kill(archive, dead)
+        url = store.keep(archive)
         yield _Table(
             name=name,
             rows=count,
             ways={
                 _THEIRS: partial(_plain, spark, archive),
                 _OURS: partial(_connected, spark, archive, "archive", _ARCHIVED),
+                _STORED: partial(_stored, spark, store, url, "archive", _ARCHIVED),
                 _PYTHON: partial(_connected, spark, archive, "archive", _ARCHIVED, IN_PYTHON),
             },
             settings={"columns": len(_ARCHIVED), "body": KIB, "dead": len(dead)},

@@ -8,8 +8,9 @@ connector is asked as a user asks it, so that finding out what there is to read 
 None of it goes through Python. The same files are also read from an object store, and must reach
 the bar, too, against Spark's own reader of the directory, by the CPU that Spark takes: the server
 that sends them has the same two cores to work with, so that the time by the clock, which is stated,
-is its own, too. Then what it takes where Python has to read (over Spark Connect, of a store that signs no URLs), and what a
-source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
+is its own, too. Then what it takes where Python has to read (over Spark Connect, of a store that
+signs no URLs), and what a source in Python reaches that has its batches at hand and decodes nothing
+(`at_hand`).
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.

@@ -1028,16 +1028,17 @@ add_rows(Room *room, PyObject *known)
 static int
 add_seqs(Room *room, PyObject *seqs)
 {
-    if (!PyTuple_Check(seqs) && !PyList_Check(seqs)) {
+    if (PyObject_CheckBuffer(seqs)) {
         return add_buffer(room, seqs, 8);
     }
-    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(seqs); at++) {
+    PyObject *fast = PySequence_Fast(seqs, "messages are named by a sequence of numbers");
+    int is_done = fast != NULL;
+    for (Py_ssize_t at = 0; is_done && at < PySequence_Fast_GET_SIZE(fast); at++) {
         uint64_t seq;
-        if (!to_u64(PySequence_Fast_GET_ITEM(seqs, at), &seq) || !add_i64(room, (int64_t)seq)) {
-            return 0;
-        }
+        is_done = to_u64(PySequence_Fast_GET_ITEM(fast, at), &seq) && add_i64(room, (int64_t)seq);
     }
-    return 1;
+    Py_XDECREF(fast);
+    return is_done;
 }
 
 /* Of the rows from an offset on only those that wait for their time, and which they are. */

@@ -2,9 +2,8 @@
 
 A twin has the name of its function and does the same to the same bytes. They are few: what packs
 and unpacks the numbers of one message on the way of a lease and an ack, and what takes many rows
-apart for a feed. With EBBMQ_PURE set in the
-environment, no compiler when EbbMQ was installed, or another `_speedups.c` than the one that was
-compiled, all of it is Python.
+apart for a feed. With EBBMQ_PURE set in the environment, no compiler when EbbMQ was installed, or
+another `_speedups.c` than the one that was compiled, all of it is Python.
 """
 
 from __future__ import annotations

@@ -114,13 +114,13 @@ def batches(draw: st.DrawFn) -> Happened | Decided | Gap:
         block.as_words(b"".join(each * 2 for each in packed))[::2],
     )
     seqs = draw(st.lists(U64, min_size=len(packed), max_size=len(packed)))
-    named = (None, seqs, tuple(seqs), np.array(seqs, dtype=np.uint64))
+    named = (None, seqs, tuple(seqs), np.array(seqs, dtype=np.uint64), range(len(packed)))
     starts = draw(st.lists(st.integers(1, 4), max_size=3, unique=True).map(sorted))
     gave = st.tuples(st.none() | U8, st.none() | U16, st.none() | st.sampled_from([0.0, 0.5]))
     given = draw(st.lists(gave, min_size=len(starts) + 1, max_size=len(starts) + 1))
     return Happened(
         event, draw(st.integers(1, 3)), draw(U48), len(packed),
-        named[draw(st.integers(0, 3))],
+        named[draw(st.integers(0, 4))],
         forms[0] if event == REMOVED else forms[draw(st.integers(0, 4))],
         draw(U48), draw(U48), draw(U48), draw(st.sampled_from(["", "w", "é"])),
         *((given, [0, *starts]) if draw(st.booleans()) else ()),

@@ -234,7 +234,7 @@ def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> PlanRow | None:
 
 def _show(session: Session, done: list[Applied]) -> None:
     if not done:
-        session.say("Nothing new: every run that is in the lake was gone through.")
+        session.say("Nothing new: the last runs of the lake were gone through.")
         return
     session.show_table(
         ("RUN", "OF", ">ROWS", ">APPLIED", ">IN FORCE", ">REFUSED"),

@@ -101,12 +101,14 @@ class Page:
             parts += [_U16.pack(slot), bytes(self.buffer[offset : offset + 64])]
         return b"".join(parts)
 
-    def live_slots(self) -> npt.NDArray[np.int64]:
-        """Slot numbers of the live rows, in order."""
+    def live_slots(self, state: int | None = None) -> npt.NDArray[np.int64]:
+        """Slot numbers of the live rows, or of those in a state, in order."""
         if self.thin is None:
-            return np.flatnonzero(self.view["state"])
+            states = self.view["state"]
+            return np.flatnonzero(states if state is None else states == state)
+        there = ((slot >> 6, self.buffer[at]) for slot, at in self.thin.items())
         return np.array(
-            sorted(s >> 6 for s, at in self.thin.items() if self.buffer[at] != rows.FREE),
+            sorted(slot for slot, found in there if found and state in (None, found)),
             dtype=np.int64,
         )
 
@@ -298,13 +300,13 @@ class Index:
             if page.live:
                 yield page, page.live_slots()
 
-    def live_after(self, seq: int) -> Iterator[int]:
-        """Numbers of live rows above one, in order."""
+    def live_after(self, seq: int, state: int | None = None) -> Iterator[int]:
+        """Numbers of live rows above one, in order; only of those in a state, if one is given."""
         for number in sorted(self.pages):
             if number < seq >> PAGE_BITS or not self.pages[number].live:
                 continue
             first = number << PAGE_BITS
-            for slot in self.pages[number].live_slots().tolist():
+            for slot in self.pages[number].live_slots(state).tolist():
                 if first + slot > seq:
                     yield first + slot
 

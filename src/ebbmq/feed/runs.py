@@ -14,6 +14,8 @@ from ebbmq.feed.heard import Stretch
 from ebbmq.feed.manifests import UnknownFeed
 
 RUNS: Final = "runs"
+#: How files begin that are written there and deleted to see what the clock of a lake says.
+CLOCK: Final = "_clock-"
 FORMAT: Final = 1
 Kind = Literal["run", "plan", "stream"]
 # Fields of structs are looked up at run time, hence no names for type checkers only.

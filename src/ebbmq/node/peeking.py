@@ -130,13 +130,11 @@ def _arrived(
     after = -1 if between.after is None else found[0][1]
     out: list[tuple[Shard, int]] = []
     index = shard.partition.index
-    for seq in index.live_after(after):
+    for seq in index.live_after(after, state):
         if (between.up_to is not None and seq > found[-1][1]) or len(out) >= count:
             break
         row = index.read(seq)
-        if row is None or row[0] != state:
-            continue
-        if consumer.privileged or not row[1] & PRIVILEGED:
+        if row is not None and (consumer.privileged or not row[1] & PRIVILEGED):
             out.append((shard, seq))
     return out
 

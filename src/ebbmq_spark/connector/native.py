@@ -1,7 +1,7 @@
 """Tables of a lake read by Spark itself, where no row goes through Python.
 
-A data source in Python hands Spark rows, never files for its own readers. Who wants a lake read as
-fast as Spark can asks here instead of by `format("ebbmq")`: the same files, the same checks.
+Who needs the same rows in each of several queries asks here instead of by `format("ebbmq")`, which
+looks anew for each of them: the same files, the same checks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_lake(
     """The rows of a table in the files that are complete as of now.
 
     A directory is read by Spark's own Parquet reader, filters and columns included; an object store
-    by Python, as Spark has no reader for it.
+    by Python.
 
     Args:
         spark: where to run.

@@ -185,11 +185,13 @@ def _snapshot(lake: Lake, manifest: Manifest, lake_ms: int, seen_ms: int) -> Sna
 
 def _lake_ms(lake: Lake, now_ms: int) -> int:
     """What the clock says that files of a lake are dated by; this machine's may be wrong."""
-    name = f"{runs.RUNS}/_clock-{secrets.token_hex(8)}"
+    name = f"{runs.RUNS}/{runs.CLOCK}{secrets.token_hex(8)}"
     try:
         lake.replace(name, b"")
-        found = lake.modified_ms(name)
-        lake.delete([name])
+        try:
+            found = lake.modified_ms(name)
+        finally:
+            lake.delete([name])
     except (OSError, StorageFailed):  # it may be read, and no more
         return now_ms
     return now_ms if found is None else found

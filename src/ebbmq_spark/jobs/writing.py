@@ -129,6 +129,9 @@ def sweep_records(lake: Lake, known: History) -> None:
         by_kind.setdefault(each.kind, []).append(each.run)
     old = {run for names in by_kind.values() for run in names[:-RUNS_KEPT]}
     lake.delete([runs.record_file(run) for run in sorted(old)])
+    # A run that was killed while it asked for the lake's clock left its question behind.
+    clocks = f"{runs.RUNS}/{runs.CLOCK}"
+    lake.delete([name for name in lake.list(runs.RUNS) if name.startswith(clocks)])
     kept = {name.rpartition("/")[2].removesuffix(".json") for name in lake.list(runs.RUNS)}
     for place in lake.directories(f"{layout.EVENTS}/{layout.REJECTED}"):
         name = place.rpartition("/")[2]

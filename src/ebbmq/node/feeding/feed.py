@@ -33,7 +33,7 @@ from ebbmq.node.feeding.snapshots import Snapshot
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
     from pyarrow import Table
@@ -190,17 +190,24 @@ class Feed:
     def _work(self) -> None:
         clock = self._engine.clock
         self._working_since_ms = clock.elapsed_ms()
-        try:
-            self._write_all()
-            self._well_again()
-        except Exception as error:  # a feed that fails harms nothing else
-            self._fail(error)
+        self._try(self._write_all)
         self._working_since_ms = None
         # One that was asked for while another was taken is taken at once.
         pause_ms = 0 if self._snapshot_asked else self._every_ms
-        if self._failed_in_a_row:
-            pause_ms = min(_PAUSE_MS << min(self._failed_in_a_row - 1, 10), _PAUSE_MS_MAX)
-        self._next_ms = clock.elapsed_ms() + pause_ms
+        self._next_ms = clock.elapsed_ms() + (self._pause_ms() or pause_ms)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._well_again()
+        except Exception as error:  # a feed that fails harms nothing else
+            self._fail(error)
+
+    def _pause_ms(self) -> int:
+        """How long a lake that fails is left alone; 0 while it does not."""
+        if not self._failed_in_a_row:
+            return 0
+        return min(_PAUSE_MS << min(self._failed_in_a_row - 1, 10), _PAUSE_MS_MAX)
 
     def _well_again(self) -> None:
         if self.problem is not None:
@@ -227,8 +234,12 @@ class Feed:
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
         if (due or self._snapshot_asked) and not self._stop.is_set():
-            self._snapshot_asked = False
-            self._snapshot()
+            asked, self._snapshot_asked = self._snapshot_asked, False
+            try:
+                self._snapshot()
+            except BaseException:
+                self._snapshot_asked |= asked
+                raise
 
     def _write_events(self) -> None:
         # What comes meanwhile waits for its turn: small files are dear.
@@ -294,8 +305,11 @@ class Feed:
             self._wake.wait(max(0.0, min(left_s, due_s)))
             self._wake.clear()
             self._is_alive()
-            if self.buffer.is_half_full or clock.elapsed_ms() >= self._events_ms:
-                self._write_events()
+            is_half_full = self.buffer.is_half_full and not self._failed_in_a_row
+            if is_half_full or clock.elapsed_ms() >= self._events_ms:
+                # The snapshot goes on: what cannot be written now is written later.
+                self._try(self._write_events)
+                self._events_ms = clock.elapsed_ms() + (self._pause_ms() or self._every_ms)
 
     def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
         path = layout.catalog_file(at_ms, self._node, number)

@@ -46,10 +46,15 @@ _GROUP_ROWS: Final = 128 * 1024
 _FIRST_GROUP_ROWS: Final = 4 * 1024
 
 
-def events_table(told: Expanded, texts: Texts, node: str, boot: int) -> pa.Table:
+def events_table(told: Sequence[Expanded], texts: Texts, node: str, boot: int) -> pa.Table:
     """Events as the table they are in the lake; texts that repeat are codes and their meaning."""
-    known, count = told.columns, len(told.columns["number"])
     words = pa.array([*texts.all(), node], pa.string())
+    return pa.concat_tables([_events(each, words, boot) for each in told])
+
+
+def _events(told: Expanded, words: pa.Array, boot: int) -> pa.Table:
+    """Some events; the last of the words is their node."""
+    known, count = told.columns, len(told.columns["number"])
     columns = {
         "node": coded(np.full(count, len(words) - 1, dtype=np.int32), words),
         "boot": pa.repeat(pa.scalar(boot, pa.int64()), count),

@@ -21,7 +21,7 @@ from ebbmq.node.feeding.joining import BATCH, join, packed
 from ebbmq.node.feeding.unpacking import ABOUT, FIELDS, TOLD, unpack_batches, unpack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -81,6 +81,7 @@ _KNOWN: Final = (
     "enqueued_at_ms",
 )
 _BATCH_NUMBERS: Final = BATCH.size // 8
+_PIECE_EVENTS: Final = 16 * 1024
 #: The queue and the partition of what is about no message.
 _NOWHERE: Final = ("", -1)
 
@@ -108,6 +109,24 @@ class Texts:
     def all(self) -> list[str]:
         """Every text at the place of its code."""
         return list(self._codes)
+
+
+def in_pieces(told: Sequence[Told], number: int) -> Iterator[tuple[list[Told], int]]:
+    """Batches a few at a time, each time with the number of the first event.
+
+    What is made of few at once takes memory that was used a moment ago, and the interpreter only
+    for a moment.
+    """
+    piece: list[Told] = []
+    first, count = number, 0
+    for batch in told:
+        piece.append(batch)
+        count += batch.messages + (batch.missing if type(batch) is Gap else 0)
+        if count >= _PIECE_EVENTS:
+            yield piece, first
+            piece, first, count = [], first + count, 0
+    if piece:
+        yield piece, first
 
 
 def expand(told: Sequence[Told], number: int, texts: Texts, places: Places) -> Expanded:

@@ -24,7 +24,7 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided
-from ebbmq.node.feeding.expanding import Texts, expand
+from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
 from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
@@ -323,10 +323,13 @@ class Feed:
         if not told:
             return 0
         texts = Texts()
-        expanded = expand(told, self.buffer.first, texts, self._places)
-        table = arrays.events_table(expanded, texts, self._node, self.files.boot)
-        instants, counted = expanded.columns["at_ms"], expanded.columns["number"]
-        numbers = int(counted[0]), int(counted[-1])
+        pieces = [
+            expand(piece, number, texts, self._places)
+            for piece, number in in_pieces(told, self.buffer.first)
+        ]
+        table = arrays.events_table(pieces, texts, self._node, self.files.boot)
+        instants = np.concatenate([piece.columns["at_ms"] for piece in pieces])
+        numbers = int(pieces[0].columns["number"][0]), int(pieces[-1].columns["number"][-1])
         parts: list[Part] = []
         try:
             for hour_ms, chosen in _by_hour(table, instants):

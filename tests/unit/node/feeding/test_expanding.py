@@ -15,7 +15,7 @@ from ebbmq.feed import events
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided, Gap
-from ebbmq.node.feeding.expanding import Texts, expand
+from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
 
 AT_MS = 1_700_000_000_000
 PLACES = {2: ("q", 0), 31: ("r", 4)}
@@ -46,7 +46,8 @@ def told(*batches) -> list[dict]:
         numbers += range(number, number + batch.messages)
         number += batch.messages
     texts = Texts()
-    rows = arrays.events_table(expand(batches, 1, texts, PLACES), texts, "n", 3).to_pylist()
+    pieces = [expand(piece, first, texts, PLACES) for piece, first in in_pieces(batches, 1)]
+    rows = arrays.events_table(pieces, texts, "n", 3).to_pylist()
     assert [each["seq"] for each in rows] == numbers
     assert {each["event"] for each in rows} <= set(events.NAMES)
     return [{name: value for name, value in each.items() if value is not None} for each in rows]
@@ -200,3 +201,16 @@ def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half
         buffer.let_go()
         woken.clear()
     assert (buffer.missed, buffer.first, buffer.pending_bytes) == (0, 101, 0)
+
+
+def test_many_batches_are_told_in_pieces_that_follow_each_other() -> None:
+    some = packed(*[row()] * 4_000)
+    batches = [
+        Gap(AT_MS, 30_000) if number in (3, 7) else
+        Happened(core.PUBLISHED, 2, AT_MS, 4_000, None, some, number * 4_000)
+        for number in range(12)
+    ]  # fmt: skip
+    assert len(list(in_pieces(batches, 1))) > 2
+    found = told(*batches)
+    assert len(found) == 40_002
+    assert [each["event"] for each in found].count("gap") == 2

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from ebbmq.core.happened import Numbers, Rows
 
     Told = Happened | Decided | Gap
+    #: What `Joined` is made of.
+    Parts = tuple[
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        dict[tuple[int, int, str], int],
+        dict[ProfileKey | None, int],
+        list[tuple[int, Told]],
+    ]
 
 #: Of a batch: messages, number of the first event, at_ms, first message (-1 where messages are
 #: named), lease_ms, delay_ms, kind.
@@ -57,17 +67,7 @@ def join(told: Sequence[Told], number: int) -> Joined:
 
 
 @twin
-def join_batches(
-    told: list[Told], number: int, happened: type[Happened], gap: type[Gap]
-) -> tuple[
-    bytes,
-    bytes,
-    bytes,
-    bytes,
-    dict[tuple[int, int, str], int],
-    dict[ProfileKey | None, int],
-    list[tuple[int, Told]],
-]:
+def join_batches(told: list[Told], number: int, happened: type[Happened], gap: type[Gap]) -> Parts:
     """What `Joined` is made of; the types are for its twin, which knows none."""
     joined = _Joining()
     for batch in told:
@@ -114,17 +114,7 @@ class _Joining:
             self._stretches.append(STRETCH.pack(code, end - begin))
             begin = end
 
-    def all(
-        self,
-    ) -> tuple[
-        bytes,
-        bytes,
-        bytes,
-        bytes,
-        dict[tuple[int, int, str], int],
-        dict[ProfileKey | None, int],
-        list[tuple[int, Told]],
-    ]:
+    def all(self) -> Parts:
         """All of it."""
         joined = (self._rows, self._batches, self._seqs, self._stretches)
         found, batches, seqs, stretches = (b"".join(each) for each in joined)

@@ -64,19 +64,20 @@ enum {
 };
 
 /* Columns of what rows and batches tell, and the longest id: node/feeding/unpacking.py. */
+enum { ID_BYTES = 8 + 1 + 16, RATE_UNIT = 1000000000 };
+enum { ROW_ENQUEUED_AT_MS, ROW_TTL_MS, ROW_LENGTH, ROW_WIDE };
+enum { ROW_STATE, ROW_FLAGS, ROW_IMPORTANCE, ROW_FAILURES, ROW_GENERATION, ROW_NARROW };
+enum { MESSAGES, NUMBER, BATCH_AT_MS, FIRST, LEASE_MS, BATCH_DELAY_MS, BATCH_KIND, BATCH };
+enum { PID, QUEUE, PARTITION, EVENT, GRANTED, ENDS, ARRIVES, CONSUMER, KIND };
 enum {
-    OF_ROW = 9,
-    ID_BYTES = 8 + 1 + 16
+    TOLD_NUMBER, TOLD_AT_MS, TOLD_PID, TOLD_SEQ, TOLD_BYTES, TOLD_ENQUEUED_AT_MS, TOLD_TTL_MS,
+    TOLD_LATENCY_MS, TOLD_DELAY_MS, TOLD_WIDE
 };
 enum {
-    MESSAGES, NUMBER, BATCH_AT_MS, PID, QUEUE, PARTITION, FIRST, EVENT, GRANTED, LEASE_MS,
-    BATCH_DELAY_MS, CONSUMER, ABOUT
+    TOLD_QUEUE, TOLD_PARTITION, TOLD_EVENT, TOLD_GENERATION, TOLD_IMPORTANCE, TOLD_FAILURES,
+    TOLD_CONSUMER, TOLD_GIVEN, TOLD_NARROW
 };
-enum {
-    TOLD_NUMBER, TOLD_AT_MS, TOLD_PID, TOLD_QUEUE, TOLD_PARTITION, TOLD_SEQ, TOLD_EVENT,
-    TOLD_GENERATION, TOLD_IMPORTANCE, TOLD_RATE, TOLD_BYTES, TOLD_FAILURES, TOLD_ENQUEUED_AT_MS,
-    TOLD_TTL_MS, TOLD_LATENCY_MS, TOLD_DELAY_MS, TOLD_CONSUMER, TOLD
-};
+enum { SOME_TTL_MS, SOME_LATENCY_MS, SOME_DELAY_MS, SOME_CONSUMER, SOME_GIVEN, SOME };
 
 /* Fields of what happened and of a gap, and events by their numbers: core/happened.py,
  * node/feeding/buffer.py; decisions have their messages where Happened has them. */
@@ -702,7 +703,7 @@ read_token(PyObject *module, PyObject *token)
 
 /* Buffers of a call, which are released together. */
 typedef struct {
-    Py_buffer views[4];
+    Py_buffer views[9];
     int count;
 } Views;
 
@@ -747,130 +748,226 @@ ttl_ms(const uint8_t *row)
     return dead_ms ? dead_ms - enqueued_at_ms(row) : 0;
 }
 
-/* unpacking.unpack_rows(packed, out) */
+static int32_t
+failures_of(const uint8_t *row)
+{
+    return (int32_t)(load_u64(row + AT_ENQUEUED) >> 48);
+}
+
+/* unpacking.unpack_rows(packed, wide, narrow, rates) */
 static PyObject *
 unpack_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Views views = {.count = 0};
-    Py_buffer *packed, *out;
-    if (!has_count("unpack_rows", count, 2)
+    Py_buffer *packed, *wide, *narrow, *rates;
+    if (!has_count("unpack_rows", count, 4)
         || (packed = view_of(&views, args[0], PyBUF_SIMPLE)) == NULL
-        || (out = view_of(&views, args[1], PyBUF_WRITABLE)) == NULL) {
+        || (wide = view_of(&views, args[1], PyBUF_WRITABLE)) == NULL
+        || (narrow = view_of(&views, args[2], PyBUF_WRITABLE)) == NULL
+        || (rates = view_of(&views, args[3], PyBUF_WRITABLE)) == NULL) {
         release(&views);
         return NULL;
     }
     Py_ssize_t rows = packed->len / ROW_BYTES;
-    if (packed->len % ROW_BYTES || !is_array(out, 8, OF_ROW) || out->shape[1] != rows) {
+    if (packed->len % ROW_BYTES || !is_array(wide, 8, ROW_WIDE) || wide->shape[1] != rows
+        || !is_array(narrow, 4, ROW_NARROW) || narrow->shape[1] != rows
+        || !is_array(rates, 8, -1) || rates->shape[0] != rows) {
         release(&views);
         PyErr_SetString(PyExc_ValueError, "each field of each row needs its place");
         return NULL;
     }
     const uint8_t *row = packed->buf;
-    int64_t *to = out->buf;
+    int64_t *to = wide->buf;
+    int32_t *small = narrow->buf;
+    double *rate = rates->buf;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t at = 0; at < rows; at++, row += ROW_BYTES) {
-        to[at] = row[0];
-        to[at + rows] = row[AT_FLAGS];
-        to[at + 2 * rows] = row[AT_IMPORTANCE];
-        to[at + 3 * rows] = load_u32(row + AT_RATE);
-        to[at + 4 * rows] = enqueued_at_ms(row);
-        to[at + 5 * rows] = (int64_t)(load_u64(row + AT_ENQUEUED) >> 48);
-        to[at + 6 * rows] = ttl_ms(row);
-        to[at + 7 * rows] = load_u32(row + AT_LENGTH);
-        to[at + 8 * rows] = load_u32(row + AT_GENERATION);
+        to[at + ROW_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
+        to[at + ROW_TTL_MS * rows] = ttl_ms(row);
+        to[at + ROW_LENGTH * rows] = load_u32(row + AT_LENGTH);
+        small[at + ROW_STATE * rows] = row[0];
+        small[at + ROW_FLAGS * rows] = row[AT_FLAGS];
+        small[at + ROW_IMPORTANCE * rows] = row[AT_IMPORTANCE];
+        small[at + ROW_FAILURES * rows] = failures_of(row);
+        small[at + ROW_GENERATION * rows] = (int32_t)load_u32(row + AT_GENERATION);
+        rate[at] = (double)load_u32(row + AT_RATE) / RATE_UNIT;
     }
     Py_END_ALLOW_THREADS
     release(&views);
     Py_RETURN_NONE;
 }
 
-/* Whether batches have as many messages as there are rows, and name as many as are named. */
+/* Whether batches have as many messages as there are rows, name as many as are named, and are each
+ * of a kind that is known. */
 static int
-is_all_told(const int64_t *about, Py_ssize_t batches, Py_ssize_t rows, Py_ssize_t named)
+is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize_t rows,
+            Py_ssize_t named)
 {
-    for (; batches--; about += ABOUT) {
-        if (about[MESSAGES] < 0 || about[MESSAGES] > rows) {
+    for (; batches--; batch += BATCH) {
+        if (batch[MESSAGES] < 0 || batch[MESSAGES] > rows || batch[BATCH_KIND] < 0
+            || batch[BATCH_KIND] >= kinds) {
             return 0;
         }
-        rows -= about[MESSAGES];
-        named -= about[FIRST] < 0 ? about[MESSAGES] : 0;
+        rows -= batch[MESSAGES];
+        named -= batch[FIRST] < 0 ? batch[MESSAGES] : 0;
     }
     return !rows && !named;
 }
 
-/* The events of a batch, from the first column of `to` on; columns are `rows` apart. */
-static void
-tell_batch(const int64_t *about, const uint8_t *row, const int64_t *seqs, int64_t *to,
-           Py_ssize_t rows)
+/* Whether stretches are as many messages as there are rows. */
+static int
+is_all_given(const int64_t *stretch, Py_ssize_t stretches, Py_ssize_t rows)
 {
-    for (int64_t at = 0; at < about[MESSAGES]; at++, row += ROW_BYTES, to++) {
-        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
-        int64_t latency_ms = -1, delay_ms = about[BATCH_DELAY_MS];
-        if (about[LEASE_MS] >= 0) {
-            latency_ms = about[BATCH_AT_MS] - due_ms + about[LEASE_MS];
+    for (; stretches--; stretch += 2) {
+        if (stretch[1] < 0 || stretch[1] > rows) {
+            return 0;
+        }
+        rows -= stretch[1];
+    }
+    return !rows;
+}
+
+/* Columns of events, `rows` apart, and for those of SOME where they have a value: a bit each, and
+ * how many. */
+typedef struct {
+    int64_t *wide;
+    int32_t *narrow;
+    double *rates;
+    uint8_t *present;
+    Py_ssize_t rows, present_bytes;
+    int64_t counts[SOME];
+} Columns;
+
+static void
+mark(Columns *to, int which, int64_t at, int is_there)
+{
+    to->present[which * to->present_bytes + (at >> 3)] |= (uint8_t)(is_there << (at & 7));
+    to->counts[which] += is_there;
+}
+
+/* The events of a batch of a kind, of which the first has a place among all. */
+static void
+tell_batch(const int64_t *batch, const int64_t *kind, const uint8_t *row, const int64_t *seqs,
+           Columns *to, int64_t place)
+{
+    const Py_ssize_t rows = to->rows;
+    for (int64_t at = 0; at < batch[MESSAGES]; at++, place++, row += ROW_BYTES) {
+        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48), ttl = ttl_ms(row);
+        int64_t latency_ms = -1, delay_ms = batch[BATCH_DELAY_MS];
+        if (kind[ENDS]) {
+            latency_ms = batch[BATCH_AT_MS] - due_ms + batch[LEASE_MS];
             latency_ms = latency_ms < 0 ? 0 : latency_ms;
         }
-        if (delay_ms < 0) {
-            delay_ms = row[0] == SCHEDULED ? due_ms - about[BATCH_AT_MS] : 0;
+        if (kind[ARRIVES]) {
+            delay_ms = row[0] == SCHEDULED ? due_ms - batch[BATCH_AT_MS] : 0;
         }
-        to[TOLD_NUMBER * rows] = about[NUMBER] + at;
-        to[TOLD_AT_MS * rows] = about[BATCH_AT_MS];
-        to[TOLD_PID * rows] = about[PID];
-        to[TOLD_QUEUE * rows] = about[QUEUE];
-        to[TOLD_PARTITION * rows] = about[PARTITION];
-        to[TOLD_SEQ * rows] = about[FIRST] < 0 ? seqs[at] : about[FIRST] + at;
-        to[TOLD_EVENT * rows] = about[EVENT];
-        to[TOLD_GENERATION * rows] = load_u32(row + AT_GENERATION) + about[GRANTED];
-        to[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
-        to[TOLD_RATE * rows] = load_u32(row + AT_RATE);
-        to[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
-        to[TOLD_FAILURES * rows] = (int64_t)(load_u64(row + AT_ENQUEUED) >> 48);
-        to[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
-        to[TOLD_TTL_MS * rows] = ttl_ms(row);
-        to[TOLD_LATENCY_MS * rows] = latency_ms;
-        to[TOLD_DELAY_MS * rows] = delay_ms;
-        to[TOLD_CONSUMER * rows] = about[CONSUMER];
+        int64_t *wide = to->wide + place;
+        wide[TOLD_NUMBER * rows] = batch[NUMBER] + at;
+        wide[TOLD_AT_MS * rows] = batch[BATCH_AT_MS];
+        wide[TOLD_PID * rows] = kind[PID];
+        wide[TOLD_SEQ * rows] = batch[FIRST] < 0 ? seqs[at] : batch[FIRST] + at;
+        wide[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
+        wide[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
+        wide[TOLD_TTL_MS * rows] = ttl;
+        wide[TOLD_LATENCY_MS * rows] = latency_ms;
+        wide[TOLD_DELAY_MS * rows] = delay_ms;
+        int32_t *narrow = to->narrow + place;
+        narrow[TOLD_QUEUE * rows] = (int32_t)kind[QUEUE];
+        narrow[TOLD_PARTITION * rows] = (int32_t)kind[PARTITION];
+        narrow[TOLD_EVENT * rows] = (int32_t)kind[EVENT];
+        narrow[TOLD_GENERATION * rows] = (int32_t)(load_u32(row + AT_GENERATION) + kind[GRANTED]);
+        narrow[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
+        narrow[TOLD_FAILURES * rows] = failures_of(row);
+        narrow[TOLD_CONSUMER * rows] = (int32_t)kind[CONSUMER];
+        to->rates[place] = (double)load_u32(row + AT_RATE) / RATE_UNIT;
+        mark(to, SOME_TTL_MS, place, ttl != 0);
+        mark(to, SOME_LATENCY_MS, place, latency_ms != -1);
+        mark(to, SOME_DELAY_MS, place, delay_ms != 0);
+        mark(to, SOME_CONSUMER, place, kind[CONSUMER] != 0);
     }
 }
 
-/* unpacking.unpack_batches(packed, about, seqs, out) */
+/* What publishers gave, from a place among all events on. */
+static void
+tell_given(const int64_t *stretch, Columns *to, int64_t place)
+{
+    for (int64_t at = place; at < place + stretch[1]; at++) {
+        to->narrow[TOLD_GIVEN * to->rows + at] = (int32_t)stretch[0];
+        mark(to, SOME_GIVEN, at, stretch[0] != 0);
+    }
+}
+
+static int
+is_lines(const Py_buffer *view, Py_ssize_t numbers)
+{
+    return view->ndim == 2 && view->itemsize == 8 && view->shape[1] == numbers;
+}
+
+/* unpacking.unpack_batches(packed, batches, kinds, seqs, given, wide, narrow, rates, present) */
 static PyObject *
 unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
+    enum { PACKED, BATCHES, KINDS, SEQS, GIVEN, WIDE, NARROW, RATES, PRESENT, BUFFERS };
     Views views = {.count = 0};
-    Py_buffer *packed, *about, *seqs, *out;
-    if (!has_count("unpack_batches", count, 4)
-        || (packed = view_of(&views, args[0], PyBUF_SIMPLE)) == NULL
-        || (about = view_of(&views, args[1], PyBUF_SIMPLE)) == NULL
-        || (seqs = view_of(&views, args[2], PyBUF_SIMPLE)) == NULL
-        || (out = view_of(&views, args[3], PyBUF_WRITABLE)) == NULL) {
-        release(&views);
+    if (!has_count("unpack_batches", count, BUFFERS)) {
         return NULL;
     }
-    Py_ssize_t rows = packed->len / ROW_BYTES;
-    if (packed->len % ROW_BYTES || about->ndim != 2 || about->itemsize != 8
-        || about->shape[1] != ABOUT || !is_array(seqs, 8, -1) || !is_array(out, 8, TOLD)
-        || out->shape[1] != rows
-        || !is_all_told(about->buf, about->shape[0], rows, seqs->shape[0])) {
+    for (int at = 0; at < BUFFERS; at++) {
+        if (view_of(&views, args[at], at < WIDE ? PyBUF_SIMPLE : PyBUF_WRITABLE) == NULL) {
+            release(&views);
+            return NULL;
+        }
+    }
+    const Py_buffer *view = views.views, *batches = &view[BATCHES], *given = &view[GIVEN];
+    Py_ssize_t rows = view[PACKED].len / ROW_BYTES, present_bytes = (rows + 7) / 8;
+    if (view[PACKED].len % ROW_BYTES || !is_lines(batches, BATCH) || !is_lines(&view[KINDS], KIND)
+        || !is_array(&view[SEQS], 8, -1) || !is_lines(given, 2)
+        || !is_array(&view[WIDE], 8, TOLD_WIDE) || view[WIDE].shape[1] != rows
+        || !is_array(&view[NARROW], 4, TOLD_NARROW) || view[NARROW].shape[1] != rows
+        || !is_array(&view[RATES], 8, -1) || view[RATES].shape[0] != rows
+        || !is_array(&view[PRESENT], 1, SOME) || view[PRESENT].shape[1] != present_bytes
+        || !is_all_told(batches->buf, batches->shape[0], view[KINDS].shape[0], rows,
+                        view[SEQS].shape[0])
+        || !is_all_given(given->buf, given->shape[0], rows)) {
         release(&views);
         PyErr_SetString(
             PyExc_ValueError, "each batch has as many rows as messages, and each row its place"
         );
         return NULL;
     }
-    const int64_t *batch = about->buf, *end = batch + about->shape[0] * ABOUT, *named = seqs->buf;
-    const uint8_t *row = packed->buf;
-    int64_t *to = out->buf;
+    Columns to = {
+        .wide = view[WIDE].buf, .narrow = view[NARROW].buf, .rates = view[RATES].buf,
+        .present = view[PRESENT].buf, .rows = rows, .present_bytes = present_bytes
+    };
+    const int64_t *batch = batches->buf, *end = batch + batches->shape[0] * BATCH;
+    const int64_t *named = view[SEQS].buf, *kinds = view[KINDS].buf;
+    const int64_t *stretch = given->buf, *last = stretch + given->shape[0] * 2;
+    const uint8_t *row = view[PACKED].buf;
+    int64_t place = 0, given_place = 0;
     Py_BEGIN_ALLOW_THREADS
-    for (; batch < end; batch += ABOUT) {
-        tell_batch(batch, row, named, to, rows);
+    memset(to.present, 0, SOME * present_bytes);
+    for (; batch < end; batch += BATCH) {
+        tell_batch(batch, kinds + batch[BATCH_KIND] * KIND, row, named, &to, place);
         row += batch[MESSAGES] * ROW_BYTES;
-        to += batch[MESSAGES];
+        place += batch[MESSAGES];
         named += batch[FIRST] < 0 ? batch[MESSAGES] : 0;
+    }
+    for (; stretch < last; stretch += 2) {
+        tell_given(stretch, &to, given_place);
+        given_place += stretch[1];
     }
     Py_END_ALLOW_THREADS
     release(&views);
-    Py_RETURN_NONE;
+    PyObject *counts = PyTuple_New(SOME);
+    for (int which = 0; counts != NULL && which < SOME; which++) {
+        PyObject *number = PyLong_FromLongLong(to.counts[which]);
+        if (number == NULL) {
+            Py_CLEAR(counts);
+            break;
+        }
+        PyTuple_SET_ITEM(counts, which, number);
+    }
+    return counts;
 }
 
 /* unpacking.spell_ids(pids, seqs, ends, text) */
@@ -916,29 +1013,52 @@ spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* --- what happened --- */
 
-/* Bytes that grow. */
+/* Bytes that grow, and are an object when they are done. */
 typedef struct {
+    PyObject *bytes;
     uint8_t *data;
     size_t used, size;
 } Room;
+
+/* Have room for so many bytes in all; 0 with an error if there is no memory for them. */
+static int
+reserve(Room *room, size_t size)
+{
+    if (size > PY_SSIZE_T_MAX) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    if (room->bytes == NULL) {
+        room->bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    }
+    else if (_PyBytes_Resize(&room->bytes, (Py_ssize_t)size) < 0) {
+        room->bytes = NULL;
+    }
+    room->data = room->bytes == NULL ? NULL : (uint8_t *)PyBytes_AS_STRING(room->bytes);
+    room->size = room->bytes == NULL ? 0 : size;
+    return room->bytes != NULL;
+}
 
 /* Where so many bytes more go; NULL with an error if there is no memory for them. */
 static uint8_t *
 more(Room *room, size_t bytes)
 {
-    if (room->data == NULL || bytes > room->size - room->used) {
-        size_t size = 2 * room->size + bytes + ROW_BYTES;
-        uint8_t *data = PyMem_Realloc(room->data, size);
-        if (data == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        room->data = data;
-        room->size = size;
+    if ((room->bytes == NULL || bytes > room->size - room->used)
+        && !reserve(room, 2 * room->size + bytes + ROW_BYTES)) {
+        return NULL;
     }
     uint8_t *at = room->data + room->used;
     room->used += bytes;
     return at;
+}
+
+/* What is in it, which is the caller's; NULL with an error. */
+static PyObject *
+content_of(Room *room)
+{
+    PyObject *bytes = reserve(room, room->used) ? room->bytes : NULL;
+    room->bytes = NULL;
+    return bytes;
 }
 
 static int
@@ -1187,6 +1307,22 @@ join_one(Joined *joined, PyObject *batch, PyTypeObject *happened, PyTypeObject *
     return is_joined;
 }
 
+/* The bytes of all rows that are there as bytes, which are most. */
+static size_t
+rows_bytes(PyObject *told, PyTypeObject *happened)
+{
+    size_t bytes = 0;
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(told); at++) {
+        PyObject *batch = PyList_GET_ITEM(told, at);
+        if (PyTuple_Check(batch) && PyObject_TypeCheck(batch, happened)
+            && PyTuple_GET_SIZE(batch) > H_ROWS
+            && PyBytes_Check(PyTuple_GET_ITEM(batch, H_ROWS))) {
+            bytes += PyBytes_GET_SIZE(PyTuple_GET_ITEM(batch, H_ROWS));
+        }
+    }
+    return bytes;
+}
+
 /* joining.join_batches(told, number, happened, gap) */
 static PyObject *
 join_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -1202,7 +1338,8 @@ join_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Joined joined = {.kinds = PyDict_New(), .given = PyDict_New(), .others = PyList_New(0)};
     PyObject *all = NULL;
     int is_joined = joined.kinds != NULL && joined.given != NULL && joined.others != NULL
-        && code_of(joined.given, Py_None) == 0;
+        && code_of(joined.given, Py_None) == 0
+        && reserve(&joined.rows, rows_bytes(args[0], (PyTypeObject *)args[2]));
     for (Py_ssize_t at = 0; is_joined && at < PyList_GET_SIZE(args[0]); at++) {
         PyObject *batch = Py_NewRef(PyList_GET_ITEM(args[0], at));
         is_joined = join_one(
@@ -1212,20 +1349,18 @@ join_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     if (is_joined) {
         all = Py_BuildValue(
-            "y#y#y#y#OOO", joined.rows.data ? (char *)joined.rows.data : "", joined.rows.used,
-            joined.batches.data ? (char *)joined.batches.data : "", joined.batches.used,
-            joined.seqs.data ? (char *)joined.seqs.data : "", joined.seqs.used,
-            joined.stretches.data ? (char *)joined.stretches.data : "", joined.stretches.used,
-            joined.kinds, joined.given, joined.others
+            "NNNNOOO", content_of(&joined.rows), content_of(&joined.batches),
+            content_of(&joined.seqs), content_of(&joined.stretches), joined.kinds, joined.given,
+            joined.others
         );
     }
     Py_XDECREF(joined.kinds);
     Py_XDECREF(joined.given);
     Py_XDECREF(joined.others);
-    PyMem_Free(joined.rows.data);
-    PyMem_Free(joined.batches.data);
-    PyMem_Free(joined.seqs.data);
-    PyMem_Free(joined.stretches.data);
+    Py_XDECREF(joined.rows.bytes);
+    Py_XDECREF(joined.batches.bytes);
+    Py_XDECREF(joined.seqs.bytes);
+    Py_XDECREF(joined.stretches.bytes);
     return all;
 }
 

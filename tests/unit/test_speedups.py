@@ -24,6 +24,7 @@ from ebbmq.journal import record
 from ebbmq.node import outflow
 from ebbmq.node.feeding import joining, unpacking
 from ebbmq.node.feeding.buffer import Decided, Gap
+from ebbmq.node.feeding.unpacking import Unpacked
 
 U8 = st.integers(0, 2**8 - 1)
 U16 = st.integers(0, 2**16 - 1)
@@ -55,38 +56,75 @@ def columns_of(lines: int, rows: int) -> np.ndarray:
     return np.full((lines, rows), -7, dtype=np.int64)
 
 
-def about(batches: list[tuple[list[bytes], tuple[int, ...], bool]]) -> tuple[Any, ...]:
-    """What `unpack_batches` takes of batches: rows, numbers, and whether messages are named."""
-    packed = [packed for rows, _, _ in batches for packed in rows]
+def row_room(rows: int) -> tuple[np.ndarray, ...]:
+    return tuple(Unpacked.of(rows, unpacking.ROW_WIDE, unpacking.ROW_NARROW))
+
+
+def told_room(rows: int) -> tuple[np.ndarray, ...]:
+    room = Unpacked.of(rows, unpacking.TOLD_WIDE, unpacking.TOLD_NARROW)
+    return *room, np.full((len(unpacking.SOME), (rows + 7) // 8), 0xA5, dtype=np.uint8)
+
+
+def stretches(rows: int, codes: tuple[int, ...]) -> np.ndarray:
+    """What publishers gave: each of the codes for a message, and the last for the others."""
+    lengths = [min(1, rows - at) for at in range(len(codes[:rows]) - 1)]
+    known = zip(codes, [*lengths, rows - sum(lengths)], strict=False)
+    return np.array(list(known) if rows else [], dtype=np.int64).reshape(-1, 2)
+
+
+def about(
+    batches: list[tuple[list[bytes], tuple[int, ...], tuple[int, ...], bool]],
+    given: tuple[int, ...] = (0,),
+) -> tuple[Any, ...]:
+    """What `unpack_batches` takes of batches: rows, numbers, kind, and whether messages are named.
+
+    Each is of a kind of its own, the first of the last one.
+    """
+    packed = [packed for rows, *_ in batches for packed in rows]
     lines = [
-        (len(rows), *numbers[:5], -1 if is_named else numbers[5], *numbers[6:])
-        for rows, numbers, is_named in batches
+        (
+            len(rows),
+            *numbers[:2],
+            -1 if is_named else numbers[2],
+            *numbers[3:],
+            len(batches) - 1 - at,
+        )
+        for at, (rows, numbers, _, is_named) in enumerate(batches)
     ]
-    named = sum(len(rows) for rows, _, is_named in batches if is_named)
+    named = sum(len(rows) for rows, _, _, is_named in batches if is_named)
+    kinds = [kind for _, _, kind, _ in reversed(batches)]
     return (
         b"".join(packed),
-        np.array(lines, dtype=np.int64).reshape(-1, len(unpacking.ABOUT)),
+        np.array(lines, dtype=np.int64).reshape(-1, len(unpacking.BATCH)),
+        np.array(kinds, dtype=np.int64).reshape(-1, len(unpacking.KIND)),
         np.arange(2**40, 2**40 + named, dtype=np.uint64),
-        columns_of(len(unpacking.TOLD), len(packed)),
+        stretches(len(packed), given),
+        *told_room(len(packed)),
     )
+
+
+def one_batch(messages: int) -> tuple[Any, ...]:
+    """What `unpack_batches` takes of one batch that names its messages."""
+    return about([([bytes(64)] * messages, (0,) * 5, (0,) * 8, True)])
 
 
 def unspelled(ids: list[tuple[int, int]]) -> tuple[Any, ...]:
     pids, seqs = (np.array([each[at] for each in ids], dtype=np.uint64) for at in (0, 1))
     return (
         pids.astype(np.int64), seqs, np.zeros(len(ids) + 1, dtype=np.int32),
-        bytearray(unpacking.ID_BYTES * len(ids)),
+        np.zeros(unpacking.ID_BYTES * len(ids), dtype=np.uint8),
     )  # fmt: skip
 
 
 SLOTS = st.integers(0, 3)
 OFFSETS = SLOTS.map(lambda slot: slot * row.ROW.size)
 PAGES = st.builds(in_page, ROWS, SLOTS)
-#: number, at_ms, pid, queue, partition, first, event, granted, lease_ms, delay_ms, consumer
-BATCH = st.tuples(
-    U32, U48, U32, U16, st.integers(-1, 9), U48, U8, st.integers(0, 1),
-    st.integers(-1, 1) | U48, st.integers(-1, 1) | U48, U16,
-)  # fmt: skip
+#: number, at_ms, first, lease_ms, delay_ms
+BATCH = st.tuples(U32, U48, U48, st.integers(0, 1) | U48, st.integers(0, 1) | U48)
+#: pid, queue, partition, event, granted, ends, arrives, consumer
+KIND = st.tuples(
+    U32, U16, st.integers(-1, 9), U8, *[st.integers(0, 1)] * 3, st.integers(0, 1) | U16
+)
 #: Of any bytes, and of states and instants near those that decide something.
 ANY_ROWS = ROWS | st.builds(
     lambda state, due, enqueued, dead: row.ROW.pack(
@@ -137,13 +175,17 @@ TWINS: dict[str, tuple[Any, tuple[st.SearchStrategy[Any], ...] | st.SearchStrate
     "unpack_rows": (
         unpacking,
         st.lists(ANY_ROWS, max_size=40).map(
-            lambda packed: (b"".join(packed), columns_of(len(unpacking.FIELDS), len(packed)))
+            lambda packed: (b"".join(packed), *row_room(len(packed)))
         ),
     ),
     "unpack_batches": (
         unpacking,
-        st.lists(st.tuples(st.lists(ANY_ROWS, max_size=5), BATCH, st.booleans()), max_size=6).map(
-            about
+        st.builds(
+            about,
+            st.lists(
+                st.tuples(st.lists(ANY_ROWS, max_size=5), BATCH, KIND, st.booleans()), max_size=6
+            ),
+            st.tuples(*[st.integers(0, 1) | U16] * 3),
         ),
     ),
     "spell_ids": (
@@ -232,7 +274,8 @@ def copied(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 PAGE = bytearray(128)
-NO_SEQS = np.empty(0, dtype=np.uint64)
+#: What `unpack_batches` takes of one batch of one message.
+ONE = one_batch(1)
 
 
 def happened(**other: Any) -> Happened:
@@ -274,22 +317,31 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("packed_runs", (np.zeros(2, dtype=np.int32), 1), ValueError),
     ("packed_runs", (np.zeros(2, dtype=np.int64), 2**32), OverflowError),
     ("packed_runs", ([1, 2], 1), TypeError),
-    ("unpack_rows", (bytes(63), columns_of(9, 0)), ValueError),
-    ("unpack_rows", (bytes(64), columns_of(9, 2)), ValueError),
-    ("unpack_rows", (bytes(64), columns_of(8, 1)), ValueError),
-    ("unpack_rows", (bytes(64), columns_of(9, 2)[:, ::2]), ValueError),
-    ("unpack_rows", (bytes(64), bytes(72)), BufferError),
-    ("unpack_rows", ("text", columns_of(9, 1)), TypeError),
-    (
-        "unpack_batches",
-        (*about([([bytes(64)], (0,) * 11, True)])[:3], columns_of(17, 2)),
-        ValueError,
-    ),
-    ("unpack_batches", (bytes(128), *about([([bytes(64)], (0,) * 11, True)])[1:]), ValueError),
-    ("unpack_batches", (b"", columns_of(1, 12), NO_SEQS, columns_of(17, 0)), ValueError),
-    ("unpack_batches", (b"", columns_of(1, 11), NO_SEQS, columns_of(17, 0)), ValueError),
-    ("unpack_batches", (b"", columns_of(0, 12), NO_SEQS[:, None], columns_of(17, 0)), ValueError),
-    ("unpack_batches", (b"", columns_of(0, 12), NO_SEQS), TypeError),
+    ("unpack_rows", (bytes(63), *row_room(0)), ValueError),
+    ("unpack_rows", (bytes(64), *row_room(2)), ValueError),
+    *[
+        ("unpack_rows", (bytes(64), *row_room(1)[:at], *row_room(2)[at:]), ValueError)
+        for at in (1, 2)
+    ],
+    ("unpack_rows", (bytes(64), columns_of(2, 1), *row_room(1)[1:]), ValueError),
+    ("unpack_rows", (bytes(64), columns_of(3, 2)[:, ::2], *row_room(1)[1:]), ValueError),
+    ("unpack_rows", (bytes(64), row_room(1)[0], columns_of(5, 1), row_room(1)[2]), ValueError),
+    ("unpack_rows", (bytes(64), bytes(24), *row_room(1)[1:]), BufferError),
+    ("unpack_rows", ("text", *row_room(1)), TypeError),
+    # Of each alone something for nine.
+    *[
+        ("unpack_batches", (*ONE[:at], one_batch(9)[at], *ONE[at + 1 :]), ValueError)
+        for at in range(len(ONE))
+        if at != 2
+    ],
+    ("unpack_batches", (*ONE[:2], columns_of(0, 8), *ONE[3:]), ValueError),
+    ("unpack_batches", (*ONE[:2], columns_of(1, 7), *ONE[3:]), ValueError),
+    ("unpack_batches", (ONE[0], columns_of(1, 6), *ONE[2:]), ValueError),
+    ("unpack_batches", (*ONE[:3], ONE[3][:, None], *ONE[4:]), ValueError),
+    ("unpack_batches", (*ONE[:4], columns_of(1, 3), *ONE[5:]), ValueError),
+    ("unpack_batches", (*ONE[:4], np.array([[0, -1], [0, 2]]), *ONE[5:]), ValueError),
+    ("unpack_batches", ONE[:3], TypeError),
+    ("unpack_batches", (*ONE[:-1], bytes(5)), BufferError),
     ("join_batches", ([()], 1, Happened, Gap), TypeError),
     ("join_batches", ([1], 1, Happened, Gap), TypeError),
     ("join_batches", ((), 1, Happened, Gap), TypeError),

@@ -36,8 +36,10 @@ _DELTAS: Final = {
     "enqueued_at_ms": "DELTA_BINARY_PACKED",
     "message_id": "DELTA_BYTE_ARRAY",
 }
-#: Columns by which whole groups of rows are passed over; to know the others' range costs time.
-_SOUGHT: Final = ("seq", "at_ms", "queue", "event", "review_at_ms")
+#: Columns by whose range groups of rows are passed over; to know the others' costs time. Texts of
+#: events are looked for among those that a group has, as these are codes.
+_SOUGHT: Final = ("seq", "at_ms", "review_at_ms")
+_SOUGHT_BY_REVIEW: Final = (*_SOUGHT, "queue")
 #: After every instant: where those stand that are never looked at.
 _NEVER_MS: Final = 2**63 - 1
 #: Rows of a group: a reader that wants few of them does not read all.
@@ -47,7 +49,11 @@ _FIRST_GROUP_ROWS: Final = 4 * 1024
 
 
 def events_table(told: Sequence[Expanded], texts: Texts, node: str, boot: int) -> pa.Table:
-    """Events as the table they are in the lake; texts that repeat are codes and their meaning."""
+    """Events as the table they are in the lake; texts that repeat are codes and their meaning.
+
+    A column that no event has a value of is there as well: who reads many files takes them to have
+    the same columns.
+    """
     words = pa.array([*texts.all(), node], pa.string())
     return pa.concat_tables([_events(each, words, boot) for each in told])
 
@@ -61,35 +67,39 @@ def _events(told: Expanded, words: pa.Array, boot: int) -> pa.Table:
         "seq": plain(known["number"]),
         "at_ms": plain(known["at_ms"]),
         "queue": coded(known["queue"], words),
-        "partition": plain(known["partition"].astype(np.int32)),
+        "partition": plain(known["partition"].astype(np.int32, copy=False)),
         "message_id": message_ids(known["pid"], known["seq"]),
-        "generation": plain(known["generation"].astype(np.int32)),
+        "generation": plain(known["generation"].astype(np.int32, copy=False)),
         "event": coded(known["event"], words),
     }
-    for name, absent in ABSENT.items():
-        column, values = _CALLED.get(name, name), known.get(name)
-        kind = _EVENTS.field(column).type
-        if values is None:
-            columns[column] = _nothing(kind, count, words)
-            continue
-        mask = None if name in told.whole else _lacking(values, absent)
-        if kind == pa.string():
-            columns[column] = coded(values, words, mask)
-        else:
-            columns[column] = plain(values.astype(kind.to_pandas_dtype(), copy=False), mask)
+    for name in ABSENT:
+        column = _CALLED.get(name, name)
+        columns[column] = _optional(told, name, _EVENTS.field(column).type, words)
     return table_of(columns, _EVENTS)
+
+
+def _optional(told: Expanded, name: str, kind: pa.DataType, words: pa.Array) -> pa.Array:
+    """A column that some events may have no value of."""
+    values, is_text = told.columns.get(name), kind == pa.string()
+    if values is None:
+        codes = pa.nulls(len(told.columns["number"]), pa.int32() if is_text else kind)
+        return pa.DictionaryArray.from_arrays(codes, words) if is_text else codes
+    stored = np.int32 if is_text else kind.to_pandas_dtype()
+    values = values.astype(stored, copy=False)
+    if name in told.whole:
+        numbers = plain(values)
+    elif name in told.present:
+        numbers = _numbers(values, told.present[name])
+    else:
+        numbers = plain(values, _lacking(values, ABSENT[name]))
+    # Every code has a text: they need not be looked at once more.
+    return pa.DictionaryArray.from_arrays(numbers, words, safe=False) if is_text else numbers
 
 
 def _lacking(values: npt.NDArray[Any], absent: float) -> npt.NDArray[np.bool_] | None:
     """Where nothing is; None where nothing is lacking."""
     lacking: npt.NDArray[np.bool_] = np.isnan(values) if math.isnan(absent) else values == absent
     return lacking if lacking.any() else None
-
-
-def _nothing(kind: pa.DataType, count: int, words: pa.Array) -> pa.Array:
-    if kind == pa.string():
-        return pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()), words)
-    return pa.nulls(count, kind)
 
 
 def table_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
@@ -106,25 +116,37 @@ def table_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
 
 def plain(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Numbers, some of them absent."""
-    return pa.array(np.ascontiguousarray(values), mask=absent)
+    values = np.ascontiguousarray(values)
+    if absent is not None or values.dtype == np.bool_:
+        return pa.array(values, mask=absent)
+    return _numbers(values)
+
+
+def _numbers(values: npt.NDArray[Any], present: npt.NDArray[np.uint8] | None = None) -> pa.Array:
+    """Numbers as they stand in memory, and which of them count.
+
+    Nothing is copied. `pa.array` would let the interpreter go and ask for it again, for each.
+    """
+    known = None if present is None else pa.py_buffer(present)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(values)])
 
 
 def coded(
     codes: npt.NDArray[Any], words: pa.Array, absent: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
     """Texts by their codes, some of them absent."""
-    codes = np.ascontiguousarray(codes, dtype=np.int32)
+    codes = codes.astype(np.int32, copy=False)
     # Every code has a text: they need not be looked at once more.
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), words, safe=False)
+    return pa.DictionaryArray.from_arrays(plain(codes, absent), words, safe=False)
 
 
 def message_ids(pids: npt.NDArray[np.int64], seqs: npt.NDArray[np.int64]) -> pa.Array:
     """Ids of messages as publishers are told them; empty for partition 0, which there is not."""
     count = len(pids)
-    ends, text = np.empty(count + 1, dtype=np.int32), bytearray(count * ID_BYTES)
+    ends, text = np.empty(count + 1, dtype=np.int32), np.empty(count * ID_BYTES, dtype=np.uint8)
     used = spell_ids(pids, seqs, ends, text)
-    del text[used:]
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(text[:used]))
 
 
 def encode(table: pa.Table, *, is_by_review: bool = False) -> pa.Buffer:
@@ -133,7 +155,7 @@ def encode(table: pa.Table, *, is_by_review: bool = False) -> pa.Buffer:
     Readers pass over whole groups of rows. In the order of `by_review`, groups are small at first,
     each twice as large as the one before: who wants one row in a hundred reads two, not half.
     """
-    out = pa.BufferOutputStream()
+    out, sought = pa.BufferOutputStream(), _SOUGHT_BY_REVIEW if is_by_review else _SOUGHT
     with pq.ParquetWriter(
         out,
         table.schema,
@@ -141,7 +163,7 @@ def encode(table: pa.Table, *, is_by_review: bool = False) -> pa.Buffer:
         compression_level=1,
         use_dictionary=[name for name in table.column_names if name not in _DELTAS],
         column_encoding={name: _DELTAS[name] for name in _DELTAS if name in table.column_names},
-        write_statistics=[name for name in _SOUGHT if name in table.column_names],
+        write_statistics=[name for name in sought if name in table.column_names],
         # What is a code here is a text to whoever reads it.
         store_schema=False,
         # So that readers pass over pages of a group, too.

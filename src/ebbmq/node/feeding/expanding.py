@@ -17,8 +17,16 @@ from ebbmq.core.happened import Happened
 from ebbmq.feed.events import GIVEN, NOTHING
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap
-from ebbmq.node.feeding.joining import BATCH, join, packed
-from ebbmq.node.feeding.unpacking import ABOUT, FIELDS, TOLD, unpack_batches, unpack_rows
+from ebbmq.node.feeding.joining import join, packed
+from ebbmq.node.feeding.unpacking import (
+    BATCH,
+    SOME,
+    TOLD_NARROW,
+    TOLD_WIDE,
+    Unpacked,
+    row_columns,
+    unpack_batches,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,17 +50,13 @@ ABSENT: Final[dict[str, float]] = {
     "reason": 0,
     "importance": 0,
     "rate": float("nan"),
-    "ttl_ms": 0,
-    "delay_ms": 0,
     "bytes": -1,
     "failures": -1,
     "enqueued_at_ms": 0,
-    "latency_ms": -1,
-    "consumer": 0,
     "device": 0,
     "score": float("nan"),
-    "given": 0,
     "given_rate": float("nan"),
+    **SOME,
 }
 _NAMES: Final = {
     core.PUBLISHED: "published",
@@ -68,9 +72,8 @@ _ENDS: Final = (core.ACKED, core.RETRIED, core.RELEASED, core.LEASE_EXPIRED)
 _ARRIVE: Final = (core.PUBLISHED, core.SCHEDULED)
 #: Reasons that are events themselves; the others are reasons of `removed`.
 _BY_AGE: Final = (Reason.STALE, Reason.EXPIRED)
-#: What rows tell of some events only, and of all.
-_SOME: Final = ("ttl_ms", "latency_ms", "delay_ms", "consumer")
-_WHOLE: Final = tuple(name for name in TOLD if name not in _SOME)
+#: What rows tell of all events.
+_WHOLE: Final = frozenset((*TOLD_WIDE, *TOLD_NARROW, "rate")) - SOME.keys()
 #: What the row of a message tells of it whose copies are told of.
 _KNOWN: Final = (
     "generation",
@@ -80,7 +83,6 @@ _KNOWN: Final = (
     "failures",
     "enqueued_at_ms",
 )
-_BATCH_NUMBERS: Final = BATCH.size // 8
 _PIECE_EVENTS: Final = 16 * 1024
 #: The queue and the partition of what is about no message.
 _NOWHERE: Final = ("", -1)
@@ -93,7 +95,9 @@ class Expanded(NamedTuple):
     #: is left out; texts are codes.
     columns: Columns
     #: Those in which no event lacks a value.
-    whole: Collection[str]
+    whole: Collection[str] = ()
+    #: Of some a bit for each event, set where it has a value.
+    present: Mapping[str, npt.NDArray[np.uint8]] = {}
 
 
 class Texts:
@@ -136,8 +140,8 @@ def expand(told: Sequence[Told], number: int, texts: Texts, places: Places) -> E
     if joined.rows:
         happened = _happened(joined, texts, places)
         if not joined.others:
-            return Expanded(happened, _WHOLE)
-        parts.append(happened)
+            return happened
+        parts.append(happened.columns)
     removed, decided, gaps = _apart(joined.others)
     if removed:
         parts.append(_placed(_removed(removed, texts), texts, places))
@@ -145,7 +149,7 @@ def expand(told: Sequence[Told], number: int, texts: Texts, places: Places) -> E
         parts.append(_placed(_decided(decided, texts), texts, places))
     if gaps:
         parts.append(_placed(_gaps(gaps, texts), texts, places))
-    return Expanded(parts[0] if len(parts) == 1 else _in_order(parts), ())
+    return Expanded(parts[0] if len(parts) == 1 else _in_order(parts))
 
 
 def _apart(
@@ -198,30 +202,51 @@ def _begin(told: Sequence[Numbered[Any]]) -> tuple[Columns, Ints]:
     return out, counts
 
 
-def _happened(joined: Joined, texts: Texts, places: Places) -> Columns:
+def _happened(joined: Joined, texts: Texts, places: Places) -> Expanded:
     """Events whose rows are known."""
-    lines = np.empty((len(TOLD), len(joined.rows) // rows.ROW.size), dtype=np.int64)
-    unpack_batches(
+    count = len(joined.rows) // rows.ROW.size
+    room = Unpacked.of(count, TOLD_WIDE, TOLD_NARROW)
+    present = np.empty((len(SOME), (count + 7) // 8), dtype=np.uint8)
+    stretches = np.frombuffer(joined.stretches, dtype=np.int64).reshape(-1, 2).copy()
+    rates = _rates(joined, stretches)
+    stretches[:, 0] = np.array([texts.code(_named(each)) for each in joined.given])[stretches[:, 0]]
+    counts = unpack_batches(
         joined.rows,
-        _about(joined, texts, places),
+        np.frombuffer(joined.batches, dtype=np.int64).reshape(-1, len(BATCH)),
+        _kinds(joined, texts, places),
         np.frombuffer(joined.seqs, dtype=np.uint64),
-        lines,
+        stretches,
+        *room,
+        present,
     )
-    out: Columns = dict(zip(TOLD, lines, strict=True))
-    for name in _SOME:
-        if (out[name] == ABSENT[name]).all():
-            del out[name]
-    out["rate"] = out["rate"] / rows.RATE_UNIT
-    _given(out, joined, texts)
-    return out
+    columns = room.columns(TOLD_WIDE, TOLD_NARROW)
+    whole, some = set(_WHOLE), {}
+    for name, has, bits in zip(SOME, counts, present, strict=True):
+        if not has:
+            del columns[name]
+        elif has == count:
+            whole.add(name)
+        else:
+            some[name] = bits
+    if rates is not None:
+        columns["given_rate"] = rates
+    return Expanded(columns, whole, some)
 
 
-def _about(joined: Joined, texts: Texts, places: Places) -> Ints:
-    """What `unpack_batches` is told; much is the same for all batches of a kind."""
-    same = []
+def _rates(joined: Joined, stretches: Ints) -> npt.NDArray[np.float64] | None:
+    """The decay rates that publishers gave themselves; None where nobody did."""
+    rates = [np.nan if each is None or each[2] is None else each[2] for each in joined.given]
+    if np.isnan(rates).all():
+        return None
+    return np.repeat(np.array(rates)[stretches[:, 0]], stretches[:, 1])
+
+
+def _kinds(joined: Joined, texts: Texts, places: Places) -> Ints:
+    """What is the same for all batches of a kind: KIND."""
+    known = []
     for event, pid, name in joined.kinds:
         queue, partition = places.get(pid, _NOWHERE)
-        same.append(
+        known.append(
             (
                 pid,
                 texts.code(queue),
@@ -233,39 +258,7 @@ def _about(joined: Joined, texts: Texts, places: Places) -> Ints:
                 texts.code(name),
             )
         )
-    batches = np.frombuffer(joined.batches, dtype=np.int64).reshape(-1, _BATCH_NUMBERS)
-    messages, number, at_ms, first, lease_ms, delay_ms, kind = batches.T
-    pid, queue, partition, event, granted, ends, arrives, consumer = np.array(same, dtype=np.int64)[
-        kind
-    ].T
-    told = {
-        "messages": messages,
-        "number": number,
-        "at_ms": at_ms,
-        "pid": pid,
-        "queue": queue,
-        "partition": partition,
-        "first": first,
-        "event": event,
-        "granted": granted,
-        "lease_ms": np.where(ends, lease_ms, -1),
-        "delay_ms": np.where(arrives, -1, delay_ms),
-        "consumer": consumer,
-    }
-    return np.stack([told[name] for name in ABOUT], axis=1)
-
-
-def _given(out: Columns, joined: Joined, texts: Texts) -> None:
-    """What publishers gave themselves, where that is known."""
-    known = list(joined.given)
-    if len(known) == 1:
-        return
-    codes, counts = np.frombuffer(joined.stretches, dtype=np.int64).reshape(-1, 2).T
-    which = np.repeat(codes, counts)
-    out["given"] = np.array([texts.code(_named(each)) for each in known])[which]
-    rates = [np.nan if each is None or each[2] is None else each[2] for each in known]
-    if not np.isnan(rates).all():
-        out["given_rate"] = np.array(rates)[which]
+    return np.array(known, dtype=np.int64)
 
 
 def _named(given: ProfileKey | None) -> str:
@@ -311,9 +304,7 @@ def _decided(told: Sequence[Numbered[Decided]], texts: Texts) -> Columns:
     begun, counts = _begin(told)
     batches = [batch for _, batch in told]
     known = np.concatenate([batch.rows for batch in batches])
-    lines = np.empty((len(FIELDS), len(known)), dtype=np.int64)
-    unpack_rows(known.tobytes(), lines)
-    fields: Columns = dict(zip(FIELDS, lines, strict=True))
+    fields = row_columns(known.tobytes())
     gone = fields["state"] == rows.FREE
     for name in ("bytes", "failures"):
         fields[name][gone] = ABSENT[name]
@@ -321,7 +312,7 @@ def _decided(told: Sequence[Numbered[Decided]], texts: Texts) -> Columns:
     return {
         **begun,
         **{name: fields[name] for name in _KNOWN},
-        "rate": np.where(gone, np.nan, fields["rate"] / rows.RATE_UNIT),
+        "rate": np.where(gone, np.nan, fields["rate"]),
         "pid": np.repeat([batch.pid for batch in batches], counts),
         "seq": np.concatenate([batch.seqs for batch in batches]).astype(np.int64),
         "event": np.repeat([texts.code(batch.event) for batch in batches], counts),

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
         list[tuple[int, Told]],
     ]
 
-#: Of a batch: messages, number of the first event, at_ms, first message (-1 where messages are
-#: named), lease_ms, delay_ms, kind.
+#: What `unpacking.BATCH` names.
 BATCH: Final = Struct("<7q")
 #: Of messages for which a publisher gave the same: the code of that, and how many they are.
 STRETCH: Final = Struct("<2q")

@@ -6,7 +6,7 @@ instant only as far as pages are: a message that leaves while it is taken may be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -20,7 +20,7 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.snapshots import CATALOG, STATES
 from ebbmq.node.feeding import arrays, judging
 from ebbmq.node.feeding.judging import Judged
-from ebbmq.node.feeding.unpacking import FIELDS, unpack_rows
+from ebbmq.node.feeding.unpacking import row_columns
 from ebbmq.node.keeping import telling
 from ebbmq.policy.advice import Kept
 from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 _PAGES_AT_ONCE: Final = 4
+#: Texts that are the same for many messages, and stand there by their codes.
+_CODED: Final = ("node", "queue")
 _SCHEMA: Final = schema_of(CATALOG)
 _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.
@@ -73,6 +75,8 @@ class Snapshot:
         self._holdings: dict[Holding, int] = {NORMAL: 0}
         #: Where rows are copied to.
         self._room = np.empty((_PAGES_AT_ONCE * limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        #: By column, one value for as many messages as are copied at once.
+        self._made: dict[str, tuple[object, pa.Array]] = {}
         with engine.lock:
             self.at_ms = engine.now_ms()
             self._pages = [
@@ -136,30 +140,26 @@ class Snapshot:
 
     def _table(self, page: _Copied) -> pa.Table:
         count, partition = len(page.seqs), page.shard.partition
-        lines = np.empty((len(FIELDS), count), dtype=np.int64)
-        unpack_rows(page.words, lines)
-        known = dict(zip(FIELDS, lines, strict=True))
-        generation, enqueued = known["generation"].astype(np.int32), known["enqueued_at_ms"]
+        known = row_columns(page.words)
+        generation, enqueued = arrays.plain(known["generation"]), known["enqueued_at_ms"]
         columns = {
-            "node": _same(self._node, count),
-            "boot": pa.repeat(pa.scalar(self._boot, pa.int64()), count),
-            "at_ms": pa.repeat(pa.scalar(self.at_ms, pa.int64()), count),
-            "queue": _same(page.spec.name, count),
-            "partition": pa.repeat(
-                pa.scalar(page.shard.queue.shards.index(page.shard), pa.int32()), count
-            ),
+            "node": self._same(self._node, "node", count),
+            "boot": self._same(self._boot, "boot", count),
+            "at_ms": self._same(self.at_ms, "at_ms", count),
+            "queue": self._same(page.spec.name, "queue", count),
+            "partition": self._same(page.shard.queue.shards.index(page.shard), "partition", count),
             "message_id": arrays.message_ids(np.full(count, partition.pid), page.seqs),
-            "generation": arrays.plain(generation),
+            "generation": generation,
             "state": arrays.coded(_states(page, known["state"]), _STATES),
-            "importance": arrays.plain(known["importance"].astype(np.int32)),
-            "decay_rate": arrays.plain(known["rate"] / rows.RATE_UNIT),
+            "importance": arrays.plain(known["importance"]),
+            "decay_rate": arrays.plain(known["rate"]),
             "ttl_ms": arrays.plain(known["ttl_ms"], known["ttl_ms"] == 0),
             "bytes": arrays.plain(known["bytes"]),
-            "attempts": arrays.plain(generation),
-            "failures": arrays.plain(known["failures"].astype(np.int32)),
+            "attempts": generation,
+            "failures": arrays.plain(known["failures"]),
             "enqueued_at_ms": arrays.plain(enqueued),
             "durable": arrays.plain((known["flags"] & rows.DURABLE) > 0),
-            "policy_version": pa.repeat(pa.scalar(page.terms.version, pa.int64()), count),
+            "policy_version": self._same(page.terms.version, "policy_version", count),
         }
         columns |= self._reads(page, enqueued) | self._copies(page)
         return arrays.table_of(columns, _SCHEMA)
@@ -206,16 +206,31 @@ class Snapshot:
             sorted(each.copies, key=lambda name: states[name].latency_ms if name in states else 0)
             for each in known
         ]
-        tiers = [telling.tier_of(each.copies, states) or None for each in known]
-        values = {
-            "replicas": pa.array([each.replicas for each in known], pa.int32()),
-            "replica_target": pa.array([each.target for each in known], pa.int32()),
-            "copies": pa.array([len(each.copies) for each in known], pa.int32()),
-            "tier": pa.array(tiers, pa.string()),
-            "devices": pa.array(there, pa.list_(pa.string())),
+        values: dict[str, list[Any]] = {
+            "replicas": [each.replicas for each in known],
+            "replica_target": [each.target for each in known],
+            "copies": [len(each.copies) for each in known],
+            "tier": [telling.tier_of(each.copies, states) or None for each in known],
+            "devices": there,
         }
-        places = pa.array(which)
-        return {name: each.take(places) for name, each in values.items()}
+        if not which.any():
+            return {name: self._same(each[0], name, len(which)) for name, each in values.items()}
+        places = arrays.plain(which)
+        return {
+            name: pa.array(each, _SCHEMA.field(name).type).take(places)
+            for name, each in values.items()
+        }
+
+    def _same(self, value: object, column: str, count: int) -> pa.Array:
+        """One value for so many messages: made once, as most pages have the same."""
+        made, whole = self._made.get(column, (None, None))
+        if whole is None or made != value:
+            one = pa.array([value], _SCHEMA.field(column).type)
+            zeros = np.zeros(len(self._room), dtype=np.int32)
+            is_coded = column in _CODED
+            whole = arrays.coded(zeros, one) if is_coded else one.take(arrays.plain(zeros))
+            self._made[column] = value, whole
+        return whole.slice(0, count)
 
 
 def _slots(number: int, thin: list[int] | None) -> Ints:
@@ -258,7 +273,3 @@ def _placed(page: _Copied) -> Iterator[tuple[int, Access]]:
         at = {seq: number for number, seq in enumerate(page.seqs.tolist())}
         for seq, access in page.accesses.items():
             yield at[seq], access
-
-
-def _same(text: str, count: int) -> pa.Array:
-    return arrays.coded(np.zeros(count, dtype=np.int32), pa.array([text], pa.string()))

@@ -7,7 +7,7 @@ few: in C all of it is one, which does not need the interpreter meanwhile (ADR 0
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,61 +15,58 @@ from ebbmq.core import row as rows
 from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
 
-#: What `unpack_rows` tells of each row, in this order.
-FIELDS: Final = (
-    "state",
-    "flags",
-    "importance",
-    "rate",  # in billionths
-    "enqueued_at_ms",
-    "failures",
-    "ttl_ms",  # 0 for none
-    "bytes",
-    "generation",
-)
+#: What `unpack_rows` tells of each row, by numbers of 64 bits and of 32, in this order; its rate
+#: beside.
+ROW_WIDE: Final = ("enqueued_at_ms", "ttl_ms", "bytes")
+ROW_NARROW: Final = ("state", "flags", "importance", "failures", "generation")
 #: What `unpack_batches` is told of a batch: how many events it is, the number of the first, when,
-#: of which partition, that one's queue (by code) and its place there, the first message (-1 where
-#: the messages are named), the event (by code), leases granted by it, how long leases that ended
-#: were to be (-1 where none did), how long messages cannot be leased (-1 where their rows tell),
-#: and who leased them (by code).
-ABOUT: Final = (
-    "messages",
-    "number",
-    "at_ms",
+#: the first message (-1 where the messages are named), how long leases that ended were to be, how
+#: long messages cannot be leased, and its kind.
+BATCH: Final = ("messages", "number", "at_ms", "first", "lease_ms", "delay_ms", "kind")
+#: Of a kind: the partition, that one's queue (by code) and its place there, the event (by code),
+#: leases granted by each, whether leases end by it, whether rows tell how long messages wait, and
+#: who leased them (by code).
+KIND: Final = (
     "pid",
     "queue",
     "partition",
-    "first",
     "event",
     "granted",
-    "lease_ms",
-    "delay_ms",
+    "ends",
+    "arrives",
     "consumer",
 )
-#: What `unpack_batches` tells of each event, in this order.
-TOLD: Final = (
+#: What `unpack_batches` tells of each event, likewise.
+TOLD_WIDE: Final = (
     "number",
     "at_ms",
     "pid",
+    "seq",
+    "bytes",
+    "enqueued_at_ms",
+    "ttl_ms",
+    "latency_ms",
+    "delay_ms",
+)
+TOLD_NARROW: Final = (
     "queue",
     "partition",
-    "seq",
     "event",
     "generation",
     "importance",
-    "rate",  # in billionths
-    "bytes",
     "failures",
-    "enqueued_at_ms",
-    "ttl_ms",  # 0 for none
-    "latency_ms",  # -1 for none
-    "delay_ms",  # 0 for none
     "consumer",
+    "given",
 )
+#: Those that not every event has, and what stands for nothing there.
+SOME: Final = {"ttl_ms": 0, "latency_ms": -1, "delay_ms": 0, "consumer": 0, "given": 0}
 #: The longest id: partition, dash, number.
 ID_BYTES: Final = 8 + 1 + 16
 _DIGITS: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
@@ -77,67 +74,138 @@ _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)
 
 
+class Unpacked(NamedTuple):
+    """Room for what is told of some rows or events."""
+
+    wide: Ints
+    narrow: npt.NDArray[np.int32]
+    rates: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, count: int, wide: Sequence[str], narrow: Sequence[str]) -> Self:
+        """Room for so many, for columns by their names."""
+        return cls(
+            np.empty((len(wide), count), dtype=np.int64),
+            np.empty((len(narrow), count), dtype=np.int32),
+            np.empty(count),
+        )
+
+    def columns(self, wide: Sequence[str], narrow: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """The columns by their names."""
+        return {
+            **dict(zip(wide, self.wide, strict=True)),
+            **dict(zip(narrow, self.narrow, strict=True)),
+            "rate": self.rates,
+        }
+
+
+def row_columns(packed: bytes | npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """What rows tell, by its name."""
+    room = Unpacked.of(len(_rows(packed)), ROW_WIDE, ROW_NARROW)
+    unpack_rows(packed, *room)
+    return room.columns(ROW_WIDE, ROW_NARROW)
+
+
 @twin
-def unpack_rows(packed: bytes | npt.NDArray[Any], out: Ints) -> None:
-    """Fill a line of `out` with each of FIELDS."""
+def unpack_rows(
+    packed: bytes | npt.NDArray[Any],
+    wide: Ints,
+    narrow: npt.NDArray[np.int32],
+    rates: npt.NDArray[np.float64],
+) -> None:
+    """Fill a line with each of ROW_WIDE and ROW_NARROW, and one with rates."""
     known = _rows(packed)
-    if out.shape != (len(FIELDS), len(known)):
+    count = len(known)
+    shapes = (len(ROW_WIDE), count), (len(ROW_NARROW), count), (count,)
+    if (wide.shape, narrow.shape, rates.shape) != shapes:
         raise ValueError("each field of each row needs its place")
     enqueued, dead = known["enqueued"] & _LOW48, known["dead"] & _LOW48
-    out[0] = known["state"]
-    out[1] = known["flags"]
-    out[2] = known["importance"]
-    out[3] = known["rate"]
-    out[4] = enqueued
-    out[5] = known["enqueued"] >> _HIGH
-    out[6] = np.where(dead > 0, dead - enqueued, 0)
-    out[7] = known["length"]
-    out[8] = known["generation"]
+    wide[0] = enqueued
+    wide[1] = np.where(dead > 0, dead - enqueued, 0)
+    wide[2] = known["length"]
+    narrow[0] = known["state"]
+    narrow[1] = known["flags"]
+    narrow[2] = known["importance"]
+    narrow[3] = known["enqueued"] >> _HIGH
+    narrow[4] = known["generation"]
+    rates[:] = known["rate"] / rows.RATE_UNIT
 
 
 @twin
-def unpack_batches(
-    packed: bytes | npt.NDArray[Any], about: Ints, seqs: npt.NDArray[np.uint64], out: Ints
-) -> None:
-    """Fill a line of `out` with each of TOLD.
+def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of numbers
+    packed: bytes | npt.NDArray[Any],
+    batches: Ints,
+    kinds: Ints,
+    seqs: npt.NDArray[np.uint64],
+    given: Ints,
+    wide: Ints,
+    narrow: npt.NDArray[np.int32],
+    rates: npt.NDArray[np.float64],
+    present: npt.NDArray[np.uint8],
+) -> tuple[int, ...]:
+    """Fill a line with each of TOLD_WIDE and TOLD_NARROW, and one with rates.
 
     Args:
         packed: the rows of all batches, one after the other.
-        about: a line of ABOUT for each batch.
+        batches: a line of BATCH for each.
+        kinds: a line of KIND for each.
         seqs: the messages of the batches that name theirs, one after the other.
-        out: as many columns as there are rows.
+        given: of each stretch of messages what a publisher gave (by code), and how many they are.
+        wide: as many columns as there are rows, like the others.
+        narrow: numbers that are small.
+        rates: the rate of each.
+        present: for each of SOME a bit for each row, set where it has a value.
+
+    Returns:
+        How many rows have a value of each of SOME.
     """
     known = _rows(packed)
-    told = dict(zip(ABOUT, about.T, strict=True))
-    counts = told["messages"]
+    told = dict(zip(BATCH, batches.T, strict=True))
+    counts, (gave, lengths) = told["messages"], given.T
+    if (told["kind"] < 0).any() or (told["kind"] >= len(kinds)).any():
+        raise ValueError("a batch is of a kind that there is not")
+    told.update(zip(KIND, kinds[told["kind"]].T, strict=True))
     named = np.repeat(told["first"] < 0, counts)
+    count = len(known)
+    shapes = (len(TOLD_WIDE), count), (len(TOLD_NARROW), count), (count,)
     if (
-        out.shape != (len(TOLD), len(known))
+        (wide.shape, narrow.shape, rates.shape) != shapes
+        or present.shape != (len(SOME), (count + 7) // 8)
         or (counts < 0).any()
-        or len(named) != len(known)
+        or (lengths < 0).any()
+        or len(named) != count
+        or lengths.sum() != count
         or np.count_nonzero(named) != len(seqs)
     ):
         raise ValueError("each batch has as many rows as messages, and each row its place")
     each = {name: np.repeat(values, counts) for name, values in told.items()}
-    places = np.arange(len(known)) - np.repeat(np.cumsum(counts) - counts, counts)
-    fields = np.empty((len(FIELDS), len(known)), dtype=np.int64)
-    unpack_rows(known, fields)
-    field = dict(zip(FIELDS, fields, strict=True))
+    places = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+    field = row_columns(known)
     due_ms = (known["due"] & _LOW48).astype(np.int64)
     each["number"] += places
     each["seq"] = each["first"] + places
     each["seq"][named] = seqs.astype(np.int64)
-    each["generation"] = field["generation"] + each["granted"]
+    each["generation"] = known["generation"] + each["granted"]
     latency_ms = np.maximum(each["at_ms"] - due_ms + each["lease_ms"], 0)
-    each["latency_ms"] = np.where(each["lease_ms"] >= 0, latency_ms, -1)
-    waits = np.where(field["state"] == rows.SCHEDULED, due_ms - each["at_ms"], 0)
-    each["delay_ms"] = np.where(each["delay_ms"] >= 0, each["delay_ms"], waits)
-    for line, name in zip(out, TOLD, strict=True):
-        line[:] = each[name] if name in each else field[name]
+    each["latency_ms"] = np.where(each["ends"] != 0, latency_ms, -1)
+    waits = np.where(known["state"] == rows.SCHEDULED, due_ms - each["at_ms"], 0)
+    each["delay_ms"] = np.where(each["arrives"] != 0, waits, each["delay_ms"])
+    each["given"] = np.repeat(gave, lengths)
+    told = {**field, **each}
+    for names, out in ((TOLD_WIDE, wide), (TOLD_NARROW, narrow)):
+        for name, line in zip(names, out, strict=True):
+            line[:] = told[name]
+    rates[:] = field["rate"]
+    has = [told[name] != absent for name, absent in SOME.items()]
+    for line, values in zip(present, has, strict=True):
+        line[:] = np.packbits(values, bitorder="little")
+    return tuple(int(np.count_nonzero(values)) for values in has)
 
 
 @twin
-def spell_ids(pids: Ints, seqs: Ints, ends: npt.NDArray[np.int32], text: bytearray) -> int:
+def spell_ids(
+    pids: Ints, seqs: Ints, ends: npt.NDArray[np.int32], text: npt.NDArray[np.uint8]
+) -> int:
     """Write ids as `message_id` spells them, one after the other; nothing for partition 0.
 
     Args:
@@ -163,7 +231,7 @@ def spell_ids(pids: Ints, seqs: Ints, ends: npt.NDArray[np.int32], text: bytearr
     is_there[pids == 0] = False
     ends[0] = 0
     np.cumsum(is_there.sum(1), out=ends[1:])
-    spelled = shown[is_there].tobytes()
+    spelled = shown[is_there]
     text[: len(spelled)] = spelled
     return len(spelled)
 

@@ -70,7 +70,8 @@ class Recorder:
     def end(self, event: str, name: str) -> None:
         lease, since_ms = self.leases.pop(name)
         failures = lease.failures + (event in ("retried", "lease_expired"))
-        self.note(event, name, lease.attempt, failures, self.clock.wall_ms() - since_ms)
+        ended_ms = min(self.clock.wall_ms(), lease.deadline_ms)
+        self.note(event, name, lease.attempt, failures, ended_ms - since_ms)
 
     def wait(self) -> None:
         self.clock.advance(self.random.choice([1, 90, 400]))

@@ -284,9 +284,14 @@ class Partition:
         return True
 
     def observe(self, seq: int, row: Row, now_ms: int) -> int:
-        """Time since a lease was granted; fed to the adaptive controller."""
-        started = self.granted_at.pop(seq, (row[7] & LOW48) - self.spec.lease_timeout_ms)
-        duration_ms = max(0, now_ms - started)
+        """How long a lease lasted that ends now; fed to the adaptive controller.
+
+        One that expired lasted to its deadline, however late that is seen: a broker that was down
+        meanwhile says nothing about consumers.
+        """
+        deadline_ms = row[7] & LOW48
+        started_ms = self.granted_at.pop(seq, deadline_ms - self.spec.lease_timeout_ms)
+        duration_ms = max(0, min(now_ms, deadline_ms) - started_ms)
         if self.adapt is not None:
             self.adapt.observe(duration_ms, now_ms)
             self.set_factor(self.adapt.factor(now_ms))
@@ -396,7 +401,7 @@ class Partition:
         TTL and stale act on a leased message now, when it fails.
         """
         duration_ms = self.observe(seq, row, now_ms)
-        self.accesses.reverse(seq, now_ms - duration_ms, now_ms)
+        self.accesses.reverse(seq, min(now_ms, row[7] & LOW48) - duration_ms, now_ms)
         failures = min(limits.FAILURES_MAX, (row[5] >> HIGH) + 1)
         timing = Timing(self.node, row[13], duration_ms, outcome)
         self.histories.add(seq, timing, failures)

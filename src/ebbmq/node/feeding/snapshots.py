@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
@@ -23,24 +24,26 @@ from ebbmq.node.feeding.judging import Judged
 from ebbmq.node.feeding.unpacking import row_columns
 from ebbmq.node.keeping import telling
 from ebbmq.policy.advice import Kept
-from ebbmq.policy.decay import Access, Score, decay_score, next_crossing_ms
+from ebbmq.policy.decay import decay_score, next_crossing_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
     from ebbmq.core.block import Words
     from ebbmq.core.copies import Holding
-    from ebbmq.model import QueueSpec
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.policy.decay import Access
     from ebbmq.policy.placement import Terms
     from ebbmq.policy.rules.properties import States
 
     Ints = npt.NDArray[np.int64]
 
-_PAGES_AT_ONCE: Final = 4
+#: Of one table, at most: a step of a snapshot takes some milliseconds.
+_MESSAGES_AT_ONCE: Final = 4 * limits.PAGE_ROWS
+_PAGES_AT_ONCE: Final = 64
 #: Texts that are the same for many messages, and stand there by their codes.
 _CODED: Final = ("node", "queue")
 _SCHEMA: Final = schema_of(CATALOG)
@@ -50,18 +53,30 @@ _STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
 assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
 
 
-class _Copied(NamedTuple):
-    """Messages of a partition as they were, with what is known of them beside their rows."""
+class _Run(NamedTuple):
+    """So many messages of a partition."""
 
-    shard: Shard
-    spec: QueueSpec
+    queue: str
+    partition: int
+    pid: int
+    #: Of the parameters they are judged by.
+    version: int
+    messages: int
+
+
+class _Copied(NamedTuple):
+    """Messages as they were, with what is known of them beside their rows."""
+
+    #: The same for all; their version is each run's own.
     terms: Terms
+    runs: list[_Run]
     seqs: Ints
     words: Words
     #: Which of the distinct holdings each message has.
     holdings: npt.NDArray[np.int32]
+    #: By their places here: reads of those that are read, and those that wait for their level.
     accesses: dict[int, Access]
-    held: list[tuple[int, int]]
+    waiting: Ints
 
 
 class Snapshot:
@@ -73,82 +88,91 @@ class Snapshot:
         self._node = engine.config.node
         #: Distinct ones, the usual one first.
         self._holdings: dict[Holding, int] = {NORMAL: 0}
-        #: Where rows are copied to.
-        self._room = np.empty((_PAGES_AT_ONCE * limits.PAGE_ROWS, WORDS), dtype=np.uint64)
-        #: By column, one value for as many messages as are copied at once.
+        #: Where the rows of a page are copied to.
+        self._room = np.empty((limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        #: By column, one value for as many messages as a table has.
         self._made: dict[str, tuple[object, pa.Array]] = {}
         with engine.lock:
             self.at_ms = engine.now_ms()
-            self._pages = [
-                (shard, sorted(shard.partition.index.pages))
-                for shard in engine.catalog.shards.values()
-                if shard.faulty is None
-            ]
+            self._pages = self._in_order()
+
+    def _in_order(self) -> list[tuple[Shard, int]]:
+        """All pages; those of queues that ask the same of placement one after the other."""
+        alike: dict[Terms, list[tuple[Shard, int]]] = {}
+        for shard in self._engine.catalog.shards.values():
+            if shard.faulty is None:
+                numbers = sorted(shard.partition.index.pages)
+                terms = _unversioned(self._engine.keeping.placing.terms(shard.queue.spec))
+                alike.setdefault(terms, []).extend((shard, number) for number in numbers)
+        return [page for pages in alike.values() for page in pages]
 
     def tables(self) -> Iterator[pa.Table]:
-        """The messages of a few pages at a time."""
-        for shard, numbers in self._pages:
-            for start in range(0, len(numbers), _PAGES_AT_ONCE):
-                copied = self._copy(shard, numbers[start : start + _PAGES_AT_ONCE])
-                if copied is not None:
-                    yield self._table(copied)
+        """The messages of a few pages at a time; of pages with few messages, of more."""
+        copied: list[_Copied] = []
+        messages = looked_at = 0
+        for shard, number in self._pages:
+            page = self._copy(shard, number)
+            looked_at += 1
+            if copied and (looked_at > _PAGES_AT_ONCE or not _fits(page, copied[0], messages)):
+                yield self._table(_together(copied))
+                copied, messages, looked_at = [], 0, 1
+            if page is not None:
+                copied.append(page)
+                messages += len(page.seqs)
+        if copied:
+            yield self._table(_together(copied))
 
-    def _copy(self, shard: Shard, numbers: Sequence[int]) -> _Copied | None:
-        """The live messages of some pages.
+    def _copy(self, shard: Shard, number: int) -> _Copied | None:
+        """The live messages of a page.
 
-        Only bytes are copied with the lock held, a page at a time; what is in them is looked at
-        without it.
+        Only bytes are copied with the lock held; what is in them is looked at without it.
         """
-        pid, index = shard.partition.pid, shard.partition.index
-        slots: list[Ints] = []
-        taken = 0
-        for number in numbers:
-            with self._engine.lock:
-                page = index.pages.get(number)
-                if page is None or not page.live or pid not in self._engine.catalog.shards:
-                    continue
-                self._room[taken : taken + len(page.words)] = page.words
-                thin = None if page.thin is None else list(page.thin)
-            slots.append(_slots(number, thin))
-            taken += len(slots[-1])
-        live = np.flatnonzero(self._room[:taken, KIND] & np.uint64(STATE))
+        engine, partition = self._engine, shard.partition
+        with engine.lock:
+            page = partition.index.pages.get(number)
+            if page is None or not page.live or partition.pid not in engine.catalog.shards:
+                return None
+            words = self._room[: len(page.words)]
+            words[:] = page.words
+            thin = None if page.thin is None else list(page.thin)
+            spec, place = shard.queue.spec, shard.queue.shards.index(shard)
+            terms = engine.keeping.placing.terms(spec)
+            held = [(run.first, run.length) for _, _, runs in partition.held for run in runs]
+        live = np.flatnonzero(words[:, KIND] & np.uint64(STATE))
         if not len(live):
             return None
-        seqs, words = np.concatenate(slots), self._room[:taken]
-        if len(live) < taken:
-            seqs, words = seqs[live], words.take(live, 0)
-        with self._engine.lock:
-            spec = shard.queue.spec
-            terms = self._engine.keeping.placing.terms(spec)
-            held = [(run.first, run.length) for _, _, runs in shard.partition.held for run in runs]
-        which = self._which(pid, seqs, words)
-        return _Copied(shard, spec, terms, seqs, words, which, _accesses(shard, seqs), held)
+        seqs, words = _slots(number, thin)[live], words.take(live, 0)
+        return _Copied(
+            _unversioned(terms),
+            [_Run(spec.name, place, partition.pid, terms.version, len(seqs))],
+            seqs,
+            words,
+            self._which(partition.pid, seqs, words),
+            _accesses(shard, seqs),
+            _waiting(seqs, held),
+        )
 
     def _which(self, pid: int, seqs: Ints, words: Words) -> npt.NDArray[np.int32]:
         out = np.zeros(len(seqs), dtype=np.int32)
         places = np.flatnonzero(words[:, KIND] & np.uint64(rows.HELD << FLAGS_BIT))
-        known = self._holdings
-        for start in range(0, len(places), limits.PAGE_ROWS):
-            some = places[start : start + limits.PAGE_ROWS]
-            names = [name_of(pid, seq) for seq in seqs[some].tolist()]
+        if len(places):
+            names = [name_of(pid, seq) for seq in seqs[places].tolist()]
             with self._engine.lock:
                 found = self._engine.holdings.of_many(names)
-            out[some] = [known.setdefault(each, len(known)) for each in found]
+            known = self._holdings
+            out[places] = [known.setdefault(each, len(known)) for each in found]
         return out
 
     # Columns
 
     def _table(self, page: _Copied) -> pa.Table:
-        count, partition = len(page.seqs), page.shard.partition
-        known = row_columns(page.words)
+        count, known = len(page.seqs), row_columns(page.words)
         generation, enqueued = arrays.plain(known["generation"]), known["enqueued_at_ms"]
         columns = {
             "node": self._same(self._node, "node", count),
             "boot": self._same(self._boot, "boot", count),
             "at_ms": self._same(self.at_ms, "at_ms", count),
-            "queue": self._same(page.spec.name, "queue", count),
-            "partition": self._same(page.shard.queue.shards.index(page.shard), "partition", count),
-            "message_id": arrays.message_ids(np.full(count, partition.pid), page.seqs),
+            "message_id": arrays.message_ids(_of_runs(page, "pid", np.int64), page.seqs),
             "generation": generation,
             "state": arrays.coded(_states(page, known["state"]), _STATES),
             "importance": arrays.plain(known["importance"]),
@@ -159,18 +183,34 @@ class Snapshot:
             "failures": arrays.plain(known["failures"]),
             "enqueued_at_ms": arrays.plain(enqueued),
             "durable": arrays.plain((known["flags"] & rows.DURABLE) > 0),
-            "policy_version": self._same(page.terms.version, "policy_version", count),
         }
-        columns |= self._reads(page, enqueued) | self._copies(page)
+        columns |= self._places(page) | self._reads(page, enqueued) | self._copies(page)
         return arrays.table_of(columns, _SCHEMA)
+
+    def _places(self, page: _Copied) -> dict[str, pa.Array]:
+        """Which queue and partition messages are of, and the version of what that one asks."""
+        if len(page.runs) == 1:
+            (run,), count = page.runs, len(page.seqs)
+            return {
+                "queue": self._same(run.queue, "queue", count),
+                "partition": self._same(run.partition, "partition", count),
+                "policy_version": self._same(run.version, "policy_version", count),
+            }
+        counts = [run.messages for run in page.runs]
+        names = pa.array([run.queue for run in page.runs], pa.string())
+        return {
+            "queue": arrays.coded(np.repeat(np.arange(len(counts)), counts), names),
+            "partition": arrays.plain(_of_runs(page, "partition", np.int32)),
+            "policy_version": arrays.plain(_of_runs(page, "version", np.int64)),
+        }
 
     def _reads(self, page: _Copied, enqueued: Ints) -> dict[str, pa.Array]:
         """What depends on how often messages are read: rate, score, when to look again."""
         rate, read_at = np.zeros(len(enqueued)), np.zeros(len(enqueued), dtype=np.int64)
         present = rate.copy()
         review_at = _review_at(enqueued, ages_of(page.terms), self.at_ms)
-        score = Score.of(page.spec)
-        for at, access in _placed(page):
+        score = page.terms.score
+        for at, access in page.accesses.items():
             rate[at], read_at[at] = access
             present[at] = access.rate_at(self.at_ms)
             crossing_ms = next_crossing_ms(score, int(enqueued[at]), access, self.at_ms)
@@ -226,11 +266,16 @@ class Snapshot:
         made, whole = self._made.get(column, (None, None))
         if whole is None or made != value:
             one = pa.array([value], _SCHEMA.field(column).type)
-            zeros = np.zeros(len(self._room), dtype=np.int32)
+            zeros = np.zeros(_MESSAGES_AT_ONCE, dtype=np.int32)
             is_coded = column in _CODED
             whole = arrays.coded(zeros, one) if is_coded else one.take(arrays.plain(zeros))
             self._made[column] = value, whole
         return whole.slice(0, count)
+
+
+def _unversioned(terms: Terms) -> Terms:
+    """What a queue asks of placement, whatever it asked before."""
+    return msgspec.structs.replace(terms, version=0)
 
 
 def _slots(number: int, thin: list[int] | None) -> Ints:
@@ -242,20 +287,66 @@ def _slots(number: int, thin: list[int] | None) -> Ints:
 
 
 def _accesses(shard: Shard, seqs: Ints) -> dict[int, Access]:
-    """How often messages are read, of those that are."""
+    """How often messages are read, of those that are, by their places."""
     rates = shard.partition.accesses.rates
     if not rates:
         return {}
-    found = ((seq, rates.get(seq)) for seq in seqs.tolist())
-    return {seq: access for seq, access in found if access is not None}
+    found = ((place, rates.get(seq)) for place, seq in enumerate(seqs.tolist()))
+    return {place: access for place, access in found if access is not None}
+
+
+def _waiting(seqs: Ints, held: list[tuple[int, int]]) -> Ints:
+    """The places of messages of some runs."""
+    if not held:
+        return np.empty(0, dtype=np.int64)
+    runs = [(seqs >= first) & (seqs < first + length) for first, length in held]
+    return np.flatnonzero(np.logical_or.reduce(runs))
+
+
+def _fits(page: _Copied | None, first: _Copied, messages: int) -> bool:
+    """Whether a page more goes into a table that has so many messages."""
+    if page is None:
+        return True
+    return page.terms == first.terms and messages + len(page.seqs) <= _MESSAGES_AT_ONCE
+
+
+def _together(copied: list[_Copied]) -> _Copied:
+    """Messages that were copied one page after the other, as one."""
+    if len(copied) == 1:
+        return copied[0]
+    runs: list[_Run] = []
+    accesses: dict[int, Access] = {}
+    waiting: list[Ints] = []
+    count = 0
+    for page in copied:
+        (run,) = page.runs
+        if runs and runs[-1]._replace(messages=run.messages) == run:
+            run = run._replace(messages=runs.pop().messages + run.messages)
+        runs.append(run)
+        accesses |= {count + place: access for place, access in page.accesses.items()}
+        waiting.append(count + page.waiting)
+        count += len(page.seqs)
+    return _Copied(
+        copied[0].terms,
+        runs,
+        np.concatenate([page.seqs for page in copied]),
+        np.concatenate([page.words for page in copied]),
+        np.concatenate([page.holdings for page in copied]),
+        accesses,
+        np.concatenate(waiting),
+    )
+
+
+def _of_runs(page: _Copied, field: str, kind: type[np.integer[Any]]) -> npt.NDArray[Any]:
+    """What is the same for each run, for each message."""
+    values = np.array([getattr(run, field) for run in page.runs], dtype=kind)
+    return np.repeat(values, [run.messages for run in page.runs])
 
 
 def _states(page: _Copied, states: Ints) -> npt.NDArray[np.int32]:
     """What people call the state; what waits for its level is ready only by its row."""
     codes: npt.NDArray[np.int32] = _STATE_CODES[states]
-    for first, length in page.held:
-        waits = (page.seqs >= first) & (page.seqs < first + length)
-        codes[waits] = _STATE_CODES[rows.REPLICATING]
+    codes[page.waiting] = _STATE_CODES[rows.REPLICATING]
     return codes
 
 
@@ -265,11 +356,3 @@ def _review_at(enqueued: Ints, ages: list[int], now_ms: int) -> Ints:
     for age in sorted(ages, reverse=True):
         out = np.where(enqueued + age > now_ms, enqueued + age, out)
     return out
-
-
-def _placed(page: _Copied) -> Iterator[tuple[int, Access]]:
-    """Reads of messages, by where these are in the page."""
-    if page.accesses:
-        at = {seq: number for number, seq in enumerate(page.seqs.tolist())}
-        for seq, access in page.accesses.items():
-            yield at[seq], access

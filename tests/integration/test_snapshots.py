@@ -1,0 +1,75 @@
+"""Snapshots of many queues: their messages share steps, and each is told as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ebbmq import Broker, Message, QueueSpec
+from ebbmq.node.feeding.snapshots import Snapshot
+from ebbmq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DAY_MS = 86_400_000
+QUEUES = 150
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
+    with Broker.open(tmp_path, clock=clock) as broker:
+        yield broker
+
+
+def tables_of(broker: Broker) -> list[Any]:
+    return list(Snapshot(broker.engine, 7).tables())
+
+
+def test_small_partitions_share_a_step_and_keep_what_is_their_own(
+    broker: Broker, clock: ManualClock
+) -> None:
+    expected = {}
+    for number in range(QUEUES):
+        # Every other queue fades at another speed, so that two of them are never judged alike.
+        spec = QueueSpec(f"q{number}", partitions=1 + number % 3, score_per_day=number % 2)
+        broker.declare(spec)
+        messages = [Message(b"x", key=str(key), importance=key) for key in range(1, 4)]
+        for message, receipt in zip(messages, broker.publish(spec.name, messages), strict=True):
+            expected[receipt.id] = (spec.name, message.importance, float(number % 2))
+    clock.advance(DAY_MS)
+    tables = tables_of(broker)
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert {
+        row["message_id"]: (row["queue"], row["importance"], row["decay_score"]) for row in rows
+    } == expected
+    assert len(rows) == len(expected)
+    partitions = {(row["queue"], row["message_id"].split("-")[0], row["partition"]) for row in rows}
+    pids = {(name, pid) for name, pid, _ in partitions}
+    assert len(pids) == len(partitions), "a partition has one number in its queue"
+    # 300 partitions in two sorts, 64 of them a step at most.
+    assert len(tables) <= 6
+    assert {(row["node"], row["boot"]) for row in rows} == {(broker.engine.config.node, 7)}
+
+
+def test_large_partitions_come_a_few_pages_at_a_time(broker: Broker) -> None:
+    broker.declare(QueueSpec("large"))
+    broker.declare(QueueSpec("small"))
+    broker.publish("large", [Message(b"x")] * 40_000, confirm="memory")
+    broker.publish("small", [Message(b"y", ttl_ms=1_000)], confirm="memory")
+    leases = broker.lease("large", count=3)
+    tables = tables_of(broker)
+    # There is no message 0 on the first page.
+    assert [len(table) for table in tables] == [16_383, 16_384, 7_234]
+    last = tables[-1].to_pylist()[-1]
+    assert (last["queue"], last["ttl_ms"], last["state"]) == ("small", 1_000, "ready")
+    states = {row["message_id"]: row["state"] for row in tables[0].to_pylist()}
+    assert [states.pop(lease.id) for lease in leases] == ["leased"] * 3
+    assert set(states.values()) == {"ready"}

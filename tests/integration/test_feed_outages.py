@@ -241,8 +241,23 @@ def test_another_store_of_the_same_name_writes_nothing(tmp_path, lake, clock) ->
         clock.advance(10)
         assert first.health()["feed"] == []
         assert "'n1'" in second.health()["feed"][0]
+        assert "remove _nodes/n1.json" in second.health()["feed"][0]
         assert second.health()["ready"]
     assert len(rows_of(lake)) == 1
+
+
+def test_a_lake_that_was_taken_away_is_claimed_anew(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock, snapshot_every_ms=1_000) as first:
+        clock.advance(1_000)
+        shutil.rmtree(lake)
+        clock.advance(1_000)
+        with opened(tmp_path, clock, data="other") as second:
+            published(second, 5)
+            clock.advance(10)
+            assert "'n1'" in second.health()["feed"][0]
+        assert first.health()["feed"] == []
+        assert {row["node"] for row in rows_of(lake)} <= {"n1"}
+    assert rows_of(lake) == []
 
 
 def test_nodes_share_a_lake(tmp_path, lake, clock) -> None:

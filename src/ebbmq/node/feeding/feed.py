@@ -216,7 +216,7 @@ class Feed:
 
     def _fail(self, error: Exception) -> None:
         known = isinstance(error, OSError | EbbError)
-        told = error.detail if isinstance(error, EbbError) else str(error)
+        told = str(error)
         self.failures += 1
         self._failed_in_a_row += 1
         if self.problem is None:
@@ -236,6 +236,7 @@ class Feed:
         if (due or self._snapshot_asked) and not self._stop.is_set():
             asked, self._snapshot_asked = self._snapshot_asked, False
             try:
+                self.files.claim()
                 self._snapshot()
             except BaseException:
                 self._snapshot_asked |= asked

@@ -64,7 +64,7 @@ class Files:
         Raises:
             InvalidSpec: another store writes to the lake under this node's name.
         """
-        self._claim()
+        self.claim()
         self.boot, self.bytes, self.refused = epoch, 0, []
         for table in self._visible:
             self._see(table)
@@ -93,8 +93,14 @@ class Files:
             log.info("feed_leftovers", lake=self.lake.where, files=len(unnamed))
             self.lake.delete(sorted(unnamed))
 
-    def _claim(self) -> None:
-        """Have the node's name for this store alone: readers tell nodes apart by it."""
+    def claim(self) -> None:
+        """Have the node's name for this store alone: readers tell nodes apart by it.
+
+        A lake that somebody took away is claimed anew.
+
+        Raises:
+            InvalidSpec: another store writes to the lake under this node's name.
+        """
         path = layout.node_file(self._node)
         if not any(found == path for found, _ in self.lake.list(layout.NODES)):
             self.lake.publish(path, msgspec.json.encode({"store": self._store.hex()}))
@@ -103,7 +109,8 @@ class Files:
         if owner != self._store.hex():
             raise InvalidSpec(
                 f"another store writes to {self.lake.where} as node {self._node!r}",
-                "give each broker a name of its own: set node in its configuration",
+                "give each broker a name of its own: set node in its configuration; if the other "
+                f"store is gone for good, remove {path} there",
             )
 
     def _is_own(self, path: str) -> bool:

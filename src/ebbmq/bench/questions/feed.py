@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ebbmq.model import Message
 
 _EVERY_MS: Final = 500
+#: How often the same messages are published in a turn.
+_TIMES: Final = 4
 
 
 class _Ratio(NamedTuple):
@@ -40,11 +42,12 @@ def measure(run: Run) -> list[Row]:
     """Per message at `written`, with and without a feed, in turns, on several pairs of brokers.
 
     Two brokers without a feed differ by a few percent for as long as they live, by where their
-    memory is: so there are several pairs, and the median of them counts.
+    memory is: so there are several pairs, and the median of them counts. A turn lasts about a
+    second, so that what happens in it is written during it, and a snapshot runs all the while.
     """
     backlog, count = run.scale(200_000, 2_000), run.scale(80_000, 2_000)
     pairs, rounds = run.scale(5, 1), run.scale(8, 2)
-    messages = fifo_messages(count, KIB)
+    messages = fifo_messages(count, KIB) * _TIMES
     found, told = [], []
     for number in range(pairs):
         feed = {"lake": str(run.fresh("lake")), "every_ms": _EVERY_MS, "snapshot_every_ms": 0}

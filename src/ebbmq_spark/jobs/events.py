@@ -268,6 +268,9 @@ def count(
     """
     known = of_run(spark, output.lake, PROFILES, last.counted if last else None)
     new = profile(events, output.at_ms)
+    if full:
+        # Of what an earlier version wrote, too, each key has one row then.
+        known = merged(known, output.at_ms, KEEP_MS)
     parts = recounted(known, new) if full else known.unionByName(new)
     whole = merged(parts, output.at_ms, KEEP_MS)
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))

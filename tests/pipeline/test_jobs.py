@@ -16,6 +16,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs import history
+from ebbmq_spark.jobs.plan import HOLD_MS
 from ebbmq_spark.jobs.running import Arguments, InvalidBudget, figures, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.soundness import name_of
@@ -124,9 +125,11 @@ def test_a_lost_copy_is_no_message_that_left(spark: SparkSession, tmp_path: Path
     assert "Messages that left other than by ack" in (tmp_path / LATEST_REPORT).read_text()
 
 
-def factors(spark: SparkSession, lake: Path, *, full: bool = False) -> dict[str, float]:
+def factors(
+    spark: SparkSession, lake: Path, *, full: bool = False, hold_ms: int = HOLD_MS
+) -> dict[str, float]:
     """What a run recommends."""
-    run(spark, Arguments(lake, bounded=False, full=full))
+    run(spark, Arguments(lake, bounded=False, full=full, hold_ms=hold_ms))
     return {row["queue"]: row["factor"] for row in rows(lake, RATES)}
 
 
@@ -154,7 +157,10 @@ def test_factors_go_on_from_the_last_ones_and_rest_between_steps(
         assert factors(spark, lake, full=True) == {"eager": 4.0, "calm": 2.0}
         # Leases were long on the whole, and have become short.
         work(50)
-        assert factors(spark, lake, full=True) == {"eager": 2.0, "calm": 2.0}
+        assert factors(spark, lake, full=True, hold_ms=1) == {"eager": 2.0, "calm": 2.0}
+        # These are over by now; a step still rests.
+        work(5_000)
+        assert factors(spark, lake) == {"eager": 2.0, "calm": 1.0}
 
 
 def key_of(row: dict[str, object]) -> tuple[object, ...]:

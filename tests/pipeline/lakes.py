@@ -45,6 +45,7 @@ class Node:
         name: str,
         start_ms: int | None = None,
         feed: dict[str, Any] | None = None,
+        directory: str | None = None,
     ) -> None:
         self.lake = root / "lake"
         self.clock = SteppedClock(start_ms or time.time_ns() // 1_000_000 - 25 * DAY_MS)
@@ -55,7 +56,7 @@ class Node:
             **(feed or {}),
         }
         self.broker = Broker.open(
-            root / name, {"node": name, "feed": feed, "devices": DEVICES}, self.clock
+            root / (directory or name), {"node": name, "feed": feed, "devices": DEVICES}, self.clock
         )
 
     def work(self, queue: QueueSpec = FADING, *, took_ms: int = 50, messages: int = 20) -> None:

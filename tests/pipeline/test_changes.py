@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbmq import Broker
+from ebbmq import Broker, Message
 from ebbmq.feed.advice import Applied
+from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.runs import Action, Record
 from ebbmq.feed.settings import Settings
 from ebbmq_spark.jobs.changes import changed, last_plan
 from ebbmq_spark.jobs.fleet import Fleet, Snapshot
 from ebbmq_spark.jobs.running import Arguments, figures, run
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, DEVICES, Node, counted
+from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, counted, rows
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -66,6 +67,32 @@ def test_a_report_says_what_a_broker_made_of_the_plan_before(
     assert "its message is leased, scheduled, waits for copies, or is about to leave" in text
 
 
+def test_rows_of_profiles_do_not_grow_with_the_messages_of_a_plan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.broker.declare(FADING)
+        for _ in range(PLANNED):
+            # No two of them have the same score.
+            node.broker.publish("orders", [Message(b"x" * BODY_BYTES)])
+            node.clock.advance(3_600_000)
+        node.clock.advance(20 * DAY_MS)
+    made = run(spark, Arguments(lake, bounded=False))
+    reasons = {row["reason"] for row in rows(lake)}
+    assert len(reasons) == PLANNED
+    take_up(tmp_path, node, made)
+
+    run(spark, Arguments(lake, bounded=False))
+    found = [row for row in rows(lake, PROFILES) if made.run in row["reason"]]
+    told = ("pinned", "archived", "dropped", "copied")
+    assert {(row["event"], row["reason"]) for row in found} == {
+        (event, f"plan {made.run}: archive") for event in told
+    }
+    assert len(found) == len({(row["event"], row["hour_ms"]) for row in found})
+    assert sum(row["count"] for row in found if row["event"] == "pinned") == PLANNED - LEASED
+
+
 def record(run: str, **actions: int) -> Record:
     asked = {name: Action(count, count) for name, count in actions.items()}
     return Record(run=run, kind="run", started_at_ms=0, ended_at_ms=0, actions=asked)
@@ -85,16 +112,16 @@ def test_only_what_is_of_that_plan_counts_and_what_nobody_told_of_is_open() -> N
     snapshots = [
         Snapshot(node, 1, 0, 0, 0, (), 0, Settings(advice=advice)) for node in ("a", "b")
     ] + [Snapshot("c", 1, 0, 0, 0, (), 0, Settings())]
-    rows = (
+    counts = (
         ("pinned", "plan r2: move, decay score 1.00, copies 1 of 1", 3, 30),
-        ("pinned", "plan r2: move, decay score 2.00, copies 1 of 1", 1, 10),
-        ("pinned", "plan r1: move, decay score 2.00, copies 1 of 1", 7, 70),
+        ("pinned", "plan r2: move", 1, 10),
+        ("pinned", "plan r1: move", 7, 70),
         ("copied", "plan r2: move", 2, 20),
         ("copied", "move", 5, 50),
         ("unpinned", "plan r2: its time has passed", 1, 10),
         ("leased", "", 1, 10),
     )
-    hours = [dict(zip(("event", "reason", "count", "bytes"), row, strict=True)) for row in rows]
+    hours = [dict(zip(("event", "reason", "count", "bytes"), row, strict=True)) for row in counts]
     told = changed(plan, Fleet(snapshots, [], {}, []), hours)
     assert told is not None
     assert (told.applied, told.copied) == ({"move": 4}, {"move": Action(2, 20)})

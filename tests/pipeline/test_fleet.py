@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ebbmq import Message
+from ebbmq.feed import layout
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq_spark.jobs.fleet import (
     Fleet,
@@ -114,6 +115,41 @@ def test_a_snapshot_without_messages_or_an_end_has_instants_all_the_same(tmp_pat
     (found,) = read(tmp_path / "lake", time.time_ns() // 1_000_000).snapshots
     assert (found.rows, found.at_ms) == (0, told_ms + 10)
     assert found.at_ms <= found.ended_ms <= found.now_ms
+
+
+def found_in(root: Path) -> tuple[list[str], list[str]]:
+    """Nodes that count, and what is told of names."""
+    fleet = read(root / "lake", time.time_ns() // 1_000_000)
+    return [each.node for each in fleet.snapshots], [
+        each for each in fleet.notes if "is called" in each
+    ]
+
+
+def test_a_node_that_was_renamed_counts_once_by_its_newest_name(tmp_path: Path) -> None:
+    for name in ("a", "b.2", "b.renamed"):
+        with Node(tmp_path, name, directory=name[0]) as one:
+            one.work()
+    assert found_in(tmp_path) == (["a", "b.renamed"], ["node b.2 is called b.renamed by now"])
+    with Node(tmp_path, "b.2", directory="b"):
+        pass
+    assert found_in(tmp_path) == (["a", "b.2"], ["node b.renamed is called b.2 by now"])
+
+
+@pytest.mark.parametrize("stored", [None, b"", b"[1]", b"{}", b'{"store": "\xff"}'], ids=repr)
+def test_a_node_whose_store_nobody_tells_counts_by_its_name(
+    tmp_path: Path, stored: bytes | None
+) -> None:
+    for name in ("b.2", "b.renamed"):
+        with Node(tmp_path, name, directory="b") as one:
+            one.work()
+    told = tmp_path / "lake" / layout.node_file("b.2")
+    told.unlink()
+    if stored is not None:
+        told.write_bytes(stored)
+    assert found_in(tmp_path) == (["b.2", "b.renamed"], [])
+    told.unlink(missing_ok=True)
+    told.mkdir()
+    assert found_in(tmp_path) == (["b.2", "b.renamed"], [])
 
 
 def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], tuple[str, int]]:

@@ -10,16 +10,19 @@ import pytest
 
 from ebbmq import AdaptSpec, Message, QueueSpec
 from ebbmq.feed.events import EVENTS
+from ebbmq.feed.layout import LATEST_REPORT
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq_spark.attempts import JobFailed
 from ebbmq_spark.jobs import history
-from ebbmq_spark.jobs.running import Arguments, InvalidBudget, run, run_plan
+from ebbmq_spark.jobs.plan import HOLD_MS
+from ebbmq_spark.jobs.running import Arguments, InvalidBudget, figures, run, run_plan
 from ebbmq_spark.lake import PipelineBusy, open_lake
 from ebbmq_spark.soundness import name_of
 from ebbmq_spark.transforms.profiles import KEY
 from tests.feeds import manifests_of
+from tests.pipeline.handwritten import tell
 from tests.pipeline.lakes import DAY_MS, FADING, Node, counted, rows
 
 if TYPE_CHECKING:
@@ -109,9 +112,24 @@ def test_what_is_counted_stays_also_if_all_that_is_left_is_counted_anew(
     assert (fourth.events, fourth.counted) == (0, second.run)
 
 
-def factors(spark: SparkSession, lake: Path, *, full: bool = False) -> dict[str, float]:
+def test_a_lost_copy_is_no_message_that_left(spark: SparkSession, tmp_path: Path) -> None:
+    told = [
+        {"seq": 1, "event": "lost", "reason": "missing", "message_id": "has another copy"},
+        {"seq": 2, "event": "lost", "reason": "evicted", "message_id": "has none"},
+        {"seq": 3, "event": "removed", "reason": "lost", "message_id": "has none"},
+        {"seq": 4, "event": "acked", "message_id": "done"},
+    ]
+    tell(tmp_path, 1, told)
+    run(spark, Arguments(tmp_path))
+    assert figures(spark, tmp_path).losses == [("removed", "lost", 1)]
+    assert "Messages that left other than by ack" in (tmp_path / LATEST_REPORT).read_text()
+
+
+def factors(
+    spark: SparkSession, lake: Path, *, full: bool = False, hold_ms: int = HOLD_MS
+) -> dict[str, float]:
     """What a run recommends."""
-    run(spark, Arguments(lake, bounded=False, full=full))
+    run(spark, Arguments(lake, bounded=False, full=full, hold_ms=hold_ms))
     return {row["queue"]: row["factor"] for row in rows(lake, RATES)}
 
 
@@ -139,7 +157,10 @@ def test_factors_go_on_from_the_last_ones_and_rest_between_steps(
         assert factors(spark, lake, full=True) == {"eager": 4.0, "calm": 2.0}
         # Leases were long on the whole, and have become short.
         work(50)
-        assert factors(spark, lake, full=True) == {"eager": 2.0, "calm": 2.0}
+        assert factors(spark, lake, full=True, hold_ms=1) == {"eager": 2.0, "calm": 2.0}
+        # These are over by now; a step still rests.
+        work(5_000)
+        assert factors(spark, lake) == {"eager": 2.0, "calm": 1.0}
 
 
 def key_of(row: dict[str, object]) -> tuple[object, ...]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.testing import assertDataFrameEqual
 
+from ebbmq.feed.rates import RATES
 from ebbmq.model import AdaptSpec, QueueSpec
 from ebbmq.policy.adapt import AdaptiveDecay, AdaptState
-from ebbmq_spark.transforms.latency import latency_profile, recommended_factors
-from tests.pipeline.rows import NOW_MS, events
+from ebbmq_spark.transforms.latency import last_factors, latency_profile, recommended_factors
+from tests.pipeline.rows import NOW_MS, events, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -142,9 +143,29 @@ def _factors(spark: SparkSession, told: DataFrame, adapt: AdaptSpec) -> list[Row
     return recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1).collect()
 
 
+def test_a_factor_that_ended_long_ago_counts_as_1(spark: SparkSession) -> None:
+    ended_ms = {"holds": -HOUR_MS, "run was late": HOUR_MS - 1, "long ago": HOUR_MS}
+    before = frame(
+        spark,
+        RATES,
+        {"factor": 2.0, "reason": "", "samples": 1, "stepped_at_ms": 7},
+        [
+            {"queue": queue, "decided_at_ms": NOW_MS - ms - HOUR_MS, "until_ms": NOW_MS - ms}
+            for queue, ms in ended_ms.items()
+        ]
+        + [{"queue": "earlier version", "decided_at_ms": 5, "until_ms": NOW_MS + 1,
+            "stepped_at_ms": None}],
+    )  # fmt: skip
+    expected = [
+        ("holds", 2.0, 7), ("run was late", 2.0, 7), ("long ago", 1.0, 7),
+        ("earlier version", 2.0, 5),
+    ]  # fmt: skip
+    assertDataFrameEqual(last_factors(before, NOW_MS), spark.createDataFrame(expected, BEFORE))
+
+
 def test_leases_that_do_not_count_are_not_moved(spark: SparkSession) -> None:
     wide = QueueSpec("wide", adapt=msgspec.structs.replace(ADAPT, window=512))
-    frame = recommended_factors(
+    found = recommended_factors(
         events(spark, {"event": "acked", "latency_ms": 1}),
         [QueueSpec("q", adapt=ADAPT), wide],
         spark.createDataFrame([], BEFORE),
@@ -153,7 +174,7 @@ def test_leases_that_do_not_count_are_not_moved(spark: SparkSession) -> None:
     )
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        frame.explain()
+        found.explain()
     assert "512, Partial" in shown.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.testing import assertDataFrameEqual
@@ -74,6 +75,44 @@ def test_what_happened_is_counted_by_queue_node_hour_event_and_reason(spark: Spa
             )
         ),
     )  # fmt: skip
+
+
+def test_a_reason_counts_without_what_is_of_one_message(spark: SparkSession) -> None:
+    reasons = {
+        ("pinned", "plan r: move, decay score 117.22, copies 1 of 1"): "plan r: move",
+        ("pinned", "plan r: move, score 3.1"): "plan r: move",
+        ("asked", "plan r: move, decay score 3.10, copies 1 of 2"): "plan r: move",
+        ("asked", "fresh, score 0.1"): "fresh",
+        ("asked", "fresh, score 0.2"): "fresh",
+        ("asked", "repair"): "repair",
+        ("archived", "faded, score 117.2"): "faded",
+        ("dropped", "idle, score 9.9"): "idle",
+        ("dropped", "rules applied"): "rules applied",
+        ("copied", "plan r: move"): "plan r: move",
+        ("unpinned", "plan r: a crossing or a lease is newer"): (
+            "plan r: a crossing or a lease is newer"
+        ),
+        ("placed", "default, as ssd of rules cannot be used"): (
+            "default, as ssd of rules cannot be used"
+        ),
+        ("gap", "7 events before this are missing"): "",
+    }
+    told = events(
+        spark,
+        *(
+            {"seq": seq, "event": event, "reason": reason, "at_ms": HOUR}
+            for seq, (event, reason) in enumerate(reasons, 1)
+        ),
+    )
+    times = Counter((event, reason) for (event, _), reason in reasons.items())
+    expected = [
+        {"event": event, "reason": reason, "count": count}
+        for (event, reason), count in times.items()
+    ]
+    assert_is(spark, profile(told, NOW_MS), *expected)
+    # What an earlier version counted for each message becomes one when it is added to.
+    known = profiles(spark, *({"event": event, "reason": reason} for event, reason in reasons))
+    assert_is(spark, merged(known, NOW_MS, KEEP_MS), *expected)
 
 
 def test_parts_of_an_hour_add_up_to_the_whole_of_it(spark: SparkSession) -> None:

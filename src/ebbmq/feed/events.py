@@ -55,6 +55,8 @@ COPIES: Final = frozenset(
         "unpinned",
     }
 )
+#: Their reason begins with the cause; what follows a comma is of one message, such as its score.
+SCORED: Final = frozenset({"asked", "archived", "dropped", "pinned"})
 #: Of no message, so without queue and id: events before it were left out, and `reason` says how
 #: many. They have their numbers, which are missing.
 GAP: Final = "gap"

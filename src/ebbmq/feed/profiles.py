@@ -18,7 +18,7 @@ PROFILES: Final = Table(
         Column("node", "text", "the node that told it"),
         Column("hour_ms", "int64", "the instant the hour begins, by the node's clock"),
         Column("event", "text", "what happened: one of the events"),
-        Column("reason", "text", "why; empty where there is one cause only"),
+        Column("reason", "text", "why, without scores; empty where there is one cause only"),
         Column("count", "int64", "how often"),
         Column("bytes", "int64", "of the messages it happened to, headers and bodies"),
         Column("access", "float64", "reads, each weighted by its age at the end of the hour"),

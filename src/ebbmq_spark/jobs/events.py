@@ -24,7 +24,7 @@ from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
-from ebbmq_spark.transforms.latency import recommended_factors
+from ebbmq_spark.transforms.latency import last_factors, recommended_factors
 from ebbmq_spark.transforms.profiles import merged, profile, recounted
 
 if TYPE_CHECKING:
@@ -268,6 +268,9 @@ def count(
     """
     known = of_run(spark, output.lake, PROFILES, last.counted if last else None)
     new = profile(events, output.at_ms)
+    if full:
+        # Of what an earlier version wrote, too, each key has one row then.
+        known = merged(known, output.at_ms, KEEP_MS)
     parts = recounted(known, new) if full else known.unionByName(new)
     whole = merged(parts, output.at_ms, KEEP_MS)
     output.publish(PROFILES, output.write(PROFILES, whole.coalesce(1)))
@@ -295,12 +298,10 @@ def judge(
 ) -> None:
     """Recommend decay factors from what happened since a run, a step from its own; write them."""
     before = of_run(spark, output.lake, RATES, last.counted if last else None)
-    # Rows of an earlier version do not say when the factor was stepped.
-    stepped = F.coalesce("stepped_at_ms", "decided_at_ms").alias("stepped_at_ms")
     factors = recommended_factors(
         events,
         queues,
-        before.select("queue", "factor", stepped),
+        last_factors(before, output.at_ms),
         now_ms=output.at_ms,
         until_ms=output.at_ms + hold_ms,
     )

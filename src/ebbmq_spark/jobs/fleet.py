@@ -7,6 +7,7 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from pyspark.sql import types as T
 
 from ebbmq.errors import StorageFailed
@@ -116,7 +117,7 @@ class Fleet(NamedTuple):
 def read(
     where: Where, now_ms: int, aside: Mapping[str, UnknownFeed] = MappingProxyType({})
 ) -> Fleet:
-    """The last snapshot of each node that can be read.
+    """The last snapshot of each node that can be read; of a store that was renamed, the newest.
 
     Args:
         where: the lake.
@@ -136,9 +137,16 @@ def read(
     refused = {name: why for name, why in wrong.items() if name.startswith(f"{CATALOG.name}/")}
     fleet = Fleet([], list(last.values()), refused, [], at_ms=now_ms)
     lake_ms = _lake_ms(lake, now_ms)
+    # A node that takes it away at this moment wrote a newer one a moment ago.
+    seen = {
+        node: lake.modified_ms(soundness.name_of(each)) or lake_ms for node, each in last.items()
+    }
+    renamed = _renamed(lake, sorted(last, key=lambda node: (seen[node], last[node].boot)))
     for node, manifest in sorted(last.items()):
-        # A node that takes it away at this moment wrote a newer one a moment ago.
-        seen_ms = lake.modified_ms(soundness.name_of(manifest)) or lake_ms
+        if node in renamed:
+            fleet.notes.append(f"node {node} is called {renamed[node]} by now")
+            continue
+        seen_ms = seen[node]
         age_ms, skew_ms = lake_ms - seen_ms, manifest.written_at_ms - seen_ms
         if age_ms > _GONE_MS:
             fleet.notes.append(f"node {node} wrote its last snapshot {age_ms // DAY_MS} days ago")
@@ -150,6 +158,36 @@ def read(
             fleet.notes.append(f"the clock of node {node} differs by {skew_ms / 1_000:.0f} s")
         fleet.snapshots.append(_snapshot(lake, manifest, lake_ms, seen_ms))
     return fleet
+
+
+def _renamed(lake: Lake, nodes: Sequence[str]) -> dict[str, str]:
+    """Names that a store had before, and the one it has by now.
+
+    A name of which nobody can tell whose it is stands for a store of its own.
+
+    Args:
+        lake: where.
+        nodes: by their last snapshots, the newest one last.
+    """
+    try:
+        told = lake.read_many([layout.node_file(node) for node in nodes])
+    except (OSError, StorageFailed):
+        return {}
+    stores = {node: _store(each) for node, each in zip(nodes, told, strict=True)}
+    named = {store: node for node, store in stores.items() if store is not None}
+    return {
+        node: named[store]
+        for node, store in stores.items()
+        if store is not None and named[store] != node
+    }
+
+
+def _store(stored: bytes | None) -> str | None:
+    """Which store writes as a node; None where that is not told."""
+    try:
+        return msgspec.json.decode(stored or b"{}", type=dict[str, str]).get("store")
+    except ValueError:  # also of bytes that are no text
+        return None
 
 
 def _snapshot(lake: Lake, manifest: Manifest, lake_ms: int, seen_ms: int) -> Snapshot:

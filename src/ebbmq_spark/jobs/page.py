@@ -152,13 +152,13 @@ def _tiers(told: Figures) -> str:
 
 def _losses(told: Figures) -> str:
     if not told.losses:
-        return _none("nothing went stale, expired or was dead-lettered in the hours shown")
+        return _none("nothing left other than by ack in the hours shown")
     rows = []
     for event, reason, count in told.losses[:12]:
         what = event.replace("_", " ")
         label = what if not reason or reason == event else f"{what}: {reason}"
         rows.append(Bar(label, [Segment(count, "high", f"{label}: {count:,}")], f"{count:,}"))
-    return "<p>Stale, expired and dead letters by reason, over the last two days.</p>" + bars(
+    return "<p>Messages that left other than by ack, over the last two days.</p>" + bars(
         rows, "messages that left by reason"
     )
 

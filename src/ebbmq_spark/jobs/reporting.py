@@ -9,6 +9,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from ebbmq.feed import events as feed
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
@@ -47,7 +48,8 @@ _OFF_MS: Final = 300_000
 _OF_HOURS: Final = (
     "queue", "node", "hour_ms", "event", "reason", "count", "bytes", "counted_at_ms",
 )  # fmt: skip
-_LOSSES: Final = ("stale", "expired", "dead_lettered", "removed", "lost")
+#: A message that is lost was `removed`; `lost` is said of a copy.
+_LOSSES: Final = feed.LAST - {"acked"}
 _PAGES_KEPT: Final = 30
 _CLOCKS: Final = (
     T.StructType()

@@ -80,6 +80,23 @@ def _controllers(spark: SparkSession, specs: Mapping[str, AdaptSpec]) -> DataFra
     return spark.createDataFrame(rows, schema)
 
 
+def last_factors(rates: DataFrame, now_ms: int) -> DataFrame:
+    """What a run goes on from, of those before it: queue, factor, stepped_at_ms.
+
+    A factor that ended longer ago than it held counts as 1, as it does for brokers. Where a run is
+    merely late, as one an hour with factors that hold for an hour, it goes on from the last.
+
+    Args:
+        rates: of the table RATES, each queue once.
+        now_ms: when that is, by the clock of who recommends.
+    """
+    over_at_ms = F.col("until_ms") + (F.col("until_ms") - F.col("decided_at_ms"))
+    factor = F.when(over_at_ms <= now_ms, F.lit(1.0)).otherwise(F.col("factor"))
+    # Rows of an earlier version do not say when the factor was stepped.
+    stepped = F.coalesce("stepped_at_ms", "decided_at_ms")
+    return rates.select("queue", factor.alias("factor"), stepped.alias("stepped_at_ms"))
+
+
 def recommended_factors(
     events: DataFrame,
     queues: Iterable[QueueSpec | QueueParameters],
@@ -99,8 +116,8 @@ def recommended_factors(
     Args:
         events: of the table EVENTS, since the last run; those before are judged already.
         queues: those without a controller are left out.
-        before: queue, factor, stepped_at_ms: what the last run recommended; a queue without it
-            had 1, and rested long enough.
+        before: queue, factor, stepped_at_ms, as `last_factors` has them; a queue without it had 1,
+            and rested long enough.
         now_ms: when that is, by the clock of who recommends.
         until_ms: how long the recommendation holds.
 

@@ -32,10 +32,20 @@ def keyed(events: DataFrame) -> DataFrame:
         "node",
         hour_ms.alias("hour_ms"),
         "event",
-        F.coalesce("reason", F.lit("")).alias("reason"),
+        _cause().alias("reason"),
         F.coalesce("bytes", F.lit(0)).alias("bytes"),
         _access(hour_ms + HOUR_MS).alias("access"),
         timed.alias("took_ms"),
+    )
+
+
+def _cause() -> Column:
+    """A reason without what is of one message: there are few, however many messages there are."""
+    reason = F.coalesce("reason", F.lit(""))
+    return (
+        F.when(F.col("event").isin(*feed.SCORED), F.substring_index(reason, ",", 1))
+        .when(F.col("event") == feed.GAP, F.lit(""))
+        .otherwise(reason)
     )
 
 
@@ -86,7 +96,9 @@ def merged(parts: DataFrame, now_ms: int, keep_ms: int) -> DataFrame:
     summed = F.sum(F.col("mean_ms") * F.col("samples")) / F.sum("samples")
     # Rows of an earlier version do not say when they were counted.
     counted = F.coalesce("counted_at_ms", F.least("hour_ms", F.lit(now_ms)))
-    whole = parts.groupBy(*KEY).agg(
+    # Rows of an earlier version have the whole reason.
+    alike = parts.withColumn("reason", _cause())
+    whole = alike.groupBy(*KEY).agg(
         F.sum("count").alias("count"),
         F.sum("bytes").alias("bytes"),
         F.sum("access").alias("access"),

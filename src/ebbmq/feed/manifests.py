@@ -89,7 +89,7 @@ def decode(stored: bytes, name: str) -> Manifest:
         if head.format == FORMAT:
             check_version(head.table, head.version, name)
             return msgspec.json.decode(stored, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnknownFeed(
             f"{name} is no manifest: {error}", "remove it if nothing else wrote it; no row is lost"
         ) from error

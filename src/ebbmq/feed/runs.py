@@ -130,7 +130,7 @@ def decode(stored: bytes, name: str) -> Record:
         head = msgspec.json.decode(stored, type=dict[str, object])
         if head.get("format") == FORMAT:
             return msgspec.json.decode(stored, type=Record)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnknownFeed(f"{name} is no record of a run: {error}", "remove it") from error
     raise UnknownFeed(
         f"{name} is of format {head.get('format')!r}, this version reads {FORMAT}",

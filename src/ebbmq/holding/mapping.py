@@ -100,7 +100,7 @@ def decode(stored: bytes, store: str) -> Mapping:
     """
     try:
         mapping = msgspec.json.decode(stored, type=Mapping)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedRecord(f"{mapping_path(store)} is no mapping: {error}", "delete it") from error
     if mapping.format != FORMAT or mapping.store != store or "/" in mapping.run:
         raise DamagedRecord(

@@ -77,6 +77,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
         (changed(version=2), "version 2 of events"),
         (changed(version=0), "version 0 of events"),
         (changed(table="dreams"), "'dreams'"),
+        (b'{"format":1,"table":"\xff"}', "is no manifest"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(stored: bytes, what: str) -> None:

@@ -40,7 +40,7 @@ class Evictions:
             )
         except FileNotFoundError:
             self._evicted = {}
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageFailed(
                 f"{self._path} cannot be read: {error}",
                 "delete it, and evict again what should not be used",

@@ -52,7 +52,7 @@ class Identities:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, bytes])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageFailed(
                 f"{self._path} cannot be read: {error}", "restore it from a backup, or delete it"
             ) from error

@@ -111,7 +111,7 @@ class Place:
             write_durably(path, msgspec.json.encode(_Identity(secrets.token_bytes(16))))
         try:
             found = msgspec.json.decode(path.read_bytes(), type=_Identity).uuid
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageFailed(
                 f"{path} is damaged: {error}", "restore it from a backup of this directory"
             ) from error

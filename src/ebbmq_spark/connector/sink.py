@@ -21,9 +21,7 @@ from pyspark.sql.datasource import (
 )
 from typing_extensions import override
 
-from ebbmq.client import calls
-from ebbmq.errors import InvalidSpec
-from ebbmq.wire.http import forms
+from ebbmq.errors import InvalidSpec, TooLarge
 from ebbmq_spark.connector import flushing, messages, requests
 from ebbmq_spark.connector.ledger import Committed, Ledger
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ebbmq.client.client import Client
+    from ebbmq.model import Receipt
     from ebbmq_spark.connector.options import Publishing
 
 # Under these names MicroBatchExecution tells tasks which batch of which query they are of.
@@ -71,13 +70,31 @@ def _publish(
     published = duplicates = 0
     for batch in batches:
         made = messages.forms_of(batch, fields, lambda: f"{prefix}{next(numbers):x}")
-        for part in messages.requests_of(made):
-            form = forms.PublishForm(messages=part, confirm=options.confirm)
-            call = calls.publish(options.queue, form)
-            receipts = requests.patiently(options.server, lambda call=call: client.ask(call))  # type: ignore[misc]
+        for request in messages.requests_of(made, options.confirm):
+            receipts = _ask(client, options, request)
             published += len(receipts)
             duplicates += sum(receipt.duplicate for receipt in receipts)
     return published, duplicates
+
+
+def _ask(client: Client, options: Publishing, request: messages.Request) -> list[Receipt]:
+    """Publish a request; in parts, where a server takes less at a time.
+
+    Raises:
+        TooLarge: it does not take a single message of them.
+    """
+    call = requests.publish(options.queue, request.body)
+    try:
+        return requests.patiently(options.server, lambda: client.ask(call))
+    except TooLarge as error:
+        if len(request.forms) == 1:
+            row = "" if options.id_column is None else f" with id {request.forms[0].id!r:.80}"
+            raise TooLarge(
+                f"a row{row} takes {len(request.body):,} bytes alone: {error.detail}",
+                "leave it out, or raise http.request_bytes_max of the server",
+            ) from error
+    parts = request.halves(options.confirm)
+    return [receipt for part in parts for receipt in _ask(client, options, part)]
 
 
 class QueueWriter(DataSourceArrowWriter):

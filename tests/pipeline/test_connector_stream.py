@@ -163,6 +163,42 @@ def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
         assert priced() == done + 2_000
 
 
+def test_messages_of_two_brokers_that_number_them_alike_are_all_there_in_one_queue(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+
+    def start(url: str, checkpoint: str) -> StreamingQuery:
+        stream = spark.readStream.format("ebbmq").options(url=url, queue="orders").load()
+        sink = stream.select("unique_id", "body").writeStream.format("ebbmq")
+        sink = sink.options(url=first.url, queue="merged", idColumn="unique_id")
+        place = str(tmp_path / checkpoint)
+        return sink.option("checkpointLocation", place).trigger(availableNow=True).start()
+
+    def ids(name: str) -> list[set[str]]:
+        read = spark.read.format("ebbmq")
+        frames = [read.options(url=each.url, queue="orders").load() for each in (first, second)]
+        return [{row[0] for row in patiently(frame.select(name).collect)} for frame in frames]
+
+    with Running(tmp_path / "1") as first, Running(tmp_path / "2") as second:
+        bodies = set[bytes]()
+        for each in (first, second):
+            with Client(each.url) as client:
+                client.declare(QueueSpec("orders"))
+                sent = [b"%d of %s" % (n, each.url.encode()) for n in range(100)]
+                client.publish("orders", [Message(body) for body in sent])
+                bodies.update(sent)
+        theirs, others = ids("id")
+        assert theirs == others
+        assert len(set().union(*ids("unique_id"))) == 200
+        with Client(first.url) as client:
+            client.declare(QueueSpec("merged"))
+            to_end(lambda: start(first.url, "checkpoint 1"))
+            to_end(lambda: start(second.url, "checkpoint 2"))
+            assert {each.body for each in client.peek("merged", 1_000)} == bodies
+            assert client.stats("merged")["depth"]["ready"] == 200
+
+
 def test_a_batch_that_was_committed_is_not_published_again(
     world: World, spark: SparkSession, tmp_path: Path
 ) -> None:

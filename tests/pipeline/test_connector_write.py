@@ -40,13 +40,16 @@ class Sink:
         self._options = {"url": server.url, "queue": queue, "idColumn": "id", **options}
 
     def write(self, **rows: Sequence[Any]) -> Any:
-        """Write columns `text` or `bytes` as the body, and others under their names."""
+        """Write columns `text` or `bytes` as the body, and others under their names; commit."""
         names = {name: "body" if name in ("text", "bytes") else name for name in rows}
         schema = T.StructType([T.StructField(names[each], KINDS[each][0]) for each in rows])
         arrays = [pa.array(rows[each], KINDS[each][1]) for each in rows]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(names.values()))
         source = EbbMQ(CaseInsensitiveDict(self._options))
-        return source.writer(schema, False).write(iter([batch]))  # type: ignore[arg-type]
+        writer = source.writer(schema, False)
+        done = writer.write(iter([batch]))  # type: ignore[arg-type]
+        writer.commit([done])
+        return done
 
     def ready(self) -> int:
         with Client(self.url) as client:
@@ -105,6 +108,19 @@ def test_a_server_that_takes_less_is_sent_less_and_a_row_too_large_for_it_is_nam
         unnamed = Sink(server, "unnamed", idColumn="", atLeastOnce="true")
         with pytest.raises(TooLarge, match=r"a row takes 120,0\d\d bytes"):
             unnamed.write(bytes=bodies)
+
+
+def test_ids_that_the_queue_knew_already_are_counted_in_the_log(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Sink(server, "known")
+    sink.write(id=["a", "b", "c"], text=["x"] * 3)
+    assert not caplog.records
+    sink.write(id=["b", "c", "d"], text=["y"] * 3)
+    (told,) = caplog.messages
+    assert told.startswith("2 of 3 messages had ids that queue 'known' knew already")
+    assert "column 'id' does not tell messages apart" in told
+    assert sink.ready() == 4
 
 
 def test_a_request_has_the_bytes_of_its_form() -> None:

@@ -231,6 +231,31 @@ def test_a_batch_that_was_committed_is_not_published_again(
     assert world.depth("out")["ready"] == 2
 
 
+@pytest.mark.parametrize("lacking", ["manage", "publish"])
+def test_a_stream_that_may_not_keep_its_record_publishes_nothing(
+    spark: SparkSession, tmp_path: Path, lacking: str
+) -> None:
+    register(spark)
+    data = tmp_path / "data"
+    rights = dict.fromkeys(SCOPES, ("*",))
+    admin = Users(data).add("admin", rights)
+    token = Users(data).add("spark", {**rights, lacking: ("out",)})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"body": "a"}\n')
+    with Running(data) as server, Client(server.url, token=admin) as client:
+        client.declare(QueueSpec("out"))
+
+        def start() -> StreamingQuery:
+            options = {"url": server.url, "token": token, "queue": "out", "atLeastOnce": "true"}
+            sink = spark.readStream.schema("body STRING").json(str(tmp_path / "in")).writeStream
+            sink = sink.format("ebbmq").options(**options).trigger(availableNow=True)
+            return sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+        with pytest.raises(StreamingQueryException, match=rf"forbidden.*{lacking}.*spark\.sink\."):
+            to_end(start)
+        assert client.stats("out")["depth"] == NOTHING
+
+
 def test_the_record_of_a_sink_is_its_newest_batch(world: World) -> None:
     ledger = Ledger(world.client, "kept")
     assert ledger.last() is None

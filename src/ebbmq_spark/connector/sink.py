@@ -170,6 +170,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             is_done = requests.patiently(server, lambda: ledger.is_committed(query, int(batch)))
             if is_done:
                 return Published(query, 0, 0, _attempt())
+            requests.patiently(server, ledger.prepare)
             done = _publish(client, self._options, self._fields, iterator)
             return Published(query, *done, _attempt())
 

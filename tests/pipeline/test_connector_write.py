@@ -110,6 +110,15 @@ def test_a_server_that_takes_less_is_sent_less_and_a_row_too_large_for_it_is_nam
             unnamed.write(bytes=bodies)
 
 
+def test_a_header_that_is_null_is_not_there(server: Running) -> None:
+    sink = Sink(server, "nulls")
+    headers = [[("a", None), ("b", "1")], [("a", None)], [], None]
+    sink.write(id=numbers(4), text=["x"] * 4, headers=headers)
+    with Client(server.url) as client:
+        found = [dict(message.headers) for message in client.peek("nulls")]
+    assert found == [{"b": "1"}, {}, {}, {}]
+
+
 def test_ids_that_the_queue_knew_already_are_counted_in_the_log(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

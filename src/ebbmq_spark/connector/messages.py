@@ -121,8 +121,13 @@ def forms_of(
         )
         for name, value in zip(others, rest, strict=True):
             if value is not None:
-                setattr(form, name, dict(value) if name == "headers" else value)
+                setattr(form, name, _headers(value) if name == "headers" else value)
         yield form
+
+
+def _headers(entries: list[tuple[str, str | None]]) -> dict[str, str]:
+    """A map without what is null in it, as with other fields that are null."""
+    return {name: value for name, value in entries if value is not None}
 
 
 class Request(NamedTuple):

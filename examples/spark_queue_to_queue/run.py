@@ -43,11 +43,11 @@ def prepare(client: Client) -> None:
 
 
 def priced(orders: DataFrame) -> DataFrame:
-    """What is published: an id that stays the same when a batch is played again, and the body."""
+    """What is published: an id that no other message has, played again or not, and the body."""
     order = F.from_json(F.col("body").cast("string"), "order INT, pieces INT")
     price = F.when(F.col("headers")["region"] == "eu", 1.19).otherwise(1.07) * order["pieces"]
     return orders.select(
-        F.col("id"),
+        F.col("unique_id"),
         F.to_json(F.struct(order["order"].alias("order"), price.alias("price"))).alias("body"),
         F.col("importance"),
         F.col("headers"),
@@ -58,13 +58,14 @@ def run(spark: SparkSession, url: str, checkpoint: str, **options: str) -> None:
     """Work on everything that is there, and end."""
     orders = (
         spark.readStream.format("ebbmq")
-        .options(url=url, queue="orders", columns="id,body,headers,importance", **options)
+        .options(url=url, queue="orders", columns="unique_id,body,headers,importance", **options)
         .load()
     )
     query = (
         priced(orders)
         .writeStream.format("ebbmq")
-        .options(url=url, queue="orders.priced", idColumn="id", sinkId="orders.priced", **options)
+        .options(url=url, queue="orders.priced", **options)
+        .options(idColumn="unique_id", sinkId="orders.priced")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()

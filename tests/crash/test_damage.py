@@ -398,6 +398,26 @@ def test_a_body_damaged_since_the_last_checkpoint_is_named_when_it_is_delivered(
     assert receipts[25].id not in got
 
 
+def test_leases_beside_a_damaged_one_are_read_again_under_the_tokens_they_were_granted_with(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "data"
+    bodies = [b"body %d " % number + b"x" * 3_000 for number in range(3)]
+    with Broker.open(directory) as broker:
+        broker.declare(QueueSpec("q", lease_timeout_ms=3_600_000))
+        broker.publish("q", [Message(body) for body in bodies])
+        granted = broker.lease("q", 3, name="n")
+    path = directory / "journal" / "young-0000000001.seg"
+    path.write_bytes(path.read_bytes().replace(bodies[1], bodies[1].upper()))
+    with Broker.open(directory) as broker:
+        again = broker.read_lease("q", "n")
+        assert [lease.token for lease in again] == [granted[0].token, granted[2].token]
+        assert [lease.body for lease in again] == [bodies[0], bodies[2]]
+        assert named(broker.health()["damage"]) == {granted[1].id}
+        broker.ack("q", [lease.token for lease in again])
+        assert sum(broker.stats("q")["depth"].values()) == 0
+
+
 def test_what_left_after_a_checkpoint_and_went_with_its_segments_is_no_damage(
     tmp_path: Path,
 ) -> None:

@@ -122,3 +122,14 @@ def test_one_record_anywhere_shows_whose_a_log_is() -> None:
     for name in segments:
         disk.flip(name, 4, 1)
     belonging.check(disk, UUID)
+
+
+def test_a_store_is_told_from_others_and_stays_the_same_without_its_uuid(tmp_path: Path) -> None:
+    def told(name: str) -> str:
+        with Broker.open(tmp_path / name) as broker:
+            broker.declare(QueueSpec("q"))
+            found: str = broker.stats("q")["store_id"]
+            assert broker.engine.directory.identity.uuid.hex()[:8] not in found
+        return found
+
+    assert told("a") == told("a") != told("b")

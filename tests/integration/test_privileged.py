@@ -73,6 +73,19 @@ def test_what_one_passed_by_is_there_for_another(scene: Scene) -> None:
     assert scene.leased_by("auditor", 2) == [b"secret"] * 2
 
 
+def test_a_name_gives_them_to_nobody_without_the_permission(scene: Scene) -> None:
+    auditor, shop = scene.clients["auditor"], scene.clients["shop"]
+    held = auditor.lease("q", 10, lease_timeout_ms=3_600_000, name="n")
+    assert len(held) == 4
+    plain = [lease.token for lease in held if lease.body == b"plain"]
+    assert [lease.token for lease in shop.read_lease("q", "n")] == plain
+    assert [lease.token for lease in shop.lease("q", 10, name="n")] == plain
+    assert auditor.read_lease("q", "n") == held
+    auditor.ack("q", plain)
+    assert shop.read_lease("q", "n") == shop.lease("q", 10, name="n") == []
+    assert len(auditor.lease("q", 10, name="n")) == 2
+
+
 def test_a_peek_shows_them_to_those_who_may_have_them(scene: Scene) -> None:
     assert [seen.body for seen in scene.clients["shop"].peek("q")] == [b"plain"] * 2
     assert len(scene.clients["auditor"].peek("q")) == 4

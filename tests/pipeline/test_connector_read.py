@@ -9,6 +9,7 @@ import crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from ebbmq import Client, Message, QueueSpec, limits
@@ -83,6 +84,21 @@ def test_every_message_of_a_queue_is_read_once_as_it_is(
         assert patiently(leased.where("deadline_ms > 0").count) == 5
         assert client.stats("orders")["depth"]["leased"] == 5
         frame.unpersist()
+
+
+def test_sql_reads_a_view_of_a_queue_and_is_told_why_there_is_no_table(
+    server: Running, spark: SparkSession
+) -> None:
+    with Client(server.url) as client:
+        client.declare(QueueSpec("viewed"))
+        client.publish("viewed", [Message(b"a"), Message(b"b")])
+    options = f"OPTIONS (url '{server.url}', queue 'viewed')"
+    patiently(lambda: spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW viewed USING ebbmq {options}"))
+    rows = patiently(spark.sql("SELECT string(body) FROM viewed").collect)
+    assert sorted(row[0] for row in rows) == ["a", "b"]
+    with pytest.raises(AnalysisException, match=r"table in its catalog.*CREATE TEMPORARY VIEW"):
+        patiently(lambda: spark.sql(f"CREATE TABLE tabled USING ebbmq {options}"))
+    assert not spark.catalog.tableExists("tabled")
 
 
 def test_an_empty_queue_has_no_rows_and_an_unknown_one_is_named(

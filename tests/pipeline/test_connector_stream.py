@@ -163,6 +163,42 @@ def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
         assert priced() == done + 2_000
 
 
+def test_messages_of_two_brokers_that_number_them_alike_are_all_there_in_one_queue(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+
+    def start(url: str, checkpoint: str) -> StreamingQuery:
+        stream = spark.readStream.format("ebbmq").options(url=url, queue="orders").load()
+        sink = stream.select("unique_id", "body").writeStream.format("ebbmq")
+        sink = sink.options(url=first.url, queue="merged", idColumn="unique_id")
+        place = str(tmp_path / checkpoint)
+        return sink.option("checkpointLocation", place).trigger(availableNow=True).start()
+
+    def ids(name: str) -> list[set[str]]:
+        read = spark.read.format("ebbmq")
+        frames = [read.options(url=each.url, queue="orders").load() for each in (first, second)]
+        return [{row[0] for row in patiently(frame.select(name).collect)} for frame in frames]
+
+    with Running(tmp_path / "1") as first, Running(tmp_path / "2") as second:
+        bodies = set[bytes]()
+        for each in (first, second):
+            with Client(each.url) as client:
+                client.declare(QueueSpec("orders"))
+                sent = [b"%d of %s" % (n, each.url.encode()) for n in range(100)]
+                client.publish("orders", [Message(body) for body in sent])
+                bodies.update(sent)
+        theirs, others = ids("id")
+        assert theirs == others
+        assert len(set().union(*ids("unique_id"))) == 200
+        with Client(first.url) as client:
+            client.declare(QueueSpec("merged"))
+            to_end(lambda: start(first.url, "checkpoint 1"))
+            to_end(lambda: start(second.url, "checkpoint 2"))
+            assert {each.body for each in client.peek("merged", 1_000)} == bodies
+            assert client.stats("merged")["depth"]["ready"] == 200
+
+
 def test_a_batch_that_was_committed_is_not_published_again(
     world: World, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -193,6 +229,31 @@ def test_a_batch_that_was_committed_is_not_published_again(
     with pytest.raises(StreamingQueryException, match=r"sink_in_use.*another sinkId"):
         to_end(lambda: start("other"))
     assert world.depth("out")["ready"] == 2
+
+
+@pytest.mark.parametrize("lacking", ["manage", "publish"])
+def test_a_stream_that_may_not_keep_its_record_publishes_nothing(
+    spark: SparkSession, tmp_path: Path, lacking: str
+) -> None:
+    register(spark)
+    data = tmp_path / "data"
+    rights = dict.fromkeys(SCOPES, ("*",))
+    admin = Users(data).add("admin", rights)
+    token = Users(data).add("spark", {**rights, lacking: ("out",)})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"body": "a"}\n')
+    with Running(data) as server, Client(server.url, token=admin) as client:
+        client.declare(QueueSpec("out"))
+
+        def start() -> StreamingQuery:
+            options = {"url": server.url, "token": token, "queue": "out", "atLeastOnce": "true"}
+            sink = spark.readStream.schema("body STRING").json(str(tmp_path / "in")).writeStream
+            sink = sink.format("ebbmq").options(**options).trigger(availableNow=True)
+            return sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+        with pytest.raises(StreamingQueryException, match=rf"forbidden.*{lacking}.*spark\.sink\."):
+            to_end(start)
+        assert client.stats("out")["depth"] == NOTHING
 
 
 def test_the_record_of_a_sink_is_its_newest_batch(world: World) -> None:

@@ -36,6 +36,8 @@ from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, READY, ROW
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from ebbmq.core.index import Page, Where
@@ -115,6 +117,15 @@ class Grants:
             self.numbers = numbers
             self.is_run = are_run
         self.seqs.extend(seqs)
+
+    def chosen(self, numbers: Sequence[int]) -> Grants:
+        """Some of them, by their numbers here, in the same order."""
+        seqs, rows = self.seqs, self.rows
+        out = Grants(
+            [seqs[i] for i in numbers], [rows[i] for i in numbers], self.deadline_ms, self.nonce
+        )
+        out.epoch, out.at_ms = self.epoch, self.at_ms
+        return out
 
     def column(self, name: str) -> list[int]:
         """The importance, length or generation of every row."""

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
     from ebbmq.node.leasing import Consumer
     from ebbmq.node.peeking import Between
-    from ebbmq.node.rereading import Held
 
 T = TypeVar("T")
 
@@ -406,26 +405,35 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         return [lease for one in read for lease in one.leases()]
 
     async def take_named(
-        self, queue: str, name: str, first: int, last: int | None, bytes_max: int | None
+        self,
+        queue: str,
+        name: str,
+        first: int,
+        last: int | None,
+        bytes_max: int | None,
+        *,
+        consumer: Consumer = leasing.OWN,
     ) -> tuple[list[Delivery], int | None]:
         """`read_lease` in parts: as many as fit, and the number of the first that did not."""
         leasing.check_lease_name(name)
         held = rereading.read_name(self._engine, queue, name, first, last, bytes_max)
-        return await self._reread(held), held.following
+        with self._engine.lock:
+            granted = leasing.permitted(self._engine, held.granted, consumer)
+        return await self._reread(granted), held.following
 
     async def take_held(
         self, queue: str, tokens: Sequence[str], bytes_max: int | None
     ) -> tuple[list[Delivery], int | None]:
         """Leases by their tokens: as many as fit, and the number of the first that did not."""
         held = rereading.read_tokens(self._engine, queue, tokens, bytes_max)
-        return await self._reread(held), held.following
+        return await self._reread(held.granted), held.following
 
-    async def _reread(self, held: Held) -> list[Delivery]:
+    async def _reread(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
         with self._engine.lock:
-            taken = leasing.take_bodies(self._engine, held.granted)
-        if fetching.fill_at_once(self._engine, held.granted, taken):
-            return leasing.fetch(self._engine, held.granted, taken)
-        return await self._call(leasing.fetch, self._engine, held.granted, taken)
+            taken = leasing.take_bodies(self._engine, granted)
+        if fetching.fill_at_once(self._engine, granted, taken):
+            return leasing.fetch(self._engine, granted, taken)
+        return await self._call(leasing.fetch, self._engine, granted, taken)
 
     async def ack(self, queue: str, tokens: Iterable[str], confirm: Level = "written") -> None:
         """See Broker.ack."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,6 +29,7 @@ from ebbmq.journal import faults
 from ebbmq.journal.record import UUID_BYTES
 
 FORMAT_VERSION: Final = 1
+_TOLD_BYTES: Final = 8
 
 
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +43,14 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     format_version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
     #: CRC32C of the uuid and the version as u32, little endian.
     crc: int | None = None
+
+    @property
+    def told(self) -> str:
+        """What tells this store from others to clients.
+
+        They do not learn the uuid by it: who knows that can make a body look like a record.
+        """
+        return blake2b(self.uuid, digest_size=_TOLD_BYTES).hexdigest()
 
 
 def encode(identity: Identity) -> bytes:

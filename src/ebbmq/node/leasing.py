@@ -10,7 +10,6 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
-from ebbmq.core.grants import Grants
 from ebbmq.core.row import ELSEWHERE, PRIVILEGED, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
@@ -24,6 +23,7 @@ from ebbmq.plain import is_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ebbmq.core.grants import Grants
     from ebbmq.model import Kept, Lease
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
@@ -99,7 +99,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     if name:
         again = rereading.by_name(queue, name, bytes_max=bytes_max).granted
         if again:
-            return again
+            return permitted(engine, again, consumer)
     if engine.disk_full:
         engine.check_space_for_leases(
             min(count, sum(s.partition.depth[READY] for s in queue.shards))
@@ -127,24 +127,43 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     return out
 
 
+def permitted(
+    engine: Engine, held: list[tuple[Shard, Grants]], consumer: Consumer
+) -> list[tuple[Shard, Grants]]:
+    """Leases that are held, without those of messages the consumer may not be given (lock is held).
+
+    Whoever knows a name may ask for it: the others stay with who leased them.
+    """
+    found = (
+        (shard, _without(grants, _withheld(engine, shard, grants, consumer)))
+        for shard, grants in held
+    )
+    return [(shard, grants) for shard, grants in found if grants.seqs]
+
+
 def _readable(engine: Engine, shard: Shard, grants: Grants, consumer: Consumer) -> Grants:
     """Those the consumer may be given; the others rest a little (the lock is held)."""
+    withheld = _withheld(engine, shard, grants, consumer)
+    if withheld:
+        _rest(engine, shard, grants, withheld)
+    return _without(grants, withheld)
+
+
+def _withheld(engine: Engine, shard: Shard, grants: Grants, consumer: Consumer) -> set[int]:
+    """The messages the consumer may not be given (the lock is held)."""
     withheld: set[int] = set()
     if engine.devices is not None and engine.devices.is_restricted:
         withheld = engine.keeping.withheld(shard, grants.seqs, consumer.client)
     if not consumer.privileged:
         rows = zip(grants.seqs, grants.rows, strict=True)
         withheld |= {seq for seq, row in rows if row[1] & PRIVILEGED}
+    return withheld
+
+
+def _without(grants: Grants, withheld: set[int]) -> Grants:
     if not withheld:
         return grants
-    _rest(engine, shard, grants, withheld)
-    kept = [number for number, seq in enumerate(grants.seqs) if seq not in withheld]
-    return Grants(
-        [grants.seqs[i] for i in kept],
-        [grants.rows[i] for i in kept],
-        grants.deadline_ms,
-        grants.nonce,
-    )
+    return grants.chosen([i for i, seq in enumerate(grants.seqs) if seq not in withheld])
 
 
 def _in_turn(queue: Queue) -> list[Shard]:
@@ -176,15 +195,11 @@ def _within(
         if kept == len(sizes):
             out.append((shard, grants))
             continue
-        give_back(engine, shard, _part(grants, slice(kept, None)))
+        give_back(engine, shard, grants.chosen(range(kept, len(sizes))))
         if kept:
-            out.append((shard, _part(grants, slice(kept))))
+            out.append((shard, grants.chosen(range(kept))))
         total = bytes_max
     return out
-
-
-def _part(grants: Grants, chosen: slice) -> Grants:
-    return Grants(grants.seqs[chosen], grants.rows[chosen], grants.deadline_ms, grants.nonce)
 
 
 def give_back(engine: Engine, shard: Shard, grants: Grants) -> None:
@@ -289,13 +304,7 @@ def _complete(
     ]
     if bad:
         _give_up(engine, shard, bad)
-    kept = Grants(
-        [grants.seqs[i] for i in good],
-        [grants.rows[i] for i in good],
-        grants.deadline_ms,
-        grants.nonce,
-    )
-    return kept, [payloads[i] for i in good]
+    return grants.chosen(good), [payloads[i] for i in good]
 
 
 def _rest(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:

@@ -75,6 +75,7 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
         by_importance = [sum(p.by_importance[i] for p in partitions) for i in range(11)]
         return {
             "queue": name,
+            "store_id": engine.directory.identity.told,
             "now_ms": now_ms,
             "depth": {
                 key: sum(p.depth[state] for p in partitions) for key, state in _DEPTHS.items()

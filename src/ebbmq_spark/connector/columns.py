@@ -33,8 +33,11 @@ MESSAGE: Final = T.StructType(
         T.StructField("decay_rate", T.DoubleType()),
         T.StructField("enqueued_at_ms", T.LongType()),
         T.StructField("deadline_ms", T.LongType()),
+        T.StructField("unique_id", T.StringType()),
     ]
 )
+#: The id after what tells the store: two brokers number their messages alike.
+UNIQUE: Final = "unique_id"
 
 
 ARCHIVED: Final = T.StructType(
@@ -116,10 +119,19 @@ def _headers(row: Row) -> list[tuple[str, str]]:
 _MADE: Final[dict[str, Callable[[Row], Any]]] = {"body": _body, "headers": _headers}
 
 
-def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as one batch."""
+def batch_of(rows: Sequence[Row], schema: pa.Schema, store_id: str | None) -> pa.RecordBatch:
+    """Rows as one batch.
+
+    Args:
+        rows: messages of one store.
+        schema: the columns to make of them.
+        store_id: what tells that store from others; None: its server is too old to tell.
+    """
     arrays = []
     for field in schema:
-        make = _MADE.get(field.name) or attrgetter(field.name)
-        arrays.append(pa.array(list(map(make, rows)), field.type))
+        if field.name == UNIQUE:
+            values = [None if store_id is None else f"{store_id}-{row.id}" for row in rows]
+        else:
+            values = list(map(_MADE.get(field.name) or attrgetter(field.name), rows))
+        arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

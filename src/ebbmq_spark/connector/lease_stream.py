@@ -57,9 +57,10 @@ _ALL: Final = 1_000_000
 
 @dataclass
 class Held(InputPartition):
-    """A part of a batch: the tokens of leases, packed."""
+    """A part of a batch: the tokens of leases, packed, and of which store they are."""
 
     packed: str
+    store_id: str | None
 
 
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -146,7 +147,19 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._extends().hold(end["batch"], found)
         parts = -(-len(found) // self._options.rows_per_partition)
         size = -(-len(found) // parts)
-        return [Held(tokens.pack(found[at : at + size])) for at in range(0, len(found), size)]
+        store_id = self._store_id()
+        return [
+            Held(tokens.pack(found[at : at + size]), store_id) for at in range(0, len(found), size)
+        ]
+
+    def _store_id(self) -> str | None:
+        """Of which store the messages are, if a column needs it."""
+        if columns.UNIQUE not in self._schema.names:
+            return None
+        options, client = self._options, self._connect()
+        stats = requests.patiently(options.server, lambda: client.stats(options.queue))
+        found: str | None = stats["store_id"]
+        return found
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -161,7 +174,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 call = requests.read(options.queue, held[at : at + _READ])
                 found = requests.patiently(options.server, lambda call=call: client.ask(call))  # type: ignore[misc]
                 if found.leases:
-                    yield columns.batch_of(found.leases, schema)
+                    yield columns.batch_of(found.leases, schema, partition.store_id)
                 at += _READ if found.next is None else found.next
 
     @override

@@ -76,15 +76,25 @@ class Ledger:
             return None
         return max(map(_read, found), key=lambda each: each.batch, default=None)
 
+    def prepare(self) -> None:
+        """See to it that a batch can be put on the record, before anything of it is published.
+
+        Raises:
+            EbbError: it cannot, as where a scope is missing.
+        """
+        self._publish([])
+
     def commit(self, done: Committed) -> None:
         """Put a batch on the record."""
-        message = Message(msgspec.json.encode(done), id=f"{done.query}-{done.batch}")
+        self._publish([Message(msgspec.json.encode(done), id=f"{done.query}-{done.batch}")])
+        self._forget_before(done.batch)
+
+    def _publish(self, messages: list[Message]) -> None:
         try:
-            self._client.publish(self.queue, message, confirm="synced")
+            self._client.publish(self.queue, messages, confirm="synced")
         except UnknownQueue:
             self._client.declare(QueueSpec(self.queue, max_attempts=0))
-            self._client.publish(self.queue, message, confirm="synced")
-        self._forget_before(done.batch)
+            self._client.publish(self.queue, messages, confirm="synced")
 
     def _forget_before(self, batch: int) -> None:
         while len(self._client.peek(self.queue, 2)) > 1:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 from pyspark.sql import types as T
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
+    from ebbmq.model import Level
     from ebbmq_spark.connector.options import Publishing
 
-#: Messages and bytes of bodies in one request.
+#: Messages of one request, and the bytes they take as they travel, unless one alone takes more.
 BATCH_MESSAGES: Final = 5_000
-BATCH_BYTES: Final = 6 * limits.MIB
+BATCH_BYTES: Final = 8 * limits.MIB
+_BEGIN: Final = b'{"messages":['
+_encode_into: Final = msgspec.json.Encoder().encode_into
 
 _WHOLE: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TYPES: Final[dict[str, tuple[type[T.DataType], ...]]] = {
@@ -117,21 +121,47 @@ def forms_of(
         )
         for name, value in zip(others, rest, strict=True):
             if value is not None:
-                setattr(form, name, dict(value) if name == "headers" else value)
+                setattr(form, name, _headers(value) if name == "headers" else value)
         yield form
 
 
-def requests_of(forms: Iterable[MessageForm]) -> Iterator[list[MessageForm]]:
-    """Messages, as many together as a request takes."""
+def _headers(entries: list[tuple[str, str | None]]) -> dict[str, str]:
+    """A map without what is null in it, as with other fields that are null."""
+    return {name: value for name, value in entries if value is not None}
+
+
+class Request(NamedTuple):
+    """Messages that are published together, and the body of the request that does it."""
+
+    forms: list[MessageForm]
+    body: bytes
+
+    def halves(self, confirm: Level) -> list[Request]:
+        """The same messages in two requests."""
+        middle = len(self.forms) // 2
+        parts = self.forms[:middle], self.forms[middle:]
+        return [request for part in parts for request in requests_of(part, confirm)]
+
+
+def requests_of(forms: Iterable[MessageForm], confirm: Level) -> Iterator[Request]:
+    """Messages, as many together as a request takes; a body is what `PublishForm` would give."""
     part: list[MessageForm] = []
-    size = 0
+    body = bytearray(_BEGIN)
     for form in forms:
-        body = form.text if form.body_b64 is UNSET else form.body_b64
-        length = len(body) if isinstance(body, str | bytes) else 0
-        if part and (len(part) == BATCH_MESSAGES or size + length > BATCH_BYTES):
-            yield part
-            part, size = [], 0
+        end = len(body)
+        # What a message takes is not known before: text is escaped, and not always ASCII.
+        _encode_into(form, body, -1)
+        if part and (len(part) == BATCH_MESSAGES or len(body) > BATCH_BYTES):
+            last = body[end:]
+            del body[end:]
+            yield Request(part, _closed(body, confirm))
+            part, body = [], bytearray(_BEGIN) + last
         part.append(form)
-        size += length
+        body += b","
     if part:
-        yield part
+        yield Request(part, _closed(body, confirm))
+
+
+def _closed(body: bytearray, confirm: Level) -> bytes:
+    body[-1:] = b'],"confirm":"%b"}' % confirm.encode()
+    return bytes(body)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 STORE: Final = "store."
 #: What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+#: What Spark adds when it makes a table of its catalog.
+_CATALOGED: Final = "provider"
 _STATES: Final = ("ready", "leased", "scheduled", "replicating", "dying")
 
 
@@ -75,8 +77,14 @@ def check_names(given: Mapping[str, str]) -> None:
     """Refuse an option that is not known.
 
     Raises:
-        InvalidSpec: there is one; it names the nearest known one.
+        InvalidSpec: there is one; it names the nearest known one. Or a table of Spark's catalog is
+            to be made: queries on it would come without its options.
     """
+    if _CATALOGED in given:
+        raise InvalidSpec(
+            "Spark does not hand the options of a table in its catalog on to sources in Python",
+            "use CREATE TEMPORARY VIEW .. USING ebbmq OPTIONS (..)",
+        )
     for name in given:
         lower = name.lower()
         if lower in _NAMES or lower in _SPARKS or lower.startswith(STORE):

@@ -30,10 +30,11 @@ _PAGE: Final = 10_000
 
 @dataclass
 class Range(InputPartition):
-    """Messages after one id and up to another."""
+    """Messages of a store after one id and up to another."""
 
     after: str
     up_to: str
+    store_id: str | None = None
 
 
 class QueueReader(DataSourceReader):
@@ -58,7 +59,7 @@ class QueueReader(DataSourceReader):
                 )
             if each["oldest_id"] is not None:
                 tasks = -(-each["depth"] // options.rows_per_partition)
-                out += ranges(each["oldest_id"], each["newest_id"], tasks)
+                out += ranges(each["oldest_id"], each["newest_id"], tasks, stats["store_id"])
         return out
 
     @override
@@ -75,14 +76,14 @@ class QueueReader(DataSourceReader):
                 rows = requests.patiently(options.server, lambda call=call: client.ask(call))  # type: ignore[misc]
                 if not rows:
                     return
-                yield columns.batch_of(rows, schema)
+                yield columns.batch_of(rows, schema, partition.store_id)
                 after = rows[-1].id
 
 
-def ranges(oldest: str, newest: str, tasks: int) -> Iterator[Range]:
+def ranges(oldest: str, newest: str, tasks: int, store_id: str | None = None) -> Iterator[Range]:
     """Ranges of as many ids for each task; where messages left, fewer of them are there."""
     pid, _, first = oldest.partition("-")
     start, last = int(first, 16) - 1, int(newest.partition("-")[2], 16)
     size = -(-(last - start) // tasks)
     for after in range(start, last, size):
-        yield Range(f"{pid}-{after:x}", f"{pid}-{min(after + size, last):x}")
+        yield Range(f"{pid}-{after:x}", f"{pid}-{min(after + size, last):x}", store_id)

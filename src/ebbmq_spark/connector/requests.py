@@ -22,6 +22,7 @@ from ebbmq.wire.http import codec, forms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ebbmq.model import Receipt
     from ebbmq_spark.connector.options import Server
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class _Tokens(msgspec.Struct, gc=False):
 _read = reader(Read)
 _peeked = reader(_Peeked)
 _tokens = reader(_Tokens)
+_receipts = reader(forms.ReceiptsForm)
 
 
 @contextlib.contextmanager
@@ -143,4 +145,15 @@ def look(queue: str, state: str, after: str | None, up_to: str, count: int) -> C
         method="GET",
         path=f"{_queue(queue, 'messages')}?{urlencode(asked)}",
         read=lambda body: _peeked(body).messages,
+    )
+
+
+def publish(queue: str, body: bytes) -> Call[list[Receipt]]:
+    """Messages that all have ids, as they travel."""
+    return Call(
+        method="POST",
+        path=_queue(queue, "messages"),
+        body=body,
+        read=lambda answer: _receipts(answer).receipts,
+        doubt="it may be stored; with the same ids it can be published again",
     )

@@ -8,6 +8,7 @@ that batch is as safe as the record (`flushing`).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -21,9 +22,7 @@ from pyspark.sql.datasource import (
 )
 from typing_extensions import override
 
-from ebbmq.client import calls
-from ebbmq.errors import InvalidSpec
-from ebbmq.wire.http import forms
+from ebbmq.errors import InvalidSpec, TooLarge
 from ebbmq_spark.connector import flushing, messages, requests
 from ebbmq_spark.connector.ledger import Committed, Ledger
 
@@ -34,8 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ebbmq.client.client import Client
+    from ebbmq.model import Receipt
     from ebbmq_spark.connector.options import Publishing
 
+_logger = logging.getLogger("ebbmq.spark")
 # Under these names MicroBatchExecution tells tasks which batch of which query they are of.
 _BATCH_KEY = "streaming.sql.batchId"
 _QUERY_KEY = "sql.streaming.queryId"
@@ -48,6 +49,8 @@ class Published(WriterCommitMessage):
     query: str | None
     published: int
     duplicates: int
+    #: How often the task had been tried before.
+    attempt: int
 
 
 def check_mode(*, overwrite: bool) -> None:
@@ -71,13 +74,52 @@ def _publish(
     published = duplicates = 0
     for batch in batches:
         made = messages.forms_of(batch, fields, lambda: f"{prefix}{next(numbers):x}")
-        for part in messages.requests_of(made):
-            form = forms.PublishForm(messages=part, confirm=options.confirm)
-            call = calls.publish(options.queue, form)
-            receipts = requests.patiently(options.server, lambda call=call: client.ask(call))  # type: ignore[misc]
+        for request in messages.requests_of(made, options.confirm):
+            receipts = _ask(client, options, request)
             published += len(receipts)
             duplicates += sum(receipt.duplicate for receipt in receipts)
     return published, duplicates
+
+
+def _ask(client: Client, options: Publishing, request: messages.Request) -> list[Receipt]:
+    """Publish a request; in parts, where a server takes less at a time.
+
+    Raises:
+        TooLarge: it does not take a single message of them.
+    """
+    call = requests.publish(options.queue, request.body)
+    try:
+        return requests.patiently(options.server, lambda: client.ask(call))
+    except TooLarge as error:
+        if len(request.forms) == 1:
+            row = "" if options.id_column is None else f" with id {request.forms[0].id!r:.80}"
+            raise TooLarge(
+                f"a row{row} takes {len(request.body):,} bytes alone: {error.detail}",
+                "leave it out, or raise http.request_bytes_max of the server",
+            ) from error
+    parts = request.halves(options.confirm)
+    return [receipt for part in parts for receipt in _ask(client, options, part)]
+
+
+def _attempt() -> int:
+    task = TaskContext.get()
+    return 0 if task is None else task.attemptNumber()
+
+
+def _warn_of_duplicates(options: Publishing, done: list[Published]) -> None:
+    """Say so if ids were known to the queue that were published for the first time, it seems."""
+    first = [each for each in done if each.attempt == 0]
+    duplicates = sum(each.duplicates for each in first)
+    if duplicates and options.id_column is not None:
+        _logger.warning(
+            "%d of %d messages had ids that queue %r knew already, and were kept once: unless they "
+            "were published before, as by a batch that is played again, column %r does not tell "
+            "messages apart",
+            duplicates,
+            sum(each.published for each in first),
+            options.queue,
+            options.id_column,
+        )
 
 
 class QueueWriter(DataSourceArrowWriter):
@@ -92,7 +134,13 @@ class QueueWriter(DataSourceArrowWriter):
         """Publish the rows of a task."""
         with requests.connected(self._options.server) as client:
             done = _publish(client, self._options, self._fields, iterator)
-        return Published(None, *done)
+        return Published(None, *done, _attempt())
+
+    @override
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have published what they had."""
+        done = [each for each in messages if isinstance(each, Published)]
+        _warn_of_duplicates(self._options, done)
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
@@ -121,8 +169,10 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
             ledger = Ledger(client, self._options.sink_id or query)
             is_done = requests.patiently(server, lambda: ledger.is_committed(query, int(batch)))
             if is_done:
-                return Published(query, 0, 0)
-            return Published(query, *_publish(client, self._options, self._fields, iterator))
+                return Published(query, 0, 0, _attempt())
+            requests.patiently(server, ledger.prepare)
+            done = _publish(client, self._options, self._fields, iterator)
+            return Published(query, *done, _attempt())
 
     @override
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -131,6 +181,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         query = next((each.query for each in done if each.query), None)
         if query is None:
             return
+        _warn_of_duplicates(self._options, done)
         server = self._options.server
         made = Committed(
             query,

@@ -72,8 +72,13 @@ class Polling:
         check_memory(self._context)
         found = routes.parameters(request.query, ("from", "to"))
         first, last = routes.whole(found, "from", 0) or 0, routes.whole(found, "to")
-        most = limits.ANSWER_BYTES_MAX
-        return answer_of(*await self._broker.take_named(queue, name, first, last, most))
+        most, consumer = (
+            limits.ANSWER_BYTES_MAX,
+            self._context.access.consumer(request.caller, queue),
+        )
+        return answer_of(
+            *await self._broker.take_named(queue, name, first, last, most, consumer=consumer)
+        )
 
     async def read(self, request: Request) -> bytes:
         """Leases by their tokens, as many as fit into an answer."""

@@ -152,7 +152,10 @@ class PartitionForm(msgspec.Struct):
 
 
 class StatsForm(msgspec.Struct):
-    """Everything countable about a queue; `now_ms` is its time, which all instants are of."""
+    """Everything countable about a queue; `now_ms` is its time, which all instants are of.
+
+    `store_id` tells the data directory of the server from every other.
+    """
 
     queue: str
     now_ms: int
@@ -168,6 +171,7 @@ class StatsForm(msgspec.Struct):
     decay_factor: float
     paused: bool
     partitions: list[PartitionForm]
+    store_id: str | None = None
 
 
 class QueueView(msgspec.Struct):

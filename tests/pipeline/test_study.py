@@ -130,6 +130,22 @@ def test_what_a_trace_lacks_can_be_said(spark: SparkSession, tmp_path: Path) -> 
     assert [each.policy for each in found.outcomes] == ["only", "fifo", "importance"]
 
 
+def test_what_a_trace_says_counts_whatever_else_is_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # One message of which nobody knows it makes no difference: the most of a queue counts.
+    told = pa.array([None, *[1] * 299], pa.int32())
+    at = to_table(LARGE).schema.get_field_index("consumers")
+    pq.write_table(to_table(LARGE).set_column(at, "consumers", told), tmp_path / "t.parquet")
+    trace = read_trace(spark, str(tmp_path / "t.parquet"))
+    one, other = (
+        study(spark, trace, Sweep(traffic=spec, policies={"only": {}}))[0].outcomes
+        for spec in (TrafficSpec(), TrafficSpec(useful_ms=1, consumers=100))
+    )
+    assert one == other
+    assert one[0].on_time_share < 0.5
+
+
 def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match="nowhere"):
         study(spark, read_trace(spark, str(tmp_path / "nowhere.parquet")), SWEEP)

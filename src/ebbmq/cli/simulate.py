@@ -60,7 +60,11 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of generated traffic.")
 @click.option("--save-trace", type=FILE, help="Keep the generated traffic as Parquet.")
-@click.option("--consumers", type=click.IntRange(1, 100_000), help="How many work at once.")
+@click.option(
+    "--consumers",
+    type=click.IntRange(1, 100_000),
+    help="How many work at once, where the trace does not say.",
+)
 @click.option(
     "--useful",
     "useful_ms",
@@ -107,7 +111,7 @@ def simulate(session: Session, /, **options: Any) -> None:
     sweep = _sweep(options)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
     settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
-    with _trace(session, options) as trace, session.progress() as bar:
+    with _trace(session, options, sweep) as trace, session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
@@ -148,7 +152,7 @@ def _studied(
 
 
 @contextlib.contextmanager
-def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
+def _trace(session: Session, options: dict[str, Any], sweep: Sweep) -> Iterator[str | Lake]:
     """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
     if options["pattern"] is None:
         yield options["trace"] or open_lake(options)
@@ -158,7 +162,7 @@ def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
 
     pattern, count = options["pattern"], options["messages"]
-    traffic = generate(pattern, count, seed=options["seed"], consumers=options["consumers"] or 0)
+    traffic = generate(pattern, count, seed=options["seed"], consumers=sweep.traffic.consumers or 0)
     session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
     with scratch_directory("ebbmq-trace-") as directory:
         path: Path = options["save_trace"] or directory / "trace.parquet"

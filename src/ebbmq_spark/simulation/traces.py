@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,12 +129,20 @@ def blocks_of(
         trace = trace.withColumn(name, F.lit(None).cast(kind))
     if useful_ms is not None:
         trace = trace.withColumn("useful_ms", F.coalesce("useful_ms", F.lit(useful_ms)))
-    if consumers is not None:
-        trace = trace.withColumn("consumers", F.lit(consumers))
-    return trace.groupBy("queue").applyInArrow(_block, BLOCKS)
+
+    def block(table: pa.Table) -> pa.Table:
+        return _block(table, consumers or 0)
+
+    return trace.groupBy("queue").applyInArrow(block, BLOCKS)
 
 
-def _block(table: pa.Table) -> pa.Table:
+def _block(table: pa.Table, consumers: int) -> pa.Table:
+    """The row of a queue.
+
+    Args:
+        table: its messages.
+        consumers: how many work on it at once, unless a message of it says so; 0 if nobody knows.
+    """
     queue = table.column("queue")[0].as_py()
     row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
     try:
@@ -143,6 +152,8 @@ def _block(table: pa.Table) -> pa.Table:
                 f"the trace of queue {queue!r} does not say how long a message is useful",
                 "say it: --useful 60s, or useful_ms in [traffic] of the policies",
             )
+        if not traffic.consumers:
+            traffic = replace(traffic, consumers=consumers)
         if traffic.consumers < 1:
             raise InvalidTrace(
                 f"the trace of queue {queue!r} does not say how many work on it at once",

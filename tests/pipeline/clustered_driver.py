@@ -105,7 +105,7 @@ def is_in_python(frame: DataFrame) -> bool:
 
 def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
     """What policies come to on the traffic of a lake."""
-    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
+    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep")).studies
     return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
 
 

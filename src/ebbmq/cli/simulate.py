@@ -22,10 +22,9 @@ from ebbmq.cli.values import duration_ms, show_count, show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ebbmq.feed.manifests import UnknownFeed
     from ebbmq_spark.lake import Lake
     from ebbmq_spark.simulation.outcome import Outcome
-    from ebbmq_spark.simulation.study import QueueStudy
+    from ebbmq_spark.simulation.study import QueueStudy, Study
     from ebbmq_spark.simulation.sweep import Sweep
 
 PATTERNS: Final = ("bursts", "diurnal", "overload")
@@ -50,6 +49,13 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="Where nodes keep their feed, a directory or s3://bucket/prefix: the traffic they had.",
 )
 @lake_settings_option
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Simulate this one; as often as needed. All of them unless given.",
+)
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
@@ -119,16 +125,16 @@ def simulate(session: Session, /, **options: Any) -> None:
             def watch(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            studies, refused = _studied(
+            study = _studied(
                 spark,
                 trace,
                 sweep,
+                queues=options["queues"],
                 resolution_ms=options["resolution_ms"],
                 progress=watch if settings.has_driver and session.err.is_terminal else None,
             )
-    for each in refused:
-        session.note(f"attention: {each.detail}; {each.action}")
-    _finish(session, studies, sweep, options)
+    _tell_what_is_not_in_it(session, study)
+    _finish(session, study.studies, sweep, options)
 
 
 def _sweep(options: dict[str, Any]) -> Sweep:
@@ -140,15 +146,28 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
-def _studied(
-    spark: Any, trace: str | Lake, sweep: Sweep, **options: Any
-) -> tuple[list[QueueStudy], list[UnknownFeed]]:
-    """What policies come to on the traffic in a file, or in a lake; what of it cannot be read."""
+def _studied(spark: Any, trace: str | Lake, sweep: Sweep, **options: Any) -> Study:
+    """What policies come to on the traffic in a file, or in a lake."""
     from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
 
     if isinstance(trace, str):
-        return study_trace(spark, trace, sweep, **options), []
+        return study_trace(spark, trace, sweep, **options)
     return study_lake(spark, trace, sweep, **options)
+
+
+def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
+    for each in study.refused:
+        session.note(f"attention: {each.detail}; {each.action}")
+    if study.left_out:
+        they = "it" if len(study.left_out) == 1 else "them"
+        named = ", ".join(study.left_out)
+        session.note(f"attention: left out, as no message of {they} was ever done: {named}")
+    for queue, near in study.astray.items():
+        hint = f"; did you mean {near!r}?" if near else ""
+        session.note(
+            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the "
+            f"traffic{hint}"
+        )
 
 
 @contextlib.contextmanager

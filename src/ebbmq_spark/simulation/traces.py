@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq_spark.lake import Where
 
-BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
+BLOCKS = (
+    "queue string, messages long, consumers int, useful_ms long, block binary, error string, "
+    "is_done_at_all boolean"
+)
 
 
 def read_trace(spark: SparkSession, path: str) -> DataFrame:
@@ -122,7 +125,8 @@ def blocks_of(
 ) -> DataFrame:
     """A trace as one row a queue: its traffic as a block of bytes, and what is to know of it.
 
-    A queue whose traffic no broker would have taken has an `error` instead of a block.
+    A queue whose traffic no broker would have taken has an `error` instead of a block. One of which
+    nobody knows how long any work takes is not `is_done_at_all`, and has neither.
     """
     for name in ignore:
         kind = schema_of(TRACE)[name].dataType
@@ -145,6 +149,9 @@ def _block(table: pa.Table, consumers: int) -> pa.Table:
     """
     queue = table.column("queue")[0].as_py()
     row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
+    row |= {"block": None, "error": None, "is_done_at_all": True}
+    if table.column("service_ms").null_count == len(table):
+        return _one(row | {"is_done_at_all": False})
     try:
         traffic = from_table(settled(table))
         if (traffic.useful_ms == NONE).any():
@@ -163,12 +170,23 @@ def _block(table: pa.Table, consumers: int) -> pa.Table:
             "consumers": traffic.consumers,
             "useful_ms": int(np.median(traffic.useful_ms)),
             "block": pack(traffic),
-            "error": None,
         }
     except EbbError as error:
         # Raised on an executor it would reach its reader as pages of Java.
-        row |= {"block": None, "error": f"{error.detail}\n{error.action}"}
-    kinds = [pa.string(), pa.int64(), pa.int32(), pa.int64(), pa.binary(), pa.string()]
-    names = ["queue", "messages", "consumers", "useful_ms", "block", "error"]
-    arrays = [pa.array([row[n]], kind) for n, kind in zip(names, kinds, strict=True)]
-    return pa.Table.from_arrays(arrays, names=names)
+        row["error"] = f"{error.detail}\n{error.action}"
+    return _one(row)
+
+
+def _one(row: Mapping[str, Any]) -> pa.Table:
+    """A row as a table of BLOCKS."""
+    kinds = {
+        "queue": pa.string(),
+        "messages": pa.int64(),
+        "consumers": pa.int32(),
+        "useful_ms": pa.int64(),
+        "block": pa.binary(),
+        "error": pa.string(),
+        "is_done_at_all": pa.bool_(),
+    }
+    arrays = [pa.array([row[name]], kind) for name, kind in kinds.items()]
+    return pa.Table.from_arrays(arrays, names=list(kinds))

@@ -226,6 +226,17 @@ def test_a_name_that_no_queue_has_is_blamed_on_the_trace(
         study(spark, read_trace(spark, str(tmp_path / "t.parquet")), SWEEP)
 
 
+@pytest.mark.parametrize("name", ["m[1]", "a{b,c}", "every*", "who?", "back\\slash", "50%20 #1"])
+def test_a_file_of_any_name_is_read_and_no_other_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for number, other in enumerate(("m1", "ab", "every", "whom", "backslash", name)):
+        save(random_traffic(1, 10 + number), tmp_path / f"{other}.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert read_trace(spark, f"{name}.parquet").count() == 15
+    assert read_trace(spark, str(tmp_path / "*.parquet")).count() == 75
+
+
 def test_a_file_that_is_no_trace_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match="nowhere"):
         study(spark, read_trace(spark, str(tmp_path / "nowhere.parquet")), SWEEP)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ebbmq_spark.lake import Lake
+    from ebbmq_spark.session import Settings
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy, Study
     from ebbmq_spark.simulation.sweep import Sweep
+    from ebbmq_spark.simulation.traffic import Traffic
 
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
@@ -117,7 +119,7 @@ def simulate(session: Session, /, **options: Any) -> None:
     sweep = _sweep(options)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
     settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
-    with _trace(session, options, sweep) as trace, session.progress() as bar:
+    with _trace(session, options, sweep, settings) as trace, session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
@@ -146,11 +148,12 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
-def _studied(spark: Any, trace: str | Lake, sweep: Sweep, **options: Any) -> Study:
-    """What policies come to on the traffic in a file, or in a lake."""
+def _studied(spark: Any, trace: str | Traffic | Lake, sweep: Sweep, **options: Any) -> Study:
+    """What policies come to on the traffic in a file, in memory, or in a lake."""
     from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
+    from ebbmq_spark.simulation.traffic import Traffic  # noqa: PLC0415
 
-    if isinstance(trace, str):
+    if isinstance(trace, str | Traffic):
         return study_trace(spark, trace, sweep, **options)
     return study_lake(spark, trace, sweep, **options)
 
@@ -171,8 +174,10 @@ def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
 
 
 @contextlib.contextmanager
-def _trace(session: Session, options: dict[str, Any], sweep: Sweep) -> Iterator[str | Lake]:
-    """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
+def _trace(
+    session: Session, options: dict[str, Any], sweep: Sweep, settings: Settings
+) -> Iterator[str | Traffic | Lake]:
+    """Where the traffic is: what was named, or what is generated, which is kept if asked for."""
     if options["pattern"] is None:
         yield options["trace"] or open_lake(options)
         return
@@ -183,9 +188,17 @@ def _trace(session: Session, options: dict[str, Any], sweep: Sweep) -> Iterator[
     pattern, count = options["pattern"], options["messages"]
     traffic = generate(pattern, count, seed=options["seed"], consumers=sweep.traffic.consumers or 0)
     session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
-    with scratch_directory("ebbmq-trace-") as directory:
-        path: Path = options["save_trace"] or directory / "trace.parquet"
+    path: Path | None = options["save_trace"]
+    if path is not None:
         save(traffic, path)
+    if not settings.is_local:
+        # Other machines do not have the files of this one.
+        yield traffic
+        return
+    with scratch_directory("ebbmq-trace-") as directory:
+        if path is None:
+            path = directory / "trace.parquet"
+            save(traffic, path)
         yield str(path)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ebbmq_spark.lake import Lake, Where
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Sweep
+    from ebbmq_spark.simulation.traffic import Traffic
 
 _GROUP: Final = "ebbmq simulate"
 _POLL_S: Final = 0.25
@@ -162,8 +163,8 @@ def _nearest(queue: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(queue, known, 1)), None)
 
 
-def study_trace(spark: SparkSession, path: str, sweep: Sweep, **options: Any) -> Study:
-    """As `study`, which `options` are of, on the trace in a Parquet file or a directory of them.
+def study_trace(spark: SparkSession, trace: str | Traffic, sweep: Sweep, **options: Any) -> Study:
+    """As `study`, which `options` are of, on traffic in memory, or a trace by the path of it.
 
     Raises:
         InvalidTrace: there is none, or as `study` does.
@@ -171,9 +172,13 @@ def study_trace(spark: SparkSession, path: str, sweep: Sweep, **options: Any) ->
         InvalidSpec: a policy is not one a queue can have.
         JobFailed: Spark did not carry it through.
     """
-    trace = traces.read_trace(spark, path)
     try:
-        return study(spark, trace, sweep, **options)
+        rows = (
+            traces.read_trace(spark, trace)
+            if isinstance(trace, str)
+            else traces.hand_over(spark, trace)
+        )
+        return study(spark, rows, sweep, **options)
     except SPARK_ERRORS as error:
         raise failed(error) from error
 

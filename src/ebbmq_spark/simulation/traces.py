@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -18,7 +21,7 @@ from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled
+from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled, to_table
 from ebbmq_spark.transforms.quality import usable
 from ebbmq_spark.transforms.recorded import trace_of
 
@@ -29,11 +32,14 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq_spark.lake import Where
+    from ebbmq_spark.simulation.traffic import Traffic
 
 BLOCKS = (
     "queue string, messages long, consumers int, useful_ms long, block binary, error string, "
     "is_done_at_all boolean"
 )
+#: What Spark takes for more than a letter of a path.
+_OF_PATTERNS: Final = re.compile(r"[\\*?{}\[\]]")
 
 
 def read_trace(spark: SparkSession, path: str) -> DataFrame:
@@ -43,13 +49,30 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
         InvalidTrace: there is no such file, or it lacks a column that every message needs.
     """
     try:
-        return as_trace(spark.read.parquet(path), path)
+        return as_trace(spark.read.parquet(_located(path)), path)
     except SPARK_ERRORS as error:
         first = str(error).strip().splitlines()[0]
         raise InvalidTrace(
             f"{path} cannot be read as Parquet: {first}",
             "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
         ) from error
+
+
+def _located(path: str) -> str:
+    """A path as Spark takes it, wherever its driver runs.
+
+    What is there on this machine is named by its whole path, letter by letter; all else may be a
+    pattern, an object or a file of the driver's machine, which Spark makes out.
+    """
+    # Path.exists raises for names that no file system has.
+    if not os.path.exists(path):  # noqa: PTH110
+        return path
+    return "file://" + _OF_PATTERNS.sub(r"\\\g<0>", str(Path(path).absolute()))
+
+
+def hand_over(spark: SparkSession, traffic: Traffic) -> DataFrame:
+    """Traffic in the memory of this process as a trace, for Spark on machines without its files."""
+    return as_trace(spark.createDataFrame(to_table(traffic)), "the traffic")
 
 
 class Recorded(NamedTuple):

@@ -258,6 +258,15 @@ def test_a_value_no_broker_takes_is_named_though_an_executor_found_it(
         study(spark, read_trace(spark, str(tmp_path / "t.parquet")), SWEEP)
 
 
+def test_the_best_of_a_queue_of_any_name_can_be_read_again() -> None:
+    outcomes = [told("fifo", 0.5, 1), told("importance", 0.6, 1)]
+    fields = {each.policy: {"max_attempts": 2} for each in outcomes}
+    name = 'Züge \U0001f682 "quoted" a.b\\c'
+    found = QueueStudy(name, outcomes, {}, fields, choose(outcomes, SWEEP.goal))
+    again = read_sweep(best_toml([found], "trains").encode(), "best.toml")
+    assert again.queues == {name: {"max_attempts": 2}}
+
+
 def test_too_many_simulations_are_refused() -> None:
     queues = [fleet.QueueTraffic(f"q{n}", 1, 1, 1_000) for n in range(900)]
     with pytest.raises(InvalidSpec, match="23,400 simulations"):

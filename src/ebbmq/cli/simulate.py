@@ -211,7 +211,7 @@ def _finish(
 
     best: Path = options["best"]
     with in_place_of(best) as beside:
-        beside.write_text(best_toml(studies, _heading(studies, options)))
+        beside.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
     drawn: Path | None = None if options["no_picture"] else options["picture"]
     if drawn is not None:
         picture.draw([each.row() for each in studies], sweep.goal, drawn)

@@ -282,7 +282,7 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
             *([] if each.choice.differ else ["# no policy makes a difference for this traffic"]),
             f"# {declaration(each)}",
-            f"[queues.{json.dumps(each.queue)}]",
+            f"[queues.{_toml(each.queue)}]",
             *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),
         ]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,8 @@ from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.session import Settings, settings_of, spark_session
-from ebbmq_spark.simulation.study import study
+from ebbmq_spark.simulation.generate import generate
+from ebbmq_spark.simulation.study import study, study_trace
 from ebbmq_spark.simulation.sweep import read_sweep
 from ebbmq_spark.simulation.traces import read_lake
 from ebbmq_spark.upkeep.job import Asked, upkeep
@@ -104,9 +105,12 @@ def is_in_python(frame: DataFrame) -> bool:
 
 
 def simulated(spark: SparkSession, lake: Any) -> list[tuple[str, int, float]]:
-    """What policies come to on the traffic of a lake."""
-    (found,) = study(spark, read_lake(spark, lake).trace, read_sweep(SWEEP, "sweep"))
-    return sorted((each.policy, each.messages, each.worth_on_time) for each in found.outcomes)
+    """What policies come to on the traffic of a lake, and on what was made up here."""
+    sweep = read_sweep(SWEEP, "sweep")
+    (found,) = study(spark, read_lake(spark, lake).trace, sweep).studies
+    (made_up,) = study_trace(spark, generate("overload", 100), sweep).studies
+    outcomes = [*found.outcomes, *made_up.outcomes]
+    return sorted((each.policy, each.messages, each.worth_on_time) for each in outcomes)
 
 
 def bounded(spark: SparkSession, lake: Path) -> list[Any]:

@@ -90,6 +90,27 @@ def connect(directory: Path) -> Iterator[str]:
         process.wait()
 
 
+def test_traffic_that_is_here_is_simulated_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text("[policies.today]\n")
+    generated = ("--generate", "bursts", "--messages", "200", "--save-trace", "m[1].parquet")
+
+    def simulate(*arguments: str) -> object:
+        # What is named is here, not where the server is.
+        done = subprocess.run(
+            [sys.executable, "-m", "ebbmq.cli", "simulate", *arguments, "--policies", "sweep.toml",
+             "--no-picture", "--json", "--master", master],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout)["queues"]
+
+    with connect(tmp_path / "connect") as master:
+        found = simulate(*generated)
+        assert simulate("--trace", "m[1].parquet") == found
+    master = "local[2]"
+    assert simulate(*generated) == found
+
+
 def test_spark_connect_gives_the_results_of_one_machine(
     spark: SparkSession, tmp_path: Path, weed: Weed
 ) -> None:

@@ -194,7 +194,7 @@ def test_the_traffic_of_a_real_broker_can_be_replayed(spark: SparkSession, tmp_p
     assert rows[9].service_ms == 20.0
     assert sum(row.failures for row in rows.values()) == 1
     sweep = Sweep(policies={"today": {}})
-    (found,) = study(spark, read_lake(spark, tmp_path / "lake").trace, sweep)
+    (found,) = study(spark, read_lake(spark, tmp_path / "lake").trace, sweep).studies
     assert {each.policy: each.done for each in found.outcomes}["today"] == 12
 
 
@@ -226,7 +226,7 @@ def test_every_policy_can_be_tried_on_what_a_real_queue_had(
         },
     )
     trace = read_lake(spark, tmp_path / "lake").trace
-    (found,) = study(spark, trace, sweep)
+    (found,) = study(spark, trace, sweep).studies
     told = {
         each.policy: (each.done, each.worth_on_time, each.wait_p99_ms) for each in found.outcomes
     }

@@ -50,6 +50,11 @@ class Lake(NamedTuple):
         told = [{"seq": 100 * number + n, "message_id": f"{number}-{n}"} for n in range(ROWS)]
         return tell(self.root, number, told, at_ms=self.now_ms, **changes)
 
+    def done(self, message: str) -> Path:
+        """A file that tells of a message that it was done."""
+        told = {"seq": 10_000, "message_id": message, "event": "acked", "latency_ms": 20}
+        return tell(self.root, 100, [told], at_ms=self.now_ms)
+
     def show(self, path: Path, number: int, count: int = ROWS, **changes: Any) -> None:
         """Another manifest for it."""
         show(self.root, path, number, count, at_ms=self.now_ms, **changes)
@@ -277,6 +282,7 @@ def test_a_simulation_names_what_it_cannot_read_and_replays_the_rest(
     spark: SparkSession, lake: Lake
 ) -> None:
     told = harmed(lake)
+    lake.done("1-0")
     found = study_lake(spark, lake.root, SWEEP)
     assert {each.messages for each in found.studies[0].outcomes} == {2 * ROWS}
     assert len(found.refused) == len(told)
@@ -289,11 +295,13 @@ def test_a_simulation_goes_on_without_a_file_that_is_damaged_inside(
 ) -> None:
     lake.tell(1)
     wiped(lake.tell(2))
+    done = lake.done("1-0")
     found = study_lake(spark, lake.root, SWEEP)
     assert {each.messages for each in found.studies[0].outcomes} == {ROWS}
     (refused,) = found.refused
     assert "1-000000002.parquet cannot be read" in refused.detail
-    wiped(lake.tell(1))
+    for path in (lake.tell(1), done):
+        wiped(path)
     with pytest.raises(UnknownFeed, match=r"parquet cannot be read"):
         study_lake(spark, lake.root, SWEEP)
 

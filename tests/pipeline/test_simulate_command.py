@@ -50,6 +50,7 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
         "decay_rate=1 decay_unit_ms=120000",
     }  # fmt: skip
     assert found[told["best"]]["worth_on_time"] > found["fifo"]["worth_on_time"]
+    assert found["importance"]["important_on_time"] > found["fifo"]["important_on_time"]
     assert "decay_unit_ms = " in (tmp_path / "ebbmq-best.toml").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ebbmq-best.toml", "ebbmq-simulate.png", "over.parquet", "sweep.toml",
@@ -58,7 +59,8 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
 
 def test_a_damaged_file_of_a_lake_is_named_and_the_rest_replayed(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    tell(lake, 1, [{"seq": n, "message_id": f"a{n}"} for n in range(1, 51)])
+    done = {"seq": 200, "message_id": "a1", "event": "acked", "latency_ms": 20}
+    tell(lake, 1, [*({"seq": n, "message_id": f"a{n}"} for n in range(1, 51)), done])
     wiped(tell(lake, 2, [{"seq": n, "message_id": f"b{n}"} for n in range(51, 101)]))
     (tmp_path / "sweep.toml").write_text("[policies.today]\n")
     done = ebbmq(
@@ -70,6 +72,28 @@ def test_a_damaged_file_of_a_lake_is_named_and_the_rest_replayed(tmp_path: Path)
     assert "1-000000002.parquet cannot be read" in done.stderr
     (queue,) = json.loads(done.stdout)["queues"].values()
     assert {each["messages"] for each in queue["policies"]} == {50}
+    # None of them is of importance 8 or more.
+    assert {each["important_on_time"] for each in queue["policies"]} == {None}
+
+
+def test_what_of_a_lake_is_not_simulated_is_said(tmp_path: Path) -> None:
+    told = [{"seq": n, "message_id": f"o{n}", "queue": "orders"} for n in range(1, 6)]
+    told += [{"seq": 10, "message_id": "o1", "queue": "orders", "event": "acked", "latency_ms": 5}]
+    tell(tmp_path / "lake", 1, [*told, {"seq": 11, "message_id": "d", "queue": "dead"}])
+    (tmp_path / "sweep.toml").write_text("[policies.today]\n[queues.ordres]\nmax_attempts = 2\n")
+    done = ebbmq(
+        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s", "--queue",
+        "dead", "--queue", "orders", "--no-picture", "--master", "local[2]", "--memory", "512m",
+        JAVA_TOOL_OPTIONS=QUICK_JAVA,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    left_out, astray = [line for line in done.stderr.splitlines() if "attention:" in line][:2]
+    assert left_out == "attention: left out, as no message of it was ever done: dead"
+    assert astray.startswith("attention: [queues.ordres] counts for nothing: there is no such")
+    assert astray.endswith("; did you mean 'orders'?")
+    assert "queue orders: 5 messages" in done.stdout
+    (row,) = [line for line in done.stdout.splitlines() if "fifo" in line]
+    assert row.partition("fifo")[2].split()[:4] == ["100.0%", "100.0%", "-", "0.0%"]
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:

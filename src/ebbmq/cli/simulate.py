@@ -22,11 +22,12 @@ from ebbmq.cli.values import duration_ms, show_count, show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ebbmq.feed.manifests import UnknownFeed
     from ebbmq_spark.lake import Lake
+    from ebbmq_spark.session import Settings
     from ebbmq_spark.simulation.outcome import Outcome
-    from ebbmq_spark.simulation.study import QueueStudy
+    from ebbmq_spark.simulation.study import QueueStudy, Study
     from ebbmq_spark.simulation.sweep import Sweep
+    from ebbmq_spark.simulation.traffic import Traffic
 
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
@@ -50,6 +51,13 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="Where nodes keep their feed, a directory or s3://bucket/prefix: the traffic they had.",
 )
 @lake_settings_option
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Simulate this one; as often as needed. All of them unless given.",
+)
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
@@ -60,7 +68,11 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of generated traffic.")
 @click.option("--save-trace", type=FILE, help="Keep the generated traffic as Parquet.")
-@click.option("--consumers", type=click.IntRange(1, 100_000), help="How many work at once.")
+@click.option(
+    "--consumers",
+    type=click.IntRange(1, 100_000),
+    help="How many work at once, where the trace does not say.",
+)
 @click.option(
     "--useful",
     "useful_ms",
@@ -107,7 +119,7 @@ def simulate(session: Session, /, **options: Any) -> None:
     sweep = _sweep(options)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
     settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
-    with _trace(session, options) as trace, session.progress() as bar:
+    with _trace(session, options, sweep, settings) as trace, session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
@@ -115,16 +127,16 @@ def simulate(session: Session, /, **options: Any) -> None:
             def watch(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            studies, refused = _studied(
+            study = _studied(
                 spark,
                 trace,
                 sweep,
+                queues=options["queues"],
                 resolution_ms=options["resolution_ms"],
                 progress=watch if settings.has_driver and session.err.is_terminal else None,
             )
-    for each in refused:
-        session.note(f"attention: {each.detail}; {each.action}")
-    _finish(session, studies, sweep, options)
+    _tell_what_is_not_in_it(session, study)
+    _finish(session, study.studies, sweep, options)
 
 
 def _sweep(options: dict[str, Any]) -> Sweep:
@@ -136,20 +148,36 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
 
 
-def _studied(
-    spark: Any, trace: str | Lake, sweep: Sweep, **options: Any
-) -> tuple[list[QueueStudy], list[UnknownFeed]]:
-    """What policies come to on the traffic in a file, or in a lake; what of it cannot be read."""
+def _studied(spark: Any, trace: str | Traffic | Lake, sweep: Sweep, **options: Any) -> Study:
+    """What policies come to on the traffic in a file, in memory, or in a lake."""
     from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
+    from ebbmq_spark.simulation.traffic import Traffic  # noqa: PLC0415
 
-    if isinstance(trace, str):
-        return study_trace(spark, trace, sweep, **options), []
+    if isinstance(trace, str | Traffic):
+        return study_trace(spark, trace, sweep, **options)
     return study_lake(spark, trace, sweep, **options)
 
 
+def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
+    for each in study.refused:
+        session.note(f"attention: {each.detail}; {each.action}")
+    if study.left_out:
+        they = "it" if len(study.left_out) == 1 else "them"
+        named = ", ".join(study.left_out)
+        session.note(f"attention: left out, as no message of {they} was ever done: {named}")
+    for queue, near in study.astray.items():
+        hint = f"; did you mean {near!r}?" if near else ""
+        session.note(
+            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the "
+            f"traffic{hint}"
+        )
+
+
 @contextlib.contextmanager
-def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
-    """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
+def _trace(
+    session: Session, options: dict[str, Any], sweep: Sweep, settings: Settings
+) -> Iterator[str | Traffic | Lake]:
+    """Where the traffic is: what was named, or what is generated, which is kept if asked for."""
     if options["pattern"] is None:
         yield options["trace"] or open_lake(options)
         return
@@ -158,11 +186,19 @@ def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
 
     pattern, count = options["pattern"], options["messages"]
-    traffic = generate(pattern, count, seed=options["seed"], consumers=options["consumers"] or 0)
+    traffic = generate(pattern, count, seed=options["seed"], consumers=sweep.traffic.consumers or 0)
     session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
-    with scratch_directory("ebbmq-trace-") as directory:
-        path: Path = options["save_trace"] or directory / "trace.parquet"
+    path: Path | None = options["save_trace"]
+    if path is not None:
         save(traffic, path)
+    if not settings.is_local:
+        # Other machines do not have the files of this one.
+        yield traffic
+        return
+    with scratch_directory("ebbmq-trace-") as directory:
+        if path is None:
+            path = directory / "trace.parquet"
+            save(traffic, path)
         yield str(path)
 
 
@@ -175,7 +211,7 @@ def _finish(
 
     best: Path = options["best"]
     with in_place_of(best) as beside:
-        beside.write_text(best_toml(studies, _heading(studies, options)))
+        beside.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
     drawn: Path | None = None if options["no_picture"] else options["picture"]
     if drawn is not None:
         picture.draw([each.row() for each in studies], sweep.goal, drawn)
@@ -213,6 +249,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
                 **msgspec.to_builtins(each),
                 "worth_on_time": each.worth_on_time,
                 "on_time_share": each.on_time_share,
+                "important_on_time": each.important_on_time,
                 "let_go_share": each.let_go_share,
                 "stale_share": each.stale_share,
                 "spec": study.fields[each.policy],
@@ -259,7 +296,7 @@ def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object
         outcome.policy,
         f"{outcome.worth_on_time:.1%}",
         f"{outcome.on_time_share:.1%}",
-        f"{outcome.important_on_time(8):.1%}",
+        "-" if outcome.important_on_time is None else f"{outcome.important_on_time:.1%}",
         f"{outcome.let_go_share:.1%}",
         show_duration(outcome.wait_p50_ms),
         show_duration(outcome.wait_p99_ms),

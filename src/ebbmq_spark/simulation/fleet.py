@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
 
 from ebbmq.errors import EbbError, InvalidSpec
-from ebbmq.model import QueueSpec  # noqa: TC001  # a field of a struct is looked up at run time
+from ebbmq.model import QueueSpec, check_name
 from ebbmq_spark.simulation.outcome import Judged, Outcome, outcome_of
 from ebbmq_spark.simulation.replay import replay
 from ebbmq_spark.simulation.traces import blocks_of
@@ -60,28 +60,39 @@ class Blocks(NamedTuple):
 
     rows: DataFrame
     queues: list[QueueTraffic]
+    #: Queues of which no message was ever done, so that nobody knows how long it takes.
+    left_out: list[str]
 
 
 def prepare(trace: DataFrame, sweep: Sweep) -> Blocks:
     """Cut a trace into blocks, which stay in memory until `Blocks.rows.unpersist`.
 
     Raises:
-        InvalidTrace: it is empty, or holds something that no broker would have taken.
+        InvalidTrace: it holds something that no broker would have taken.
     """
     spec = sweep.traffic
     rows = blocks_of(
         trace, ignore=spec.ignore, useful_ms=spec.useful_ms, consumers=spec.consumers
     ).persist()
-    queues = []
+    queues, left_out = [], []
     # A queue is a row: sorting them is less work than asking Spark to.
     for row in sorted(rows.drop("block").collect(), key=lambda row: str(row.queue)):
+        _check_name(row.queue)
         if row.error is not None:
             detail, _, action = row.error.partition("\n")
             raise InvalidTrace(detail, action)
-        queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
-    if not queues:
-        raise InvalidTrace("the trace has no messages", "name another one")
-    return Blocks(rows, queues)
+        if row.is_done_at_all:
+            queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
+        else:
+            left_out.append(row.queue)
+    return Blocks(rows, queues, left_out)
+
+
+def _check_name(queue: object) -> None:
+    try:
+        check_name("queue", queue)
+    except InvalidSpec as error:
+        raise InvalidTrace(f"column queue of the trace: {error.detail}", error.action) from error
 
 
 def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 IMPORTANCES: Final = range(limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX + 1)
+#: From this importance on a message is an important one.
+IMPORTANT: Final = 8
 _GB_MONTH: Final = 1e9 * 30
 _ENDLESS_MS: Final = limits.DURATION_MS_MAX * 2
 
@@ -94,10 +96,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """Messages that went stale, of all."""
         return self.left["stale"] / self.messages if self.messages else 0.0
 
-    def important_on_time(self, least: int) -> float:
-        """Messages of at least this importance done on time, of all such."""
-        there = sum(self.published_by_importance[least - 1 :])
-        return sum(self.on_time_by_importance[least - 1 :]) / there if there else 1.0
+    @property
+    def important_on_time(self) -> float | None:
+        """Messages of importance IMPORTANT and more done on time, of all such; None without any."""
+        there = sum(self.published_by_importance[IMPORTANT - 1 :])
+        return sum(self.on_time_by_importance[IMPORTANT - 1 :]) / there if there else None
 
 
 def outcome_of(

@@ -8,15 +8,20 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+from pyspark.sql import functions as F
 
+from ebbmq.errors import UnknownQueue
+from ebbmq.spelling import get_close_matches
 from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS, carried_through, failed
+from ebbmq_spark.connector import ledger
 from ebbmq_spark.lake import opened
 from ebbmq_spark.simulation import fleet, front, picture, traces
 from ebbmq_spark.simulation.sweep import REFERENCES
+from ebbmq_spark.simulation.traffic import InvalidTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from ebbmq_spark.lake import Lake, Where
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Sweep
+    from ebbmq_spark.simulation.traffic import Traffic
 
 _GROUP: Final = "ebbmq simulate"
 _POLL_S: Final = 0.25
@@ -60,22 +66,46 @@ class QueueStudy(NamedTuple):
         return picture.Row(self.queue, self.outcomes, self.choice)
 
 
+class Study(NamedTuple):
+    """What the policies came to for every queue, and what of the traffic is not in it."""
+
+    studies: list[QueueStudy]
+    #: Queues of which no message was ever done, so that nobody knows how long it takes.
+    left_out: list[str]
+    #: Queues that the sweep has a table for and the traffic has not, with the nearest it has.
+    astray: dict[str, str | None]
+    #: What of a lake could not be read.
+    refused: Sequence[UnknownFeed] = ()
+
+
 def study(
     spark: SparkSession,
     trace: DataFrame,
     sweep: Sweep,
     *,
+    queues: Collection[str] = (),
     resolution_ms: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[QueueStudy]:
-    """Try every policy on every queue of a trace, as `traces.read_trace` makes it.
+) -> Study:
+    """Try every policy on the queues of a trace, as `traces.read_trace` makes it.
+
+    Args:
+        spark: where to run.
+        trace: the traffic.
+        sweep: what to try.
+        queues: which to try it on; all but ledgers of the connector's sinks unless given.
+        resolution_ms: how long a slice of time is; as the traffic asks for unless given.
+        progress: is told how many simulations are done, and of how many.
 
     Raises:
-        InvalidTrace: the trace is empty, or holds what no broker would have taken.
+        InvalidTrace: the trace is empty, none of its messages was ever done, or it holds what no
+            broker would have taken.
+        UnknownQueue: one of the queues is not in it.
         InvalidSpec: a policy is not one a queue can have.
     """
-    blocks = fleet.prepare(trace, sweep)
+    blocks = fleet.prepare(_chosen(trace, queues), sweep)
     try:
+        astray = _checked(trace, blocks, sweep, queues)
         trials = fleet.trials_of(sweep, blocks.queues)
 
         def run() -> list[Outcome]:
@@ -84,37 +114,82 @@ def study(
         outcomes = run() if progress is None else _watched(spark, run, len(trials), progress)
     finally:
         blocks.rows.unpersist()
-    return [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
+    studies = [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
+    return Study(studies, blocks.left_out, astray)
 
 
-class LakeStudy(NamedTuple):
-    """What the policies came to on the traffic in a lake, and what of it could not be read."""
+def _chosen(trace: DataFrame, queues: Collection[str]) -> DataFrame:
+    queue = F.col("queue")
+    if queues:
+        return trace.where(queue.isin(*queues))
+    # A row without a queue stays, to be named.
+    return trace.where(queue.isNull() | ~queue.startswith(ledger.PREFIX))
 
-    studies: list[QueueStudy]
-    refused: list[UnknownFeed]
+
+def _checked(
+    trace: DataFrame, blocks: fleet.Blocks, sweep: Sweep, queues: Collection[str]
+) -> dict[str, str | None]:
+    """See that there is something to simulate; returns tables of the sweep that are astray."""
+    found = {*(each.queue for each in blocks.queues), *blocks.left_out}
+    for queue in queues:
+        if queue not in found:
+            known = _names(trace)
+            near = _nearest(queue, known)
+            raise UnknownQueue(
+                f"there is no queue {queue!r} in the traffic",
+                f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}",
+            )
+    if blocks.left_out and not blocks.queues:
+        raise InvalidTrace(
+            f"no message of {', '.join(blocks.left_out)} was ever done: how long is not known",
+            "simulate queues that have consumers, or say it in a trace: see docs/simulate.md",
+        )
+    if not blocks.queues:
+        raise InvalidTrace(
+            "the trace has no messages",
+            f"name another one; queues {ledger.PREFIX}* count where they are chosen by name",
+        )
+    astray = sweep.queues.keys() - found
+    known = _names(trace) if astray and queues else found
+    return {each: _nearest(each, known) for each in sweep.queues if each in astray - known}
 
 
-def study_trace(spark: SparkSession, path: str, sweep: Sweep, **options: Any) -> list[QueueStudy]:
-    """As `study`, which `options` are of, on the trace in a Parquet file or a directory of them.
+def _names(trace: DataFrame) -> set[str]:
+    """The queues of all the traffic."""
+    return {row.queue for row in trace.select("queue").distinct().collect() if row.queue}
+
+
+def _nearest(queue: str, known: Iterable[str]) -> str | None:
+    return next(iter(get_close_matches(queue, known, 1)), None)
+
+
+def study_trace(spark: SparkSession, trace: str | Traffic, sweep: Sweep, **options: Any) -> Study:
+    """As `study`, which `options` are of, on traffic in memory, or a trace by the path of it.
 
     Raises:
-        InvalidTrace: there is none, it is empty, or holds what no broker would have taken.
+        InvalidTrace: there is none, or as `study` does.
+        UnknownQueue: one of the queues is not in it.
         InvalidSpec: a policy is not one a queue can have.
         JobFailed: Spark did not carry it through.
     """
-    trace = traces.read_trace(spark, path)
     try:
-        return study(spark, trace, sweep, **options)
+        rows = (
+            traces.read_trace(spark, trace)
+            if isinstance(trace, str)
+            else traces.hand_over(spark, trace)
+        )
+        return study(spark, rows, sweep, **options)
     except SPARK_ERRORS as error:
         raise failed(error) from error
 
 
-def study_lake(spark: SparkSession, where: Where, sweep: Sweep, **options: Any) -> LakeStudy:
+def study_lake(spark: SparkSession, where: Where, sweep: Sweep, **options: Any) -> Study:
     """As `study`, which `options` are of, on the traffic that nodes wrote to a lake.
 
     Raises:
         UnknownFeed: there is no such lake, or nothing of it can be read.
-        InvalidTrace: it has no events.
+        InvalidTrace: it has no events, or as `study` does.
+        UnknownQueue: one of the queues is not in it.
         InvalidSpec: a policy is not one a queue can have.
         JobFailed: Spark did not carry it through.
     """
@@ -132,11 +207,11 @@ class _OfLake(NamedTuple):
 
     lake: Lake
     found: traces.Recorded
-    study: Callable[[], list[QueueStudy]]
+    study: Callable[[], Study]
 
-    def carry_out(self) -> LakeStudy:
+    def carry_out(self) -> Study:
         """All of it."""
-        return LakeStudy(self.study(), self.found.refused)
+        return self.study()._replace(refused=self.found.refused)
 
     def damaged(self) -> dict[str, UnknownFeed]:
         """Of what was to be read: manifests that name a damaged file, and why."""
@@ -207,7 +282,7 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
             *([] if each.choice.differ else ["# no policy makes a difference for this traffic"]),
             f"# {declaration(each)}",
-            f"[queues.{json.dumps(each.queue)}]",
+            f"[queues.{_toml(each.queue)}]",
             *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),
         ]
     return "\n".join(lines) + "\n"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -17,7 +21,7 @@ from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS
 from ebbmq_spark.lake import opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled
+from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled, to_table
 from ebbmq_spark.transforms.quality import usable
 from ebbmq_spark.transforms.recorded import trace_of
 
@@ -28,8 +32,14 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq_spark.lake import Where
+    from ebbmq_spark.simulation.traffic import Traffic
 
-BLOCKS = "queue string, messages long, consumers int, useful_ms long, block binary, error string"
+BLOCKS = (
+    "queue string, messages long, consumers int, useful_ms long, block binary, error string, "
+    "is_done_at_all boolean"
+)
+#: What Spark takes for more than a letter of a path.
+_OF_PATTERNS: Final = re.compile(r"[\\*?{}\[\]]")
 
 
 def read_trace(spark: SparkSession, path: str) -> DataFrame:
@@ -39,13 +49,30 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
         InvalidTrace: there is no such file, or it lacks a column that every message needs.
     """
     try:
-        return as_trace(spark.read.parquet(path), path)
+        return as_trace(spark.read.parquet(_located(path)), path)
     except SPARK_ERRORS as error:
         first = str(error).strip().splitlines()[0]
         raise InvalidTrace(
             f"{path} cannot be read as Parquet: {first}",
             "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
         ) from error
+
+
+def _located(path: str) -> str:
+    """A path as Spark takes it, wherever its driver runs.
+
+    What is there on this machine is named by its whole path, letter by letter; all else may be a
+    pattern, an object or a file of the driver's machine, which Spark makes out.
+    """
+    # Path.exists raises for names that no file system has.
+    if not os.path.exists(path):  # noqa: PTH110
+        return path
+    return "file://" + _OF_PATTERNS.sub(r"\\\g<0>", str(Path(path).absolute()))
+
+
+def hand_over(spark: SparkSession, traffic: Traffic) -> DataFrame:
+    """Traffic in the memory of this process as a trace, for Spark on machines without its files."""
+    return as_trace(spark.createDataFrame(to_table(traffic)), "the traffic")
 
 
 class Recorded(NamedTuple):
@@ -121,21 +148,33 @@ def blocks_of(
 ) -> DataFrame:
     """A trace as one row a queue: its traffic as a block of bytes, and what is to know of it.
 
-    A queue whose traffic no broker would have taken has an `error` instead of a block.
+    A queue whose traffic no broker would have taken has an `error` instead of a block. One of which
+    nobody knows how long any work takes is not `is_done_at_all`, and has neither.
     """
     for name in ignore:
         kind = schema_of(TRACE)[name].dataType
         trace = trace.withColumn(name, F.lit(None).cast(kind))
     if useful_ms is not None:
         trace = trace.withColumn("useful_ms", F.coalesce("useful_ms", F.lit(useful_ms)))
-    if consumers is not None:
-        trace = trace.withColumn("consumers", F.lit(consumers))
-    return trace.groupBy("queue").applyInArrow(_block, BLOCKS)
+
+    def block(table: pa.Table) -> pa.Table:
+        return _block(table, consumers or 0)
+
+    return trace.groupBy("queue").applyInArrow(block, BLOCKS)
 
 
-def _block(table: pa.Table) -> pa.Table:
+def _block(table: pa.Table, consumers: int) -> pa.Table:
+    """The row of a queue.
+
+    Args:
+        table: its messages.
+        consumers: how many work on it at once, unless a message of it says so; 0 if nobody knows.
+    """
     queue = table.column("queue")[0].as_py()
     row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
+    row |= {"block": None, "error": None, "is_done_at_all": True}
+    if table.column("service_ms").null_count == len(table):
+        return _one(row | {"is_done_at_all": False})
     try:
         traffic = from_table(settled(table))
         if (traffic.useful_ms == NONE).any():
@@ -143,6 +182,8 @@ def _block(table: pa.Table) -> pa.Table:
                 f"the trace of queue {queue!r} does not say how long a message is useful",
                 "say it: --useful 60s, or useful_ms in [traffic] of the policies",
             )
+        if not traffic.consumers:
+            traffic = replace(traffic, consumers=consumers)
         if traffic.consumers < 1:
             raise InvalidTrace(
                 f"the trace of queue {queue!r} does not say how many work on it at once",
@@ -152,12 +193,23 @@ def _block(table: pa.Table) -> pa.Table:
             "consumers": traffic.consumers,
             "useful_ms": int(np.median(traffic.useful_ms)),
             "block": pack(traffic),
-            "error": None,
         }
     except EbbError as error:
         # Raised on an executor it would reach its reader as pages of Java.
-        row |= {"block": None, "error": f"{error.detail}\n{error.action}"}
-    kinds = [pa.string(), pa.int64(), pa.int32(), pa.int64(), pa.binary(), pa.string()]
-    names = ["queue", "messages", "consumers", "useful_ms", "block", "error"]
-    arrays = [pa.array([row[n]], kind) for n, kind in zip(names, kinds, strict=True)]
-    return pa.Table.from_arrays(arrays, names=names)
+        row["error"] = f"{error.detail}\n{error.action}"
+    return _one(row)
+
+
+def _one(row: Mapping[str, Any]) -> pa.Table:
+    """A row as a table of BLOCKS."""
+    kinds = {
+        "queue": pa.string(),
+        "messages": pa.int64(),
+        "consumers": pa.int32(),
+        "useful_ms": pa.int64(),
+        "block": pa.binary(),
+        "error": pa.string(),
+        "is_done_at_all": pa.bool_(),
+    }
+    arrays = [pa.array([row[name]], kind) for name, kind in kinds.items()]
+    return pa.Table.from_arrays(arrays, names=list(kinds))

@@ -25,13 +25,14 @@ def trace_of(events: DataFrame) -> DataFrame:
     """The traffic in a feed, to be replayed: of the table TRACE, a row for each publish.
 
     Work that was done takes as long as it took; of what was never done nobody knows, and it takes
-    the mean of its queue. `useful_ms` is the message's TTL, absent where it has none. What
-    publishers did not say is absent: there a policy is to be tried, not the one the queue had.
+    the mean of its queue. Of a queue with nothing done `service_ms` is absent. `useful_ms` is the
+    message's TTL, absent where it has none. What publishers did not say is absent: there a policy
+    is to be tried, not the one the queue had.
     """
     mean_ms = F.avg("took_ms").over(Window.partitionBy("queue"))
     joined = (
         _messages(events)
-        .withColumn("service_ms", F.coalesce("took_ms", mean_ms, F.lit(0.0)))
+        .withColumn("service_ms", F.coalesce("took_ms", mean_ms))
         .join(concurrency(events), on="queue", how="left")
     )
     columns = {

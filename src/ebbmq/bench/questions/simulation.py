@@ -117,6 +117,6 @@ def _simulate(
         read_trace(spark, str(trace)),
         Sweep(sweep=values or {}),
         progress=lambda done, total: run.progress(trace.parent.name, done, total),
-    )
+    ).studies
     took_s = time.perf_counter() - started
     return _Told(took_s, sum(each.messages for each in told.outcomes), len(told.outcomes))

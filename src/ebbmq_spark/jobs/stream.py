@@ -256,22 +256,27 @@ def _watched(
     """Wait for the end, and tell of batches meanwhile; `rejected` says how many rows are none."""
     batches: dict[int, _Seen] = {}
     try:
-        while True:
-            ended = query.awaitTermination(_LOOK_S)
-            for each in query.recentProgress:
-                number, seen = each["batchId"], _seen(each)
-                known = batches.get(number, _Seen())
-                if seen.events:
-                    none = known.rejected if known.events else rejected(number)
-                    seen = seen._replace(rejected=none)
-                batches[number] = seen
+        ended = False
+        while not ended:
+            ended = query.awaitTermination(_LOOK_S) or False
+            _look(query, batches, rejected)
             if batches:
                 told(max(batches), _total(batches).events)
-            if ended:
-                return _total(batches)
     except KeyboardInterrupt:
         query.stop()
-        return _total(batches)
+        _look(query, batches, rejected)
+    return _total(batches)
+
+
+def _look(query: StreamingQuery, batches: dict[int, _Seen], rejected: Callable[[int], int]) -> None:
+    """Take up what there is to say of the last batches."""
+    for each in query.recentProgress:
+        number, seen = each["batchId"], _seen(each)
+        known = batches.get(number, _Seen())
+        if seen.events:
+            none = known.rejected if known.events else rejected(number)
+            seen = seen._replace(rejected=none)
+        batches[number] = seen
 
 
 def _seen(progress: StreamingQueryProgress) -> _Seen:

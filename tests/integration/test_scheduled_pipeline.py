@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ebbmq_spark.lake import open_lake
 from tests.serving import Running, wait_until
 
 if TYPE_CHECKING:
@@ -129,6 +130,36 @@ conf = {{ "spark.x" = "told to Spark" }}
         # Of what is Spark's, Java is told on its command line, and that is known.
         assert "told to Spark" not in seen.read_text().partition("pipeline run")[2]
         assert health(server)["pipeline"] == []
+
+
+ARCHIVE = """
+[devices.cold]
+kind = "object"
+directory = "cold"
+capacity_bytes = 67108864
+upkeep = "pipeline"
+"""
+
+
+@pytest.mark.parametrize("archives", ["", ARCHIVE])
+def test_a_run_is_left_to_who_is_at_work_on_the_lake_and_only_archives_are_looked_after(
+    tmp_path, config, archives
+) -> None:
+    config.write_text(config.read_text() + archives)
+    lake, seen = tmp_path / "data" / "lake", tmp_path / "seen"
+    lake.mkdir(parents=True)
+    hangs = java(tmp_path, f"touch {seen}; exec sleep 3600")
+    with (
+        open_lake(lake).only_one("run"),
+        Running(tmp_path / "data", "--config", str(config), environment=hangs) as server,
+    ):
+        if archives:
+            wait_until(seen.exists, "Spark is started for the archive")
+        else:
+            wait_until(lambda: "pipeline_left_to_another" in server.log(), "it is left")
+            assert not seen.exists()
+        assert health(server)["pipeline"] == []
+    assert "pipeline_failed" not in server.log()
 
 
 def test_a_setting_of_spark_that_is_not_for_users_is_told(tmp_path, config) -> None:

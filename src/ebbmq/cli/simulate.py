@@ -150,8 +150,13 @@ def _studied(
 @contextlib.contextmanager
 def _trace(session: Session, options: dict[str, Any]) -> Iterator[str | Lake]:
     """Where the traffic is: what was named, or generated into a file that is kept if asked for."""
-    if options["pattern"] is None:
-        yield options["trace"] or open_lake(options)
+    if options["trace"] is not None:
+        yield options["trace"]
+        return
+    if options["lake"] is not None:
+        lake = open_lake(options)
+        lake.require()
+        yield lake
         return
     from ebbmq_spark.scratch import scratch_directory  # noqa: PLC0415
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415

@@ -9,6 +9,7 @@ finds its manifest and writes nothing, or writes the same anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import Manifest
     from ebbmq_spark.lake import Lake, Where
+
+    #: What is left to do with Spark; it is told whom to tell of batches.
+    Job = Callable[[SparkSession, Callable[[int, int], None]], Record]
 
 WRITER: Final = "stream"
 #: So many events are remembered: one that is told again after more than that counts again.
@@ -92,28 +96,51 @@ def stream(
         PipelineBusy: another stream is at work on it.
         JobFailed: Spark did not go on; the next one goes on from the last batch.
     """
+    with alone(arguments) as follow:
+        return follow(spark, told)
+
+
+@contextlib.contextmanager
+def alone(arguments: Arguments) -> Iterator[Job]:
+    """Be the only stream on a lake, before Spark is there; yields what is done with Spark.
+
+    Raises:
+        InvalidSpec: the lake is no directory, and there is no `state`.
+        UnknownFeed: there is no lake.
+        PipelineBusy: another stream is at work on it.
+    """
     lake = opened(arguments.lake)
     state = _state(lake, arguments)
     with lake.only_one(WRITER):
-        at_ms = _now_ms()
-        batches = _Batches(lake, _identity(state))
-        try:
-            source = EventsSource.options_of(lake, arguments.files_per_batch)
-            query = _started(spark, arguments, source, state / "checkpoint", batches)
-            seen = _watched(query, told, batches.rejected)
-        except SPARK_ERRORS as error:
-            raise _damaged(lake) or failed(error) from error
-        record = Record(
-            run=f"{history.run_name(at_ms)}",
-            kind="stream",
-            started_at_ms=at_ms,
-            ended_at_ms=_now_ms(),
-            events=seen.events,
-            duplicates=seen.duplicates,
-            rejected=seen.rejected,
-        )
-        Output(lake, record.run, at_ms, WRITER).end(record)
-        return record
+        yield functools.partial(_follow, lake, state, arguments)
+
+
+def _follow(
+    lake: Lake,
+    state: Path,
+    arguments: Arguments,
+    spark: SparkSession,
+    told: Callable[[int, int], None],
+) -> Record:
+    at_ms = _now_ms()
+    batches = _Batches(lake, _identity(state))
+    try:
+        source = EventsSource.options_of(lake, arguments.files_per_batch)
+        query = _started(spark, arguments, source, state / "checkpoint", batches)
+        seen = _watched(query, told, batches.rejected)
+    except SPARK_ERRORS as error:
+        raise _damaged(lake) or failed(error) from error
+    record = Record(
+        run=f"{history.run_name(at_ms)}",
+        kind="stream",
+        started_at_ms=at_ms,
+        ended_at_ms=_now_ms(),
+        events=seen.events,
+        duplicates=seen.duplicates,
+        rejected=seen.rejected,
+    )
+    Output(lake, record.run, at_ms, WRITER).end(record)
+    return record
 
 
 def _damaged(lake: Lake) -> UnknownFeed | None:

@@ -1,7 +1,8 @@
 """The pipeline as a child of the server: started now and then, watched, killed with it.
 
 Spark runs in a process of its own, with Java in another; what becomes of them is nobody's trouble
-here. A run that fails is told and tried again at the next time; one that hangs is killed. A child
+here. A run that fails is told and tried again at the next time; one that hangs is killed. Where
+another is at work on the lake, a run is left to it, and only archives are looked after. A child
 whose parent is gone ends by itself: its standard input is a pipe that only the server holds.
 """
 
@@ -99,7 +100,10 @@ class Scheduled:
         report = f"{self._lake.rstrip('/')}/{layout.LATEST_REPORT}"
         told = msgspec.structs.asdict(outcome)
         kept = told.pop("archives")
-        log.info("pipeline_ran", **told, report=report)
+        if outcome.run is None:
+            log.info("pipeline_left_to_another", lake=self._lake)
+        else:
+            log.info("pipeline_ran", **told, report=report)
         for device, each in kept.items():
             tell = log.warning if each.damaged else log.info
             done = msgspec.structs.asdict(each)

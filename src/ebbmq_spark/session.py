@@ -20,9 +20,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from ebbmq.errors import ClientError
+from ebbmq.feed import memory
 from ebbmq.limits import MIB
+from ebbmq_spark.attempts import first_line
 from ebbmq_spark.classes import archive_options
-from ebbmq_spark.java import require_java
+from ebbmq_spark.java import require_java, told_in
 from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ MASTER_DEFAULT: Final = "local[*]"
 CONNECT: Final = "sc://"
 CONNECT_PORT: Final = 15_002
 SHIPPED: Final = "ebbmq-shipped.zip"
+_SCRATCH: Final = "ebbmq-spark-"
 _CONNECT_S: Final = 10.0
 _LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)\])?")
 #: As many as on a cluster.
@@ -164,23 +167,26 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     Raises:
         JavaMissing: there is no Java that can run Spark.
         SparkFailed: Spark could not be started, or the cluster not be reached.
-        InvalidSetting: a server of Spark Connect does not take one of the settings.
+        InvalidSetting: the memory is none, or too little; a server of Spark Connect does not take
+            one of the settings.
     """
     settings = settings or Settings()
     if settings.has_driver:
+        _require_memory(settings)
         require_java()
     else:
         _require_connect(settings.master)
-    with scratch_directory("ebbmq-spark-") as place:
+    with scratch_directory(_SCRATCH) as place:
         log = place / "spark.log"
         try:
             spark = _open(settings, name, place, log)
             if not settings.is_local:
                 ship(spark, place)
         except Exception as error:
-            keep(place)
+            keep(place, _SCRATCH)
+            why = told_in(log.read_text(errors="replace")) if log.exists() else None
             raise SparkFailed(
-                f"Spark did not start on {_shown(settings.master)}: {_first_line(error)}",
+                f"Spark did not start on {_shown(settings.master)}: {why or first_line(error)}",
                 f"see {log}; --master names where to run",
             ) from error
         with _interrupted_quietly(spark):
@@ -189,6 +195,11 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
                 yield spark
             finally:
                 spark.stop()
+
+
+def _require_memory(settings: Settings) -> None:
+    if not memory.is_enough(settings.memory):
+        raise InvalidSetting(f"the memory of Spark is {settings.memory!r:.80}", memory.USE)
 
 
 def _require_taken(spark: SparkSession, settings: Settings) -> None:
@@ -355,8 +366,3 @@ def _errors_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

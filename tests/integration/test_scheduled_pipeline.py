@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq_spark.lake import open_lake
+from ebbmq_spark.scratch import KEPT_MAX
 from tests.serving import Running, wait_until
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def config(tmp_path) -> Path:
     path = tmp_path / "ebbmq.toml"
     path.write_text(
-        '[feed]\nlake = "lake"\nevery_ms = 50\n\n[pipeline]\nevery_ms = 50\ntimeout_ms = 20000\n'
+        '[feed]\nlake = "lake"\nevery_ms = 50\n\n[pipeline]\nevery_ms = 1000\ntimeout_ms = 20000\n'
     )
     return path
 
@@ -113,7 +114,7 @@ region = "us-east-1"
 access_key_id = "{weed.access_key}"
 secret_access_key = "{weed.secret_key}"
 [pipeline]
-every_ms = 50
+every_ms = 1000
 conf = {{ "spark.x" = "told to Spark" }}
 """
     )
@@ -130,6 +131,33 @@ conf = {{ "spark.x" = "told to Spark" }}
         # Of what is Spark's, Java is told on its command line, and that is known.
         assert "told to Spark" not in seen.read_text().partition("pipeline run")[2]
         assert health(server)["pipeline"] == []
+
+
+def test_a_spark_that_does_not_start_is_told_once_with_its_reason_and_leaves_little(
+    tmp_path, config
+) -> None:
+    scratch, tries = tmp_path / "scratch", tmp_path / "tries"
+    scratch.mkdir()
+    fails = java(
+        tmp_path,
+        f"""case "$1" in -version) echo 'openjdk version "17.0.1"' >&2; exit 0;; esac
+echo tried >> {tries}
+echo 'Exception in thread "main" org.apache.spark.SparkException: no such master' >&2
+exit 1""",
+    )
+    places = {"TMPDIR": str(scratch), **fails}
+
+    def left() -> int:
+        return len([each for each in scratch.glob("ebbmq-spark-*") if (each / "kept").exists()])
+
+    with Running(tmp_path / "data", "--config", str(config), environment=places) as server:
+        wait_until(lambda: left() == KEPT_MAX, "as many are kept as may be")
+        before = len(tries.read_text().splitlines())
+        wait_until(lambda: len(tries.read_text().splitlines()) > before + 1, "it is tried again")
+        assert "Spark did not start on local[*]: no such master" in str(health(server)["pipeline"])
+        assert server.stop() == 0
+    assert left() == KEPT_MAX
+    assert server.log().count("pipeline_failed") == 1
 
 
 ARCHIVE = """

@@ -30,12 +30,27 @@ if TYPE_CHECKING:
     from ebbmq.node.config import PipelineConfig
     from ebbmq.node.devices.settings import DeviceConfig
 
-    #: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
-    Ended = tuple[str | None, Outcome | None]
-
 #: Of what a child says, so much is kept: the last lines tell why it failed.
 _SAID_BYTES: Final = 64 * 1024
 _LINES: Final = 2
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Why a run failed, as a command says it under `--json`."""
+
+    #: What is the same for the same reason; details tell paths and processes, too.
+    code: str
+    detail: str
+    action: str = ""
+
+    @property
+    def said(self) -> str:
+        """For people."""
+        return f"{self.detail}; {self.action}" if self.action else self.detail
+
+
+#: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
+Ended = tuple[Fault | None, Outcome | None]
 
 
 class Scheduled:
@@ -66,7 +81,7 @@ class Scheduled:
         self.runs = 0
         self.failures = 0
         #: Why the last run failed; None while all is well.
-        self.problem: str | None = None
+        self.problem: Fault | None = None
 
     async def run(self) -> None:
         """Start a run every so often, one at a time, until cancelled."""
@@ -81,9 +96,10 @@ class Scheduled:
         """What is wrong with the runs, for people."""
         if self.problem is None:
             return []
-        return [f"the pipeline did not run: {self.problem}; messages are not touched by that"]
+        said = self.problem.said
+        return [f"the pipeline did not run: {said}; messages are not touched by that"]
 
-    def _ended(self, problem: str | None, outcome: Outcome | None) -> None:
+    def _ended(self, problem: Fault | None, outcome: Outcome | None) -> None:
         self.runs += 1
         if problem is None:
             if self.problem is not None:
@@ -92,8 +108,9 @@ class Scheduled:
                 self._tell(outcome)
         else:
             self.failures += 1
-            if problem != self.problem:  # the same is not said again
-                log.warning("pipeline_failed", lake=self._lake, detail=problem)
+            # The same is not said again.
+            if self.problem is None or problem.code != self.problem.code:
+                log.warning("pipeline_failed", lake=self._lake, detail=problem.said)
         self.problem = problem
 
     def _tell(self, outcome: Outcome) -> None:
@@ -136,7 +153,7 @@ class Scheduled:
                 start_new_session=True,
             )
         except OSError as error:
-            return f"it could not be started: {error.strerror}", None
+            return Fault("not_started", f"it could not be started: {error.strerror}"), None
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
         errand = self._errand()
@@ -146,7 +163,8 @@ class Scheduled:
                 told, said = await asyncio.gather(_last_of(child.stdout), _last_of(child.stderr))
                 code = await child.wait()
         except TimeoutError:
-            return f"it took longer than {self._config.timeout_ms} ms and was ended", None
+            late = f"it took longer than {self._config.timeout_ms} ms and was ended"
+            return Fault("too_long", late), None
         finally:
             self._kill()
         if code == 0:
@@ -154,8 +172,7 @@ class Scheduled:
                 every_s = self._config.upkeep_every_ms / 1_000
                 self._upkeep_at_s = asyncio.get_running_loop().time() + every_s
             return None, _outcome(told)
-        lines = [line for line in said.splitlines() if line.strip()]
-        return " ".join(lines[-_LINES:]) or f"it ended with {code}", None
+        return _fault(said, code), None
 
     def _command(self) -> list[str]:
         # Who is served comes first.
@@ -163,7 +180,7 @@ class Scheduled:
         config = self._config
         return [
             *([nice, "-n", "10"] if nice else []),
-            *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended"),
+            *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended", "--json"),
             *("--lake", self._lake, "--master", config.master, "--memory", config.memory),
             *(() if config.budget is None else ("--budget", str(config.budget))),
         ]
@@ -199,6 +216,16 @@ def _outcome(told: str) -> Outcome | None:
         return msgspec.json.decode(lines[-1], type=Outcome)
     except msgspec.DecodeError:
         return None
+
+
+def _fault(said: str, code: int) -> Fault:
+    """Why a run failed, by its last line; else what it said, or how it ended."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    try:
+        return msgspec.json.decode(lines[-1] if lines else "", type=Fault)
+    except msgspec.DecodeError:
+        ended = f"it ended with {code}"
+        return Fault(lines[-1] if lines else ended, " ".join(lines[-_LINES:]) or ended)
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:

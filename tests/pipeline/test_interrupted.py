@@ -76,9 +76,11 @@ def is_any_of(group: int) -> bool:
 def test_a_stream_that_is_interrupted_tells_what_it_read_and_ends_well(lake: Path) -> None:
     first = lake / "_state" / "stream" / "checkpoint" / "commits" / "0"
     ended = interrupted(lake, "stream", first.exists)
-    assert ended == Ended(0, "30 events read, 0 rejected, 0 told before\n", "")
     (record,) = (lake / runs.RUNS).glob("*.json")
-    assert runs.decode(record.read_bytes(), record.name).events == 30
+    events = runs.decode(record.read_bytes(), record.name).events
+    # Spark tells of a batch a moment after it is done, or not if it is stopped in that moment.
+    assert events in (0, 30)
+    assert ended == Ended(0, f"{events} events read, 0 rejected, 0 told before\n", "")
 
 
 def test_a_run_that_is_interrupted_says_so_in_one_line(lake: Path) -> None:

@@ -93,10 +93,14 @@ def outrun(lake: Lake) -> JobFailed:
 
 def failed(error: Exception) -> JobFailed:
     """What Spark said, for people; where a task of ours failed, what that said."""
-    text = _CALLING.sub("", str(error).strip())
-    ours = _OURS.findall(text)
-    lines = ours[-1:] or text.splitlines()[:1] or [type(error).__name__]
+    ours = _OURS.findall(str(error))
     return JobFailed(
-        f"Spark did not carry it through: {lines[0][:300]}",
+        f"Spark did not carry it through: {(ours[-1] if ours else first_line(error))[:300]}",
         "nothing counts as done, so run it again",
     )
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, of one of Java without how py4j begins to tell of it."""
+    lines = _CALLING.sub("", str(error).strip()).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -19,6 +19,19 @@ _INSTALL: Final = (
 )
 
 
+#: How Java and Spark begin to say what went wrong.
+_TOLD: Final = re.compile(
+    r'^(?:(?:Exception in thread "[^"]*" |Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): '
+    r"|\S+ \S+ ERROR \w+: (?!Error initializing ))(.+)$",
+    re.MULTILINE,
+)
+#: What they say beside that.
+_BESIDE: Final = re.compile(
+    r"\s|WARNING: |NOTE: |Picked up |Using |Setting |To adjust |\S+ \S+ (?:WARN|INFO|ERROR) "
+    r"|Error: (?:Could not create|A fatal)"
+)
+
+
 class JavaMissing(ClientError):
     """There is no Java that can run Spark."""
 
@@ -52,3 +65,11 @@ def require_java() -> None:
     if major < JAVA_MIN:
         version = f"Java {major}" if major else "no Java that tells its version"
         raise JavaMissing(f"Spark needs Java {JAVA_MIN} or newer: {path} is {version}", _INSTALL)
+
+
+def told_in(log: str) -> str | None:
+    """The last line in which Java says what went wrong; None if there is none."""
+    found: list[str] = _TOLD.findall(log) or [
+        line for line in log.splitlines() if line and not _BESIDE.match(line)
+    ]
+    return found[-1].strip()[:300] if found else None

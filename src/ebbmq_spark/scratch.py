@@ -1,7 +1,8 @@
 """Directories for a while: gone when they are not needed, and after kill -9 by who comes next.
 
 A directory is held by a lock on a file in it, which ends with its process. One whose lock nobody
-holds was left; one without such a file is somebody's to look at, and stays.
+holds was left; one without such a file is somebody's to look at, and stays, as do the last few of
+those that were kept.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HELD: Final = "held"
+_KEPT: Final = "kept"
+#: Of what is left for people to look into, so many stay.
+KEPT_MAX: Final = 3
 
 
 @contextlib.contextmanager
@@ -37,9 +41,18 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def keep(place: Path) -> None:
-    """Leave a directory where it is, for people to look into."""
-    (place / _HELD).unlink()
+def keep(place: Path, prefix: str) -> None:
+    """Leave a directory where it is, for people to look into, in place of the oldest of a few."""
+    (place / _HELD).rename(place / _KEPT)
+    found: list[tuple[int, Path]] = []
+    for each in place.parent.glob(f"{prefix}*/{_KEPT}"):
+        # Another may clear away the same.
+        with contextlib.suppress(OSError):
+            told = each.stat()
+            if told.st_uid == os.geteuid() and not each.parent.is_symlink():
+                found.append((told.st_mtime_ns, each.parent))
+    for _, old in sorted(found)[:-KEPT_MAX]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _clear_left(prefix: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 import zipfile
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -17,9 +20,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from ebbmq.errors import ClientError
+from ebbmq.feed import memory
 from ebbmq.limits import MIB
+from ebbmq_spark.attempts import first_line
 from ebbmq_spark.classes import archive_options
-from ebbmq_spark.java import require_java
+from ebbmq_spark.java import require_java, told_in
 from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ MASTER_DEFAULT: Final = "local[*]"
 CONNECT: Final = "sc://"
 CONNECT_PORT: Final = 15_002
 SHIPPED: Final = "ebbmq-shipped.zip"
+_SCRATCH: Final = "ebbmq-spark-"
 _CONNECT_S: Final = 10.0
 _LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)\])?")
 #: As many as on a cluster.
@@ -156,34 +162,44 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     """A session that is stopped in the end, and its scratch files removed.
 
     What Java itself has to say goes to a file; it is kept, and named, if Spark does not start.
+    Ctrl-C is a KeyboardInterrupt, as without Spark, unless somebody handles it otherwise.
 
     Raises:
         JavaMissing: there is no Java that can run Spark.
         SparkFailed: Spark could not be started, or the cluster not be reached.
-        InvalidSetting: a server of Spark Connect does not take one of the settings.
+        InvalidSetting: the memory is none, or too little; a server of Spark Connect does not take
+            one of the settings.
     """
     settings = settings or Settings()
     if settings.has_driver:
+        _require_memory(settings)
         require_java()
     else:
         _require_connect(settings.master)
-    with scratch_directory("ebbmq-spark-") as place:
+    with scratch_directory(_SCRATCH) as place:
         log = place / "spark.log"
         try:
             spark = _open(settings, name, place, log)
             if not settings.is_local:
                 ship(spark, place)
         except Exception as error:
-            keep(place)
+            keep(place, _SCRATCH)
+            why = told_in(log.read_text(errors="replace")) if log.exists() else None
             raise SparkFailed(
-                f"Spark did not start on {_shown(settings.master)}: {_first_line(error)}",
+                f"Spark did not start on {_shown(settings.master)}: {why or first_line(error)}",
                 f"see {log}; --master names where to run",
             ) from error
-        try:
-            _require_taken(spark, settings)
-            yield spark
-        finally:
-            spark.stop()
+        with _interrupted_quietly(spark):
+            try:
+                _require_taken(spark, settings)
+                yield spark
+            finally:
+                spark.stop()
+
+
+def _require_memory(settings: Settings) -> None:
+    if not memory.is_enough(settings.memory):
+        raise InvalidSetting(f"the memory of Spark is {settings.memory!r:.80}", memory.USE)
 
 
 def _require_taken(spark: SparkSession, settings: Settings) -> None:
@@ -284,8 +300,52 @@ def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSessi
         builder = builder.master(_patient(settings.master))
     for key, value in settings.of_spark(scratch).items():
         builder = builder.config(key, value)
-    with _errors_to(log):
+    with _errors_to(log), _handler_kept():
         return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Leave Ctrl-C to who has it: PySpark would talk to Java in the middle of another call."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _interrupted_quietly(spark: SparkSession) -> Iterator[None]:
+    """Let Ctrl-C cut off a call to Java such that the next one is answered, and nothing is logged.
+
+    Who has a handler of its own keeps it.
+    """
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    client: Any = None
+    if not is_connect(spark):
+        client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001  # as below
+    disabled = logging.root.manager.disable
+
+    def interrupt(*_: object) -> None:
+        # py4j logs a traceback of each call that is cut off, also of those in other threads.
+        logging.disable()
+        # Of a connection that it knows to be open py4j would have Java close it, late: by then the
+        # next one may be there, and is closed in its place.
+        connection = None if client is None else client.get_thread_connection()
+        if connection is not None:
+            connection.socket = None
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        logging.disable(disabled)
 
 
 def _patient(master: str) -> str:
@@ -306,8 +366,3 @@ def _errors_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

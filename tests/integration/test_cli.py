@@ -78,6 +78,12 @@ def test_every_command_has_a_help_with_an_example(run: Run, path: tuple[str, ...
     assert f"\n    {' '.join(('ebbmq', *path))}" in result.out or "| ebbmq" in result.out
 
 
+def test_the_package_is_run_as_the_command_is() -> None:
+    by_name = [sys.executable, "-m", "ebbmq", "--version"]
+    done = subprocess.run(by_name, capture_output=True, check=True, text=True)
+    assert done.stdout.startswith("ebbmq, version ")
+
+
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
     result = run()
     assert result.code == 0

@@ -260,3 +260,11 @@ def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(
         where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
         assert outcomes(run, *where) == {"r1": (0, 1, {"unknown_queue": 1})}
         assert outcomes(run, *where) == {}
+
+
+def test_a_lake_that_is_not_there_is_refused(run: Run, tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data"):
+        pass
+    code, out, err = run("--data", str(tmp_path / "data"), "--lake", str(tmp_path / "wrong"))
+    assert (code, out) == (1, "")
+    assert f"there is no lake at {tmp_path / 'wrong'}" in err

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ebbmq_spark.lake import open_lake
+from ebbmq_spark.scratch import KEPT_MAX
 from tests.serving import Running, wait_until
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def config(tmp_path) -> Path:
     path = tmp_path / "ebbmq.toml"
     path.write_text(
-        '[feed]\nlake = "lake"\nevery_ms = 50\n\n[pipeline]\nevery_ms = 50\ntimeout_ms = 20000\n'
+        '[feed]\nlake = "lake"\nevery_ms = 50\n\n[pipeline]\nevery_ms = 1000\ntimeout_ms = 20000\n'
     )
     return path
 
@@ -112,7 +114,7 @@ region = "us-east-1"
 access_key_id = "{weed.access_key}"
 secret_access_key = "{weed.secret_key}"
 [pipeline]
-every_ms = 50
+every_ms = 1000
 conf = {{ "spark.x" = "told to Spark" }}
 """
     )
@@ -129,6 +131,63 @@ conf = {{ "spark.x" = "told to Spark" }}
         # Of what is Spark's, Java is told on its command line, and that is known.
         assert "told to Spark" not in seen.read_text().partition("pipeline run")[2]
         assert health(server)["pipeline"] == []
+
+
+def test_a_spark_that_does_not_start_is_told_once_with_its_reason_and_leaves_little(
+    tmp_path, config
+) -> None:
+    scratch, tries = tmp_path / "scratch", tmp_path / "tries"
+    scratch.mkdir()
+    fails = java(
+        tmp_path,
+        f"""case "$1" in -version) echo 'openjdk version "17.0.1"' >&2; exit 0;; esac
+echo tried >> {tries}
+echo 'Exception in thread "main" org.apache.spark.SparkException: no such master' >&2
+exit 1""",
+    )
+    places = {"TMPDIR": str(scratch), **fails}
+
+    def left() -> int:
+        return len([each for each in scratch.glob("ebbmq-spark-*") if (each / "kept").exists()])
+
+    with Running(tmp_path / "data", "--config", str(config), environment=places) as server:
+        wait_until(lambda: left() == KEPT_MAX, "as many are kept as may be")
+        before = len(tries.read_text().splitlines())
+        wait_until(lambda: len(tries.read_text().splitlines()) > before + 1, "it is tried again")
+        assert "Spark did not start on local[*]: no such master" in str(health(server)["pipeline"])
+        assert server.stop() == 0
+    assert left() == KEPT_MAX
+    assert server.log().count("pipeline_failed") == 1
+
+
+ARCHIVE = """
+[devices.cold]
+kind = "object"
+directory = "cold"
+capacity_bytes = 67108864
+upkeep = "pipeline"
+"""
+
+
+@pytest.mark.parametrize("archives", ["", ARCHIVE])
+def test_a_run_is_left_to_who_is_at_work_on_the_lake_and_only_archives_are_looked_after(
+    tmp_path, config, archives
+) -> None:
+    config.write_text(config.read_text() + archives)
+    lake, seen = tmp_path / "data" / "lake", tmp_path / "seen"
+    lake.mkdir(parents=True)
+    hangs = java(tmp_path, f"touch {seen}; exec sleep 3600")
+    with (
+        open_lake(lake).only_one("run"),
+        Running(tmp_path / "data", "--config", str(config), environment=hangs) as server,
+    ):
+        if archives:
+            wait_until(seen.exists, "Spark is started for the archive")
+        else:
+            wait_until(lambda: "pipeline_left_to_another" in server.log(), "it is left")
+            assert not seen.exists()
+        assert health(server)["pipeline"] == []
+    assert "pipeline_failed" not in server.log()
 
 
 def test_a_setting_of_spark_that_is_not_for_users_is_told(tmp_path, config) -> None:

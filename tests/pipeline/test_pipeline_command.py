@@ -33,7 +33,7 @@ lake = "lake"
 every_ms = 50
 plans_every_ms = 100
 [pipeline]
-every_ms = 100
+every_ms = 1000
 master = "local[2]"
 memory = "512m"
 [devices.log]

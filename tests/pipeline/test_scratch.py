@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq_spark.scratch import keep, scratch_directory
+from ebbmq_spark.scratch import KEPT_MAX, keep, scratch_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,18 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_is_held_or_kept_
 def test_what_somebody_is_to_look_into_stays(tmp_path: Path) -> None:
     with scratch_directory("one-") as place:
         (place / "log").write_text("why")
-        keep(place)
+        keep(place, "one-")
     with scratch_directory("one-"):
         assert (place / "log").read_text() == "why"
     assert names(tmp_path) == {place.name}
+
+
+def test_of_what_is_kept_the_last_few_stay(tmp_path: Path) -> None:
+    kept = []
+    for _ in range(KEPT_MAX + 2):
+        with scratch_directory("one-") as place:
+            keep(place, "one-")
+        kept.append(place.name)
+    with scratch_directory("another-") as place:
+        keep(place, "another-")
+    assert names(tmp_path) == {*kept[-KEPT_MAX:], place.name}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ebbmq_spark.java import told_in
 from ebbmq_spark.session import InvalidSetting, Settings, SparkFailed, settings_of, spark_session
 from tests.servers import free_port
 
@@ -35,6 +36,61 @@ def test_a_spark_connect_server_that_is_not_there_is_told_at_once() -> None:
     ):
         pass
     assert "sc://HOST:PORT" in refused.value.action
+
+
+@pytest.mark.parametrize("memory", ["abc", "1", "512", "449m", "1.5g", "-1g", "1gb", ""])
+def test_memory_that_is_none_or_too_little_is_refused_before_spark_starts(memory: str) -> None:
+    with (
+        pytest.raises(InvalidSetting, match=f"the memory of Spark is '{memory}'") as refused,
+        spark_session(Settings(memory=memory)),
+    ):
+        pass
+    assert "450m or more" in refused.value.action
+
+
+STARTING = """WARNING: Using incubator modules: jdk.incubator.vector
+Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
+26/11/18 01:18:37 WARN NativeCodeLoader: Unable to load native-hadoop library
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", None),
+        (STARTING, None),
+        (
+            (
+                "Picked up JAVA_TOOL_OPTIONS: -Xa\nInvalid maximum heap size: -Xmxabc\n"
+                "Error: Could not create the Java Virtual Machine.\n"
+                "Error: A fatal exception has occurred. Program will exit.\n"
+            ),
+            "Invalid maximum heap size: -Xmxabc",
+        ),
+        (
+            (
+                f'{STARTING}Exception in thread "main" org.apache.spark.SparkException: Unknown\n'
+                "\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)\n"
+            ),
+            "Unknown",
+        ),
+        (
+            (
+                f"{STARTING}26/11/18 01:19 ERROR SparkContext: Error initializing SparkContext.\n"
+                "org.apache.spark.SparkException: The number of cores\n\tat a.b(C.scala:1)\n"
+            ),
+            "The number of cores",
+        ),
+        (
+            f"{STARTING}26/11/18 01:20 ERROR StandaloneSchedulerBackend: All masters are gone\n",
+            "All masters are gone",
+        ),
+    ],
+)
+def test_why_spark_did_not_start_is_in_the_last_telling_line_of_its_log(
+    log: str, told: str | None
+) -> None:
+    assert told_in(log) == told
 
 
 def test_what_a_user_sets_by_the_names_of_spark_wins() -> None:

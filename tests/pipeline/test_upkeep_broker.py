@@ -318,6 +318,16 @@ def history(lake):
     return json.loads(shown.stdout)
 
 
+def test_an_archive_is_looked_after_also_where_the_run_was_left_to_another(spark, tmp_path):
+    data = tmp_path / "data"
+    with archived(Broker.open(data, CONFIG)) as broker:
+        thinned(broker, 10)
+    places = {"cold": Place((data / "cold").as_uri())}
+    record, told, done = tending.tend(spark, tmp_path / "lake", None, places, Asked())
+    assert (record, told["cold"].rewritten, done["cold"].rewritten) == (None, 1, 1)
+    assert not (tmp_path / "lake").exists()
+
+
 def test_a_run_says_what_became_of_each_archive_also_if_one_failed(spark, tmp_path):
     data, lake = tmp_path / "data", tmp_path / "lake"
     with archived(Broker.open(data, fed(lake))) as broker:

@@ -92,6 +92,12 @@ class _Handing:
         self._session, self._broker = session, broker
         self._reading = reading
         self._lake: Lake = open_lake(lake, options, Path.cwd())
+        # Who writes a feed puts its name there before anything else.
+        if not any(True for _ in self._lake.list("")):
+            raise UnknownFeed(
+                f"there is no lake at {self._lake.where}",
+                "name the directory or the URL that nodes write to, or leave --lake out",
+            )
 
     def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:
         """All of a run, or of those that are new to the broker."""

@@ -42,6 +42,7 @@ def report(session: Session, /, **options: Any) -> None:
     from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     lake = open_lake(options)
+    lake.require()
     with session.progress(counted=False) as bar:
         bar.add_task("drawing", total=None)
         with spark_session(spark_settings(options), "ebbmq report") as spark:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -17,9 +18,10 @@ from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_du
 from ebbmq.feed.attended import Errand, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-    from ebbmq.feed.runs import Record
+    from ebbmq.feed.runs import Kind, Record
+    from ebbmq_spark.jobs.running import Job
     from ebbmq_spark.jobs.tending import Tended
     from ebbmq_spark.upkeep.packs import Place
 
@@ -81,10 +83,11 @@ def run(session: Session, /, **options: Any) -> None:
       ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
       ebbmq pipeline run --lake /mnt/lake --config ebbmq.toml --device archive --keep 90d
     """
-    record, kept = _carry_out(session, "run", options)
+    record, kept, done = _carry_out(session, "run", options)
     if options["attended"]:
-        session.show_json_line(Outcome.of(record))
+        session.show_json_line(Outcome(archives=done) if record is None else Outcome.of(record))
         return
+    assert record is not None, "only who is attended leaves a run to another"
     if not session.as_json:
         _show_run(session, record, options)
     if not kept:
@@ -147,14 +150,15 @@ def plan(session: Session, /, **options: Any) -> None:
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake --budget 120
     """
-    record = _carry_out(session, "run_plan", options).record
+    record = _carry_out(session, "plan", options).record
+    assert record is not None, "a plan is left to nobody"
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
         return
     _show_plan(session, record)
 
 
-def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Tended:
+def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Tended:
     if options["attended"]:
         errand = _told_by_parent()
         options["lake_options"] = [*options["lake_options"], *errand.lake_options.items()]
@@ -175,21 +179,23 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Tended:
         budget=options["budget"],
         hold_ms=options["hold_ms"],
     )
-    job: Callable[..., Record] = getattr(running, name)
-    with session.progress() as bar:
+    settings = spark_settings(options)
+    # Archives are looked after while the next run may be at work.
+    with contextlib.ExitStack() as turn, session.progress() as bar:
+        job = _entered(turn, running.alone(arguments, kind), may_leave=options["attended"])
+        if job is None and not places:
+            return tending.Tended(None, {}, {})
         task = bar.add_task("starting Spark", total=len(running.STAGES))
 
         def stage(doing: str) -> None:
             bar.update(task, description=doing, completed=running.STAGES.index(doing))
 
-        with spark_session(spark_settings(options), "ebbmq pipeline") as spark:
-            record = job(spark, arguments, stage)
-            for note in record.notes:
-                session.note(f"attention: {note}")
-            for refused, why in record.refused.items():
-                session.note(f"attention: {refused} was not read: {why}")
+        with spark_session(settings, "ebbmq pipeline") as spark:
+            record = None if job is None else job(spark, stage)
+            turn.close()
+            _note(session, record)
             if not places:
-                return tending.Tended(record, {})
+                return tending.Tended(record, {}, {})
             return tending.tend(
                 spark,
                 arguments.lake,
@@ -198,6 +204,29 @@ def _carry_out(session: Session, name: str, options: dict[str, Any]) -> Tended:
                 archives.asked_of(options),
                 lambda place: bar.update(task, description=f"looking after {place}"),
             )
+
+
+def _entered(
+    turn: contextlib.ExitStack, alone: AbstractContextManager[Job], *, may_leave: bool
+) -> Job | None:
+    """Begin with a run; None if another is at work on the lake, and it may be left to it."""
+    from ebbmq_spark.lake import PipelineBusy  # noqa: PLC0415  # an extra
+
+    try:
+        return turn.enter_context(alone)
+    except PipelineBusy:
+        if not may_leave:
+            raise
+        return None
+
+
+def _note(session: Session, record: Record | None) -> None:
+    if record is None:
+        return
+    for note in record.notes:
+        session.note(f"attention: {note}")
+    for refused, why in record.refused.items():
+        session.note(f"attention: {refused} was not read: {why}")
 
 
 def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[str, Place]:

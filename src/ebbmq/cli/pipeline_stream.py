@@ -62,14 +62,14 @@ def stream(session: Session, /, **options: Any) -> None:
         files_per_batch=options["files_per_batch"],
         state=options["state"],
     )
-    with session.progress(counted=False) as bar:
+    with job.alone(arguments) as follow, session.progress(counted=False) as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def told(batch: int, rows: int) -> None:
             bar.update(task, description=f"batch {batch}, {show_count(rows, 'event')}")
 
         with spark_session(spark_settings(options), "ebbmq stream") as spark:
-            record = job.stream(spark, arguments, told)
+            record = follow(spark, told)
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
     else:

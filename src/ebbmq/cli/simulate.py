@@ -178,8 +178,13 @@ def _trace(
     session: Session, options: dict[str, Any], sweep: Sweep, settings: Settings
 ) -> Iterator[str | Traffic | Lake]:
     """Where the traffic is: what was named, or what is generated, which is kept if asked for."""
-    if options["pattern"] is None:
-        yield options["trace"] or open_lake(options)
+    if options["trace"] is not None:
+        yield options["trace"]
+        return
+    if options["lake"] is not None:
+        lake = open_lake(options)
+        lake.require()
+        yield lake
         return
     from ebbmq_spark.scratch import scratch_directory  # noqa: PLC0415
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415

@@ -43,7 +43,8 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run says of itself when it ends."""
 
-    run: str
+    #: None if another was at work on the lake, and the run was left to it.
+    run: str | None = None
     #: Actions of its plan, in all and by kind.
     actions: int = 0
     plan: dict[str, int] = {}

@@ -24,6 +24,7 @@ import msgspec
 
 from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed import memory
 from ebbmq.model import check_name
 from ebbmq.node.devices import settings as device_settings
 from ebbmq.node.devices.settings import HIDDEN, DeviceConfig
@@ -158,6 +159,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         _check_ranges(self, "pipeline.", _PIPELINE_RANGES)
+        if 0 < self.every_ms < _PIPELINE_EVERY_MS_MIN:
+            raise InvalidSpec(
+                f"pipeline.every_ms is {self.every_ms}",
+                f"use {_PIPELINE_EVERY_MS_MIN} or more, or 0 for never",
+            )
+        if not memory.is_enough(self.memory):
+            raise InvalidSpec(f"pipeline.memory is {self.memory!r:.80}", memory.USE)
         if self.upkeep_keep_ms is not None:
             _check_ranges(self, "pipeline.", {"upkeep_keep_ms": (1, limits.DURATION_MS_MAX)})
         if self.budget is not None and not 0 <= self.budget < math.inf:
@@ -217,6 +225,8 @@ _FEED_RANGES: Final = {
     "snapshot_every_ms": (0, 365 * limits.DAY_MS),
     "plans_every_ms": (0, limits.DAY_MS),
 }
+#: It is counted from the end of a run, and Spark takes longer than that to start.
+_PIPELINE_EVERY_MS_MIN: Final = 1_000
 _PIPELINE_RANGES: Final = {
     "every_ms": (0, 365 * limits.DAY_MS),
     "timeout_ms": (1_000, 365 * limits.DAY_MS),

@@ -7,6 +7,7 @@ published (a plan, rates) is advice that stands by itself.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,7 +31,7 @@ from ebbmq_spark.jobs.writing import Output
 from ebbmq_spark.lake import opened, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ebbmq_spark.jobs.reporting import Figures
     from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Where
+
+    #: What is left to do with Spark; it is told to whom to say what is being done.
+    Job = Callable[[SparkSession, Callable[[str], None]], Record]
 
 
 class InvalidBudget(ClientError):
@@ -84,7 +88,8 @@ def run(
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
     """
-    return _carried_out(spark, arguments, "run", stage)
+    with alone(arguments, "run") as carry_out:
+        return carry_out(spark, stage)
 
 
 def run_plan(
@@ -98,7 +103,8 @@ def run_plan(
         PipelineBusy: another run is at work on it.
         JobFailed: Spark did not carry it through; nothing counts as done.
     """
-    return _carried_out(spark, arguments, "plan", stage)
+    with alone(arguments, "plan") as carry_out:
+        return carry_out(spark, stage)
 
 
 def figures(spark: SparkSession, where: Where) -> Figures:
@@ -263,9 +269,15 @@ class _Run:
         self._record = msgspec.structs.replace(self._record, **changes)
 
 
-def _carried_out(
-    spark: SparkSession, arguments: Arguments, kind: Kind, stage: Callable[[str], None]
-) -> Record:
+@contextlib.contextmanager
+def alone(arguments: Arguments, kind: Kind) -> Iterator[Job]:
+    """Be the only one at work on a lake, before Spark is there; yields what is done with Spark.
+
+    Raises:
+        InvalidBudget: the budget is no amount of money.
+        UnknownFeed: there is no lake.
+        PipelineBusy: another run is at work on it.
+    """
     budget = arguments.budget
     if budget is not None and not 0 <= budget < math.inf:
         raise InvalidBudget(
@@ -273,10 +285,14 @@ def _carried_out(
             "give what a month may cost, 0 or more, in the currency of cost_per_gib_month",
         )
     lake = opened(arguments.lake)
-    stage("reading")
     told = arguments._replace(lake=lake)
-    with lake.only_one("run"):
+
+    def carry_out(spark: SparkSession, stage: Callable[[str], None]) -> Record:
+        stage("reading")
         return carried_through(lake, lambda aside: _Run(spark, told, kind, stage, aside))
+
+    with lake.only_one("run"):
+        yield carry_out
 
 
 def _now_ms() -> int:

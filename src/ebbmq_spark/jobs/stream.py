@@ -9,6 +9,7 @@ finds its manifest and writes nothing, or writes the same anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import Manifest
     from ebbmq_spark.lake import Lake, Where
+
+    #: What is left to do with Spark; it is told whom to tell of batches.
+    Job = Callable[[SparkSession, Callable[[int, int], None]], Record]
 
 WRITER: Final = "stream"
 #: So many events are remembered: one that is told again after more than that counts again.
@@ -92,28 +96,51 @@ def stream(
         PipelineBusy: another stream is at work on it.
         JobFailed: Spark did not go on; the next one goes on from the last batch.
     """
+    with alone(arguments) as follow:
+        return follow(spark, told)
+
+
+@contextlib.contextmanager
+def alone(arguments: Arguments) -> Iterator[Job]:
+    """Be the only stream on a lake, before Spark is there; yields what is done with Spark.
+
+    Raises:
+        InvalidSpec: the lake is no directory, and there is no `state`.
+        UnknownFeed: there is no lake.
+        PipelineBusy: another stream is at work on it.
+    """
     lake = opened(arguments.lake)
     state = _state(lake, arguments)
     with lake.only_one(WRITER):
-        at_ms = _now_ms()
-        batches = _Batches(lake, _identity(state))
-        try:
-            source = EventsSource.options_of(lake, arguments.files_per_batch)
-            query = _started(spark, arguments, source, state / "checkpoint", batches)
-            seen = _watched(query, told, batches.rejected)
-        except SPARK_ERRORS as error:
-            raise _damaged(lake) or failed(error) from error
-        record = Record(
-            run=f"{history.run_name(at_ms)}",
-            kind="stream",
-            started_at_ms=at_ms,
-            ended_at_ms=_now_ms(),
-            events=seen.events,
-            duplicates=seen.duplicates,
-            rejected=seen.rejected,
-        )
-        Output(lake, record.run, at_ms, WRITER).end(record)
-        return record
+        yield functools.partial(_follow, lake, state, arguments)
+
+
+def _follow(
+    lake: Lake,
+    state: Path,
+    arguments: Arguments,
+    spark: SparkSession,
+    told: Callable[[int, int], None],
+) -> Record:
+    at_ms = _now_ms()
+    batches = _Batches(lake, _identity(state))
+    try:
+        source = EventsSource.options_of(lake, arguments.files_per_batch)
+        query = _started(spark, arguments, source, state / "checkpoint", batches)
+        seen = _watched(query, told, batches.rejected)
+    except SPARK_ERRORS as error:
+        raise _damaged(lake) or failed(error) from error
+    record = Record(
+        run=f"{history.run_name(at_ms)}",
+        kind="stream",
+        started_at_ms=at_ms,
+        ended_at_ms=_now_ms(),
+        events=seen.events,
+        duplicates=seen.duplicates,
+        rejected=seen.rejected,
+    )
+    Output(lake, record.run, at_ms, WRITER).end(record)
+    return record
 
 
 def _damaged(lake: Lake) -> UnknownFeed | None:
@@ -256,22 +283,27 @@ def _watched(
     """Wait for the end, and tell of batches meanwhile; `rejected` says how many rows are none."""
     batches: dict[int, _Seen] = {}
     try:
-        while True:
-            ended = query.awaitTermination(_LOOK_S)
-            for each in query.recentProgress:
-                number, seen = each["batchId"], _seen(each)
-                known = batches.get(number, _Seen())
-                if seen.events:
-                    none = known.rejected if known.events else rejected(number)
-                    seen = seen._replace(rejected=none)
-                batches[number] = seen
+        ended = False
+        while not ended:
+            ended = query.awaitTermination(_LOOK_S) or False
+            _look(query, batches, rejected)
             if batches:
                 told(max(batches), _total(batches).events)
-            if ended:
-                return _total(batches)
     except KeyboardInterrupt:
         query.stop()
-        return _total(batches)
+        _look(query, batches, rejected)
+    return _total(batches)
+
+
+def _look(query: StreamingQuery, batches: dict[int, _Seen], rejected: Callable[[int], int]) -> None:
+    """Take up what there is to say of the last batches."""
+    for each in query.recentProgress:
+        number, seen = each["batchId"], _seen(each)
+        known = batches.get(number, _Seen())
+        if seen.events:
+            none = known.rejected if known.events else rejected(number)
+            seen = seen._replace(rejected=none)
+        batches[number] = seen
 
 
 def _seen(progress: StreamingQueryProgress) -> _Seen:

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 class Tended(NamedTuple):
     """What came of the upkeep of archives, by device."""
 
-    record: Record
+    #: Of the run that it was part of; None if the run was left to another.
+    record: Record | None
     told: dict[str, Told]
+    done: dict[str, Upkeep]
 
 
 def tend(
     spark: SparkSession,
     where: Where,
-    record: Record,
+    record: Record | None,
     places: Mapping[str, Place],
     asked: Asked,
     tell: Callable[[str], None] = lambda name: None,
@@ -46,13 +48,13 @@ def tend(
     Args:
         spark: where it runs.
         where: the lake.
-        record: of the run, as the lake has it.
+        record: of the run, as the lake has it; None if there was none, and then none is left.
         places: the archives, by device.
         asked: what is to be done.
         tell: is told which one is being looked after.
 
     Raises:
-        EbbError: what `upkeep` raised first; the record says so, too.
+        EbbError: what `upkeep` raised first; the record says so, too, if there is one.
     """
     told: dict[str, Told] = {}
     done: dict[str, Upkeep] = {}
@@ -67,11 +69,12 @@ def tend(
             done[name] = Upkeep(took_ms=_since_ms(began_ns), failed=error.detail)
         else:
             done[name] = _summary(told[name], _since_ms(began_ns))
-    record = msgspec.structs.replace(record, archives=done)
-    opened(where).replace(runs.record_file(record.run), runs.encode(record))
+    if record is not None:
+        record = msgspec.structs.replace(record, archives=done)
+        opened(where).replace(runs.record_file(record.run), runs.encode(record))
     if failures:
         raise failures[0]
-    return Tended(record, told)
+    return Tended(record, told, done)
 
 
 def _summary(told: Told, took_ms: int) -> Upkeep:

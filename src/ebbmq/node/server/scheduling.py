@@ -1,7 +1,8 @@
 """The pipeline as a child of the server: started now and then, watched, killed with it.
 
 Spark runs in a process of its own, with Java in another; what becomes of them is nobody's trouble
-here. A run that fails is told and tried again at the next time; one that hangs is killed. A child
+here. A run that fails is told and tried again at the next time; one that hangs is killed. Where
+another is at work on the lake, a run is left to it, and only archives are looked after. A child
 whose parent is gone ends by itself: its standard input is a pipe that only the server holds.
 """
 
@@ -29,12 +30,27 @@ if TYPE_CHECKING:
     from ebbmq.node.config import PipelineConfig
     from ebbmq.node.devices.settings import DeviceConfig
 
-    #: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
-    Ended = tuple[str | None, Outcome | None]
-
 #: Of what a child says, so much is kept: the last lines tell why it failed.
 _SAID_BYTES: Final = 64 * 1024
 _LINES: Final = 2
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Why a run failed, as a command says it under `--json`."""
+
+    #: What is the same for the same reason; details tell paths and processes, too.
+    code: str
+    detail: str
+    action: str = ""
+
+    @property
+    def said(self) -> str:
+        """For people."""
+        return f"{self.detail}; {self.action}" if self.action else self.detail
+
+
+#: What went wrong with a run; None if nothing did, and then what came of it, if it said so.
+Ended = tuple[Fault | None, Outcome | None]
 
 
 class Scheduled:
@@ -65,7 +81,7 @@ class Scheduled:
         self.runs = 0
         self.failures = 0
         #: Why the last run failed; None while all is well.
-        self.problem: str | None = None
+        self.problem: Fault | None = None
 
     async def run(self) -> None:
         """Start a run every so often, one at a time, until cancelled."""
@@ -80,9 +96,10 @@ class Scheduled:
         """What is wrong with the runs, for people."""
         if self.problem is None:
             return []
-        return [f"the pipeline did not run: {self.problem}; messages are not touched by that"]
+        said = self.problem.said
+        return [f"the pipeline did not run: {said}; messages are not touched by that"]
 
-    def _ended(self, problem: str | None, outcome: Outcome | None) -> None:
+    def _ended(self, problem: Fault | None, outcome: Outcome | None) -> None:
         self.runs += 1
         if problem is None:
             if self.problem is not None:
@@ -91,15 +108,19 @@ class Scheduled:
                 self._tell(outcome)
         else:
             self.failures += 1
-            if problem != self.problem:  # the same is not said again
-                log.warning("pipeline_failed", lake=self._lake, detail=problem)
+            # The same is not said again.
+            if self.problem is None or problem.code != self.problem.code:
+                log.warning("pipeline_failed", lake=self._lake, detail=problem.said)
         self.problem = problem
 
     def _tell(self, outcome: Outcome) -> None:
         report = f"{self._lake.rstrip('/')}/{layout.LATEST_REPORT}"
         told = msgspec.structs.asdict(outcome)
         kept = told.pop("archives")
-        log.info("pipeline_ran", **told, report=report)
+        if outcome.run is None:
+            log.info("pipeline_left_to_another", lake=self._lake)
+        else:
+            log.info("pipeline_ran", **told, report=report)
         for device, each in kept.items():
             tell = log.warning if each.damaged else log.info
             done = msgspec.structs.asdict(each)
@@ -132,7 +153,7 @@ class Scheduled:
                 start_new_session=True,
             )
         except OSError as error:
-            return f"it could not be started: {error.strerror}", None
+            return Fault("not_started", f"it could not be started: {error.strerror}"), None
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
         errand = self._errand()
@@ -142,7 +163,8 @@ class Scheduled:
                 told, said = await asyncio.gather(_last_of(child.stdout), _last_of(child.stderr))
                 code = await child.wait()
         except TimeoutError:
-            return f"it took longer than {self._config.timeout_ms} ms and was ended", None
+            late = f"it took longer than {self._config.timeout_ms} ms and was ended"
+            return Fault("too_long", late), None
         finally:
             self._kill()
         if code == 0:
@@ -150,8 +172,7 @@ class Scheduled:
                 every_s = self._config.upkeep_every_ms / 1_000
                 self._upkeep_at_s = asyncio.get_running_loop().time() + every_s
             return None, _outcome(told)
-        lines = [line for line in said.splitlines() if line.strip()]
-        return " ".join(lines[-_LINES:]) or f"it ended with {code}", None
+        return _fault(said, code), None
 
     def _command(self) -> list[str]:
         # Who is served comes first.
@@ -159,7 +180,7 @@ class Scheduled:
         config = self._config
         return [
             *([nice, "-n", "10"] if nice else []),
-            *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended"),
+            *(sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--attended", "--json"),
             *("--lake", self._lake, "--master", config.master, "--memory", config.memory),
             *(() if config.budget is None else ("--budget", str(config.budget))),
         ]
@@ -195,6 +216,16 @@ def _outcome(told: str) -> Outcome | None:
         return msgspec.json.decode(lines[-1], type=Outcome)
     except msgspec.DecodeError:
         return None
+
+
+def _fault(said: str, code: int) -> Fault:
+    """Why a run failed, by its last line; else what it said, or how it ended."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    try:
+        return msgspec.json.decode(lines[-1] if lines else "", type=Fault)
+    except msgspec.DecodeError:
+        ended = f"it ended with {code}"
+        return Fault(lines[-1] if lines else ended, " ".join(lines[-_LINES:]) or ended)
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:

@@ -1,0 +1,55 @@
+"""What keeps a command of the pipeline from its work is told before Spark is started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ebbmq.cli.main import main
+from ebbmq_spark.lake import open_lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once Java is asked for anything."""
+    seen, path = tmp_path / "started", tmp_path / "jdk" / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\ntouch {seen}\nexit 1\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    return seen
+
+
+def refused(captured: Captured, *words: str) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 1
+    return captured.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["pipeline run", "pipeline plan", "pipeline stream", "pipeline report", "simulate"]
+)
+def test_a_lake_that_is_not_there(
+    capsys: Captured, tmp_path: Path, started: Path, words: str
+) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    assert f"there is no lake at {nowhere}" in refused(capsys, *words.split(), "--lake", nowhere)
+    assert not started.exists()
+
+
+@pytest.mark.parametrize(("words", "what"), [("run", "run"), ("plan", "run"), ("stream", "stream")])
+def test_another_that_is_at_work_on_the_lake(
+    capsys: Captured, tmp_path: Path, started: Path, words: str, what: str
+) -> None:
+    with open_lake(tmp_path).only_one(what):
+        told = refused(capsys, "pipeline", words, "--lake", str(tmp_path))
+    assert f"process {os.getpid()} is at work on {tmp_path}" in told
+    assert not started.exists()

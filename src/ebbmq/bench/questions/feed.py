@@ -46,7 +46,7 @@ def measure(run: Run) -> list[Row]:
     second, so that what happens in it is written during it, and a snapshot runs all the while.
     """
     backlog, count = run.scale(200_000, 2_000), run.scale(80_000, 2_000)
-    pairs, rounds = run.scale(5, 1), run.scale(8, 2)
+    pairs, rounds = run.scale(5, 1), run.scale(6, 2)
     messages = fifo_messages(count, KIB) * _TIMES
     found, told = [], []
     for number in range(pairs):

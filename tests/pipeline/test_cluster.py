@@ -257,3 +257,26 @@ def test_a_cluster_gives_the_results_of_one_machine(
     assert counts(followed) == counts(tmp_path / "streamed")
     assert seen["upkeep"] == [kept.packs, kept.messages, kept.dead, kept.made_messages]
     assert kept.made_messages == 40
+
+
+def test_a_command_runs_on_a_cluster_that_is_named(tmp_path: Path) -> None:
+    with Node(tmp_path, "a") as node:
+        node.work(took_ms=4_000, messages=40)
+        node.clock.advance(20 * DAY_MS)
+    lake, elsewhere = tmp_path / "lake", tmp_path / "elsewhere"
+    shutil.copytree(lake, elsewhere)
+    with cluster(tmp_path / "cluster") as master:
+        for where, address in ((lake, "local[2]"), (elsewhere, master)):
+            words = ("pipeline", "run", "--lake", str(where), "--master", address, "--json")
+            # Workers have not more than this.
+            sizes = ("--memory", "512m", "--conf", "spark.executor.memory=512m")
+            done = subprocess.run(
+                [sys.executable, "-m", "ebbmq", *words, *sizes],
+                # Not where the code is, which executors on this machine could find there.
+                cwd=tmp_path, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-4000:]
+            assert json.loads(done.stdout)["kind"] == "run"
+    assert any((tmp_path / "cluster").glob("work/app-*/*/stderr")), "executors did it"
+    assert told(elsewhere)["profiles"]
+    assert told(elsewhere) == told(lake)

@@ -100,7 +100,7 @@ def test_a_batch_is_on_record_after_its_offset_is_on_the_device(
 
     sink = writer(client, checkpoint, flush)
     for _ in range(2):
-        sink.commit([Published("query", 3, 0)], 1)
+        sink.commit([Published("query", 3, 0, 0)], 1)
     # Once: what is on record was flushed before.
     ((before, paths),) = found
     assert before is None
@@ -116,7 +116,7 @@ def test_a_batch_whose_offset_cannot_be_flushed_is_not_on_record(
 
     sink = writer(client, checkpoint, lambda place, batch: flushing.flush(place, batch, fail))
     with pytest.raises(StorageFailed, match=r"metadata of the checkpoint cannot be flushed"):
-        sink.commit([Published("query", 3, 0)], 1)
+        sink.commit([Published("query", 3, 0, 0)], 1)
     assert Ledger(client, "mine").last() is None
 
 

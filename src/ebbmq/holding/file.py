@@ -97,6 +97,7 @@ class FileDevice:
             max(_SEGMENT_BYTES_MIN, spec.capacity_bytes // _SEGMENTS_PER_DEVICE),
         )
         try:
+            self._see_that_it_reads()
             end = self._load(uuid)
             self._log = Log.open(disk, uuid, end, segment_bytes=self._segment_bytes, threaded=False)
         except OSError as error:
@@ -188,6 +189,24 @@ class FileDevice:
                 self._disk.close()
 
     # Opening
+
+    def _see_that_it_reads(self) -> None:
+        """Let a disk that fails as a whole be told from one with sectors that do not read.
+
+        Around those the log is read. If that began while all of it fails, and ended when it is well
+        again, copies would be taken for gone that are there.
+        """
+        if _PROBE_FILE not in self._disk.names():
+            return
+        file = self._disk.open(_PROBE_FILE)
+        try:
+            file.read(0, len(_PROBE))
+        except OSError:
+            # If only this one did not read, it does once it is written anew.
+            file.write(0, [_PROBE])
+            file.sync()
+        finally:
+            file.close()
 
     def _load(self, uuid: bytes) -> int:
         end = FIRST_POSITION

@@ -43,7 +43,7 @@ $(VENV)/compiler.stamp: | $(VENV)/bin/python
 	fi
 	@touch $@
 
-$(VENV)/run.stamp: requirements/run.lock pyproject.toml hatch_build.py src/ebbmq/_speedups.c \
+$(VENV)/run.stamp: requirements/run.lock pyproject.toml hatch_build.py $(wildcard src/ebbmq/*.[ch]) \
 		$(VENV)/compiler.stamp | $(VENV)/bin/python
 	$(PIP) install --require-hashes -r requirements/run.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .

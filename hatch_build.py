@@ -13,7 +13,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCE = Path("src", "ebbmq", "_speedups.c")
+_PACKAGE = Path("src", "ebbmq")
+#: As `ebbmq.speedups` has them.
+_SOURCES = ("_speedups.c", "_parquet.c", "_parquet.h")
+_COMPILED = [str(_PACKAGE / name) for name in _SOURCES if name.endswith(".c")]
 
 
 class Speedups(BuildHookInterface[Any]):
@@ -22,12 +25,13 @@ class Speedups(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, if that is possible; a build never fails for it."""
         del version
-        made = _SOURCE.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+        made = _PACKAGE / f"_speedups{sysconfig.get_config_var('EXT_SUFFIX')}"
         why = _compile(Path(self.root), made)
         if why:
             self.app.display_warning(
-                f"{_SOURCE} was not compiled: {why}\nEbbMQ works without it; one message at a time "
-                "takes a quarter longer. A C compiler and Python.h are needed: gcc, python3-dev"
+                f"{_COMPILED[0]} was not compiled: {why}\nEbbMQ works without it; one message at a "
+                "time takes a quarter longer. A C compiler and Python.h are needed: gcc, "
+                "python3-dev"
             )
             return
         build_data["pure_python"] = False
@@ -51,14 +55,15 @@ def _compile(root: Path, made: Path) -> str:
 
 
 def _compile_by(compiler: list[str], root: Path, made: Path) -> None:
-    flags = ["-O2", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+    flags = ["-O3", "-std=c11", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter"]
     is_mac = sys.platform == "darwin"
     shared = ["-bundle", "-undefined", "dynamic_lookup"] if is_mac else ["-shared"]
-    known = f"-DSOURCE_CRC={zlib.crc32((root / _SOURCE).read_bytes())}"
+    whole = b"".join((root / _PACKAGE / name).read_bytes() for name in _SOURCES)
+    known = f"-DSOURCE_CRC={zlib.crc32(whole)}"
     include = f"-I{sysconfig.get_path('include')}"
     # Another process may have the old one loaded: it is replaced, not overwritten.
     fresh = made.with_name(f"{made.name}.{os.getpid()}.tmp")
-    command = [*compiler, *flags, *shared, known, include, str(_SOURCE), "-o", str(fresh)]
+    command = [*compiler, *flags, *shared, known, include, *_COMPILED, "-o", str(fresh)]
     try:
         subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603
         (root / fresh).replace(root / made)

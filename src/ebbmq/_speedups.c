@@ -13,13 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_parquet.h"
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
 #define HAS_SSE42
 #endif
 
 #ifndef SOURCE_CRC
-#error "compile with -DSOURCE_CRC=..: crc32 of this file, by which speedups.py knows it"
+#error "compile with -DSOURCE_CRC=..: crc32 of the sources, by which speedups.py knows it"
 #endif
 
 /* Where the fields of a row stand: core/row.py. */
@@ -79,14 +81,14 @@ enum {
 };
 enum { SOME_TTL_MS, SOME_LATENCY_MS, SOME_DELAY_MS, SOME_CONSUMER, SOME_GIVEN, SOME };
 
-/* Fields of what happened and of a gap, and events by their numbers: core/happened.py,
- * node/feeding/buffer.py; decisions have their messages where Happened has them. */
+/* Fields of what happened, and events by their numbers: core/happened.py. */
 enum {
     H_EVENT, H_PID, H_AT_MS, H_MESSAGES, H_SEQS, H_ROWS, H_FIRST, H_LEASE_MS, H_DELAY_MS, H_NAME,
     H_GIVEN, H_GIVEN_FROM, H_FIELDS
 };
-enum { GAP_AT_MS, GAP_MISSING, GAP_MESSAGES, GAP_FIELDS };
 enum { EVENT_PUBLISHED = 0, EVENT_SCHEDULED = 1, EVENT_REMOVED = 7 };
+/* What a publisher may give, the decay rate last: core/arrivals.py, feed/events.py. */
+enum { GIVEN_RATE = 2, GIVEN_VALUES = 3 };
 
 /* Fields of a token, big end first: core/tokens.py. */
 enum { TOKEN_BYTES = 24, TOKEN_CHARS = 2 * TOKEN_BYTES, TOKEN_FIELDS = 5 };
@@ -797,44 +799,48 @@ unpack_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-/* Whether batches have as many messages as there are rows, name as many as are named, and are each
- * of a kind that is known. */
+/* Whether batches are as many events as there is room for, have as many messages as there are rows,
+ * name as many as are named, are each of a kind that is known or of none, and of each stretches tell
+ * what was given. */
 static int
-is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize_t rows,
-            Py_ssize_t named)
+is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize_t events,
+            Py_ssize_t rows, Py_ssize_t named, const int64_t *stretch, Py_ssize_t stretches)
 {
     for (; batches--; batch += BATCH) {
-        if (batch[MESSAGES] < 0 || batch[MESSAGES] > rows || batch[BATCH_KIND] < 0
+        int64_t messages = batch[MESSAGES];
+        if (messages < 0 || messages > events || batch[BATCH_KIND] < -1
             || batch[BATCH_KIND] >= kinds) {
             return 0;
         }
-        rows -= batch[MESSAGES];
-        named -= batch[FIRST] < 0 ? batch[MESSAGES] : 0;
+        events -= messages;
+        if (batch[BATCH_KIND] < 0) {
+            continue;
+        }
+        rows -= messages;
+        named -= batch[FIRST] < 0 ? messages : 0;
+        for (; messages; stretch += 2) {
+            if (!stretches-- || stretch[1] < 0 || stretch[1] > messages) {
+                return 0;
+            }
+            messages -= stretch[1];
+        }
     }
-    return !rows && !named;
-}
-
-/* Whether stretches are as many messages as there are rows. */
-static int
-is_all_given(const int64_t *stretch, Py_ssize_t stretches, Py_ssize_t rows)
-{
-    for (; stretches--; stretch += 2) {
-        if (stretch[1] < 0 || stretch[1] > rows) {
+    for (; stretches; stretches--, stretch += 2) {
+        if (stretch[1]) {
             return 0;
         }
-        rows -= stretch[1];
     }
-    return !rows;
+    return !events && !rows && !named;
 }
 
-/* Columns of events, `rows` apart, and for those of SOME where they have a value: a bit each, and
+/* Columns of events, as long as there are events, and for those of SOME where they have a value: a bit each, and
  * how many. */
 typedef struct {
     int64_t *wide;
     int32_t *narrow;
     double *rates;
     uint8_t *present;
-    Py_ssize_t rows, present_bytes;
+    Py_ssize_t events, present_bytes;
     int64_t counts[SOME];
 } Columns;
 
@@ -845,56 +851,146 @@ mark(Columns *to, int which, int64_t at, int is_there)
     to->counts[which] += is_there;
 }
 
-/* The events of a batch of a kind, of which the first has a place among all. */
+/* So many events from a place on have a value. */
 static void
-tell_batch(const int64_t *batch, const int64_t *kind, const uint8_t *row, const int64_t *seqs,
-           Columns *to, int64_t place)
+mark_all(Columns *to, int which, int64_t from, int64_t events)
 {
-    const Py_ssize_t rows = to->rows;
-    for (int64_t at = 0; at < batch[MESSAGES]; at++, place++, row += ROW_BYTES) {
-        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48), ttl = ttl_ms(row);
-        int64_t latency_ms = -1, delay_ms = batch[BATCH_DELAY_MS];
-        if (kind[ENDS]) {
-            latency_ms = batch[BATCH_AT_MS] - due_ms + batch[LEASE_MS];
-            latency_ms = latency_ms < 0 ? 0 : latency_ms;
-        }
-        if (kind[ARRIVES]) {
-            delay_ms = row[0] == SCHEDULED ? due_ms - batch[BATCH_AT_MS] : 0;
-        }
-        int64_t *wide = to->wide + place;
-        wide[TOLD_NUMBER * rows] = batch[NUMBER] + at;
-        wide[TOLD_AT_MS * rows] = batch[BATCH_AT_MS];
-        wide[TOLD_PID * rows] = kind[PID];
-        wide[TOLD_SEQ * rows] = batch[FIRST] < 0 ? seqs[at] : batch[FIRST] + at;
-        wide[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
-        wide[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
-        wide[TOLD_TTL_MS * rows] = ttl;
-        wide[TOLD_LATENCY_MS * rows] = latency_ms;
-        wide[TOLD_DELAY_MS * rows] = delay_ms;
-        int32_t *narrow = to->narrow + place;
-        narrow[TOLD_QUEUE * rows] = (int32_t)kind[QUEUE];
-        narrow[TOLD_PARTITION * rows] = (int32_t)kind[PARTITION];
-        narrow[TOLD_EVENT * rows] = (int32_t)kind[EVENT];
-        narrow[TOLD_GENERATION * rows] = (int32_t)(load_u32(row + AT_GENERATION) + kind[GRANTED]);
-        narrow[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
-        narrow[TOLD_FAILURES * rows] = failures_of(row);
-        narrow[TOLD_CONSUMER * rows] = (int32_t)kind[CONSUMER];
-        to->rates[place] = (double)load_u32(row + AT_RATE) / RATE_UNIT;
-        mark(to, SOME_TTL_MS, place, ttl != 0);
-        mark(to, SOME_LATENCY_MS, place, latency_ms != -1);
-        mark(to, SOME_DELAY_MS, place, delay_ms != 0);
-        mark(to, SOME_CONSUMER, place, kind[CONSUMER] != 0);
+    uint8_t *present = to->present + which * to->present_bytes;
+    int64_t at = from, end = from + events;
+    for (; at < end && at & 7; at++) {
+        present[at >> 3] |= (uint8_t)(1 << (at & 7));
+    }
+    if (end - at >= 8) {
+        memset(present + (at >> 3), 0xFF, (size_t)(end - at) >> 3);
+        at = end & ~INT64_C(7);
+    }
+    for (; at < end; at++) {
+        present[at >> 3] |= (uint8_t)(1 << (at & 7));
+    }
+    to->counts[which] += events;
+}
+
+static void
+fill_wide(int64_t *to, int64_t events, int64_t value)
+{
+    for (int64_t at = 0; at < events; at++) {
+        to[at] = value;
     }
 }
 
-/* What publishers gave, from a place among all events on. */
 static void
-tell_given(const int64_t *stretch, Columns *to, int64_t place)
+fill_narrow(int32_t *to, int64_t events, int64_t value)
 {
-    for (int64_t at = place; at < place + stretch[1]; at++) {
-        to->narrow[TOLD_GIVEN * to->rows + at] = (int32_t)stretch[0];
-        mark(to, SOME_GIVEN, at, stretch[0] != 0);
+    for (int64_t at = 0; at < events; at++) {
+        to[at] = (int32_t)value;
     }
+}
+
+/* What is the same for all events of a batch, or follows from their place in it. */
+static void
+tell_batch(const int64_t *batch, const int64_t *kind, const int64_t *seqs, Columns *to,
+           int64_t place)
+{
+    const int64_t events = batch[MESSAGES], rows = to->events;
+    int64_t *wide = to->wide + place, *number = wide + TOLD_NUMBER * rows;
+    int64_t *seq = wide + TOLD_SEQ * rows;
+    int32_t *narrow = to->narrow + place;
+    for (int64_t at = 0; at < events; at++) {
+        number[at] = batch[NUMBER] + at;
+    }
+    if (batch[FIRST] < 0) {
+        memcpy(seq, seqs, (size_t)events * 8);
+    }
+    else {
+        for (int64_t at = 0; at < events; at++) {
+            seq[at] = batch[FIRST] + at;
+        }
+    }
+    fill_wide(wide + TOLD_AT_MS * rows, events, batch[BATCH_AT_MS]);
+    fill_wide(wide + TOLD_PID * rows, events, kind[PID]);
+    fill_narrow(narrow + TOLD_QUEUE * rows, events, kind[QUEUE]);
+    fill_narrow(narrow + TOLD_PARTITION * rows, events, kind[PARTITION]);
+    fill_narrow(narrow + TOLD_EVENT * rows, events, kind[EVENT]);
+    fill_narrow(narrow + TOLD_CONSUMER * rows, events, kind[CONSUMER]);
+    if (kind[CONSUMER]) {
+        mark_all(to, SOME_CONSUMER, place, events);
+    }
+}
+
+/* What the rows of a batch tell of its events. */
+static void
+tell_rows(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to, int64_t place)
+{
+    const int64_t rows = to->events;
+    for (int64_t end = place + batch[MESSAGES]; place < end; place++, row += ROW_BYTES) {
+        int64_t *wide = to->wide + place, ttl = ttl_ms(row);
+        int32_t *narrow = to->narrow + place;
+        wide[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
+        wide[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
+        wide[TOLD_TTL_MS * rows] = ttl;
+        narrow[TOLD_GENERATION * rows] = (int32_t)(load_u32(row + AT_GENERATION) + kind[GRANTED]);
+        narrow[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
+        narrow[TOLD_FAILURES * rows] = failures_of(row);
+        to->rates[place] = (double)load_u32(row + AT_RATE) / RATE_UNIT;
+        if (ttl) {
+            mark(to, SOME_TTL_MS, place, 1);
+        }
+    }
+}
+
+/* How long leases lasted that ended by a batch; -1 where none did. */
+static void
+tell_latencies(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to,
+               int64_t place)
+{
+    int64_t *latency_ms = to->wide + TOLD_LATENCY_MS * to->events + place;
+    if (!kind[ENDS]) {
+        fill_wide(latency_ms, batch[MESSAGES], -1);
+        return;
+    }
+    for (int64_t at = 0; at < batch[MESSAGES]; at++, row += ROW_BYTES) {
+        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
+        int64_t lasted_ms = batch[BATCH_AT_MS] - due_ms + batch[LEASE_MS];
+        latency_ms[at] = lasted_ms < 0 ? 0 : lasted_ms;
+    }
+    mark_all(to, SOME_LATENCY_MS, place, batch[MESSAGES]);
+}
+
+/* How long messages cannot be leased; 0 for those that can. */
+static void
+tell_delays(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to,
+            int64_t place)
+{
+    int64_t *delay_ms = to->wide + TOLD_DELAY_MS * to->events + place;
+    if (!kind[ARRIVES]) {
+        fill_wide(delay_ms, batch[MESSAGES], batch[BATCH_DELAY_MS]);
+        if (batch[BATCH_DELAY_MS]) {
+            mark_all(to, SOME_DELAY_MS, place, batch[MESSAGES]);
+        }
+        return;
+    }
+    for (int64_t at = 0; at < batch[MESSAGES]; at++, row += ROW_BYTES) {
+        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
+        delay_ms[at] = row[0] == SCHEDULED ? due_ms - batch[BATCH_AT_MS] : 0;
+        if (delay_ms[at]) {
+            mark(to, SOME_DELAY_MS, place + at, 1);
+        }
+    }
+}
+
+/* What publishers gave of the messages of a batch; returns where the next batch's stretches begin. */
+static const int64_t *
+tell_given(const int64_t *batch, const int64_t *stretch, Columns *to, int64_t place)
+{
+    int32_t *given = to->narrow + TOLD_GIVEN * to->events;
+    for (int64_t end = place + batch[MESSAGES]; place < end; stretch += 2) {
+        fill_narrow(given + place, stretch[1], stretch[0]);
+        if (stretch[0]) {
+            mark_all(to, SOME_GIVEN, place, stretch[1]);
+        }
+        place += stretch[1];
+    }
+    return stretch;
 }
 
 static int
@@ -919,42 +1015,44 @@ unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
     }
     const Py_buffer *view = views.views, *batches = &view[BATCHES], *given = &view[GIVEN];
-    Py_ssize_t rows = view[PACKED].len / ROW_BYTES, present_bytes = (rows + 7) / 8;
+    Py_ssize_t rows = view[PACKED].len / ROW_BYTES;
+    Py_ssize_t events = is_array(&view[WIDE], 8, TOLD_WIDE) ? view[WIDE].shape[1] : -1;
+    Py_ssize_t present_bytes = (events + 7) / 8;
     if (view[PACKED].len % ROW_BYTES || !is_lines(batches, BATCH) || !is_lines(&view[KINDS], KIND)
-        || !is_array(&view[SEQS], 8, -1) || !is_lines(given, 2)
-        || !is_array(&view[WIDE], 8, TOLD_WIDE) || view[WIDE].shape[1] != rows
-        || !is_array(&view[NARROW], 4, TOLD_NARROW) || view[NARROW].shape[1] != rows
-        || !is_array(&view[RATES], 8, -1) || view[RATES].shape[0] != rows
+        || !is_array(&view[SEQS], 8, -1) || !is_lines(given, 2) || events < 0
+        || !is_array(&view[NARROW], 4, TOLD_NARROW) || view[NARROW].shape[1] != events
+        || !is_array(&view[RATES], 8, -1) || view[RATES].shape[0] != events
         || !is_array(&view[PRESENT], 1, SOME) || view[PRESENT].shape[1] != present_bytes
-        || !is_all_told(batches->buf, batches->shape[0], view[KINDS].shape[0], rows,
-                        view[SEQS].shape[0])
-        || !is_all_given(given->buf, given->shape[0], rows)) {
+        || !is_all_told(batches->buf, batches->shape[0], view[KINDS].shape[0], events, rows,
+                        view[SEQS].shape[0], given->buf, given->shape[0])) {
         release(&views);
         PyErr_SetString(
-            PyExc_ValueError, "each batch has as many rows as messages, and each row its place"
+            PyExc_ValueError, "each batch has as many rows as messages, and each event its place"
         );
         return NULL;
     }
     Columns to = {
         .wide = view[WIDE].buf, .narrow = view[NARROW].buf, .rates = view[RATES].buf,
-        .present = view[PRESENT].buf, .rows = rows, .present_bytes = present_bytes
+        .present = view[PRESENT].buf, .events = events, .present_bytes = present_bytes
     };
     const int64_t *batch = batches->buf, *end = batch + batches->shape[0] * BATCH;
-    const int64_t *named = view[SEQS].buf, *kinds = view[KINDS].buf;
-    const int64_t *stretch = given->buf, *last = stretch + given->shape[0] * 2;
+    const int64_t *named = view[SEQS].buf, *kinds = view[KINDS].buf, *stretch = given->buf;
     const uint8_t *row = view[PACKED].buf;
-    int64_t place = 0, given_place = 0;
+    int64_t place = 0;
     Py_BEGIN_ALLOW_THREADS
-    memset(to.present, 0, SOME * present_bytes);
-    for (; batch < end; batch += BATCH) {
-        tell_batch(batch, kinds + batch[BATCH_KIND] * KIND, row, named, &to, place);
+    memset(to.present, 0, (size_t)(SOME * present_bytes));
+    for (; batch < end; place += batch[MESSAGES], batch += BATCH) {
+        if (batch[BATCH_KIND] < 0) {
+            continue; /* told otherwise: the caller fills its place */
+        }
+        const int64_t *kind = kinds + batch[BATCH_KIND] * KIND;
+        tell_batch(batch, kind, named, &to, place);
+        tell_rows(batch, kind, row, &to, place);
+        tell_latencies(batch, kind, row, &to, place);
+        tell_delays(batch, kind, row, &to, place);
+        stretch = tell_given(batch, stretch, &to, place);
         row += batch[MESSAGES] * ROW_BYTES;
-        place += batch[MESSAGES];
         named += batch[FIRST] < 0 ? batch[MESSAGES] : 0;
-    }
-    for (; stretch < last; stretch += 2) {
-        tell_given(stretch, &to, given_place);
-        given_place += stretch[1];
     }
     Py_END_ALLOW_THREADS
     release(&views);
@@ -1013,58 +1111,36 @@ spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* --- what happened --- */
 
-/* Bytes that grow, and are an object when they are done. */
-typedef struct {
-    PyObject *bytes;
-    uint8_t *data;
-    size_t used, size;
-} Room;
+/* What batches are joined in, and what is counted of them: joining.py. */
+enum { PART_ROWS, PART_BATCHES, PART_SEQS, PART_STRETCHES, PARTS };
+enum { COUNT_NUMBER = PARTS, COUNT_EVENTS, COUNT_BYTES, COUNT_BYTES_LEFT, COUNTS };
+enum { EVENTS_MAX = 128 * 1024, JOINED_ROW_BYTES = 72, JOINED_BATCH_BYTES = 100 };
 
-/* Have room for so many bytes in all; 0 with an error if there is no memory for them. */
-static int
-reserve(Room *room, size_t size)
-{
-    if (size > PY_SSIZE_T_MAX) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    if (room->bytes == NULL) {
-        room->bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    }
-    else if (_PyBytes_Resize(&room->bytes, (Py_ssize_t)size) < 0) {
-        room->bytes = NULL;
-    }
-    room->data = room->bytes == NULL ? NULL : (uint8_t *)PyBytes_AS_STRING(room->bytes);
-    room->size = room->bytes == NULL ? 0 : size;
-    return room->bytes != NULL;
-}
+/* A bytearray that has more room than is used, and how much is. */
+typedef struct {
+    PyObject *array;
+    size_t used;
+} Part;
 
 /* Where so many bytes more go; NULL with an error if there is no memory for them. */
 static uint8_t *
-more(Room *room, size_t bytes)
+more(Part *part, size_t bytes)
 {
-    if ((room->bytes == NULL || bytes > room->size - room->used)
-        && !reserve(room, 2 * room->size + bytes + ROW_BYTES)) {
+    size_t size = (size_t)PyByteArray_GET_SIZE(part->array);
+    if (bytes > size - part->used
+        && (bytes > PY_SSIZE_T_MAX / 4
+            || PyByteArray_Resize(part->array, (Py_ssize_t)(2 * size + bytes)) < 0)) {
         return NULL;
     }
-    uint8_t *at = room->data + room->used;
-    room->used += bytes;
+    uint8_t *at = (uint8_t *)PyByteArray_AS_STRING(part->array) + part->used;
+    part->used += bytes;
     return at;
 }
 
-/* What is in it, which is the caller's; NULL with an error. */
-static PyObject *
-content_of(Room *room)
-{
-    PyObject *bytes = reserve(room, room->used) ? room->bytes : NULL;
-    room->bytes = NULL;
-    return bytes;
-}
-
 static int
-add_i64(Room *room, int64_t value)
+add_i64(Part *part, int64_t value)
 {
-    uint8_t *at = more(room, 8);
+    uint8_t *at = more(part, 8);
     if (at != NULL) {
         store_u64(at, (uint64_t)value);
     }
@@ -1080,15 +1156,15 @@ to_i64(PyObject *number, int64_t *out)
 
 /* A row that was read, as it stands in a page. */
 static int
-add_row(Room *room, PyObject *row)
+add_row(Part *part, PyObject *row)
 {
     static const uint8_t bytes[ROW_FIELDS] = {1, 1, 1, 1, 4, 8, 8, 8, 8, 4, 4, 4, 4, 4, 4};
     if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != ROW_FIELDS) {
         PyErr_SetString(PyExc_TypeError, "a row is a tuple of its fields");
         return 0;
     }
-    uint8_t *at = more(room, ROW_BYTES);
-    for (int field = 0; at != NULL && field < ROW_FIELDS; at += bytes[field++]) {
+    uint8_t packed[ROW_BYTES], *at = packed;
+    for (int field = 0; field < ROW_FIELDS; at += bytes[field++]) {
         uint64_t value;
         if (!to_u64(PyTuple_GET_ITEM(row, field), &value)) {
             return 0;
@@ -1099,12 +1175,17 @@ add_row(Room *room, PyObject *row)
         }
         memcpy(at, &value, bytes[field]);
     }
-    return at != NULL;
+    /* Reading a number may have run code that changed the part. */
+    uint8_t *to = more(part, ROW_BYTES);
+    if (to != NULL) {
+        memcpy(to, packed, ROW_BYTES);
+    }
+    return to != NULL;
 }
 
 /* What a buffer holds, in one piece. */
 static int
-add_buffer(Room *room, PyObject *object, Py_ssize_t itemsize)
+add_buffer(Part *part, PyObject *object, Py_ssize_t itemsize)
 {
     Py_buffer view;
     if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0) {
@@ -1115,7 +1196,7 @@ add_buffer(Room *room, PyObject *object, Py_ssize_t itemsize)
         PyErr_Format(PyExc_ValueError, "numbers of %zd bytes are needed", itemsize);
     }
     else {
-        at = more(room, view.len);
+        at = more(part, (size_t)view.len);
     }
     int is_done = at != NULL && PyBuffer_ToContiguous(at, &view, view.len, 'C') == 0;
     PyBuffer_Release(&view);
@@ -1124,20 +1205,20 @@ add_buffer(Room *room, PyObject *object, Py_ssize_t itemsize)
 
 /* Rows in any of the forms that verbs have them in. */
 static int
-add_rows(Room *room, PyObject *known)
+add_rows(Part *part, PyObject *known)
 {
     if (PyBytes_Check(known)) {
-        uint8_t *at = more(room, PyBytes_GET_SIZE(known));
+        uint8_t *at = more(part, (size_t)PyBytes_GET_SIZE(known));
         if (at != NULL) {
-            memcpy(at, PyBytes_AS_STRING(known), PyBytes_GET_SIZE(known));
+            memcpy(at, PyBytes_AS_STRING(known), (size_t)PyBytes_GET_SIZE(known));
         }
         return at != NULL;
     }
     if (!PyTuple_Check(known) && !PyList_Check(known)) {
-        return add_buffer(room, known, 0);
+        return add_buffer(part, known, 0);
     }
     for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(known); at++) {
-        if (!add_row(room, PySequence_Fast_GET_ITEM(known, at))) {
+        if (!add_row(part, PySequence_Fast_GET_ITEM(known, at))) {
             return 0;
         }
     }
@@ -1146,16 +1227,16 @@ add_rows(Room *room, PyObject *known)
 
 /* Numbers of messages in any of their forms. */
 static int
-add_seqs(Room *room, PyObject *seqs)
+add_seqs(Part *part, PyObject *seqs)
 {
     if (PyObject_CheckBuffer(seqs)) {
-        return add_buffer(room, seqs, 8);
+        return add_buffer(part, seqs, 8);
     }
     PyObject *fast = PySequence_Fast(seqs, "messages are named by a sequence of numbers");
     int is_done = fast != NULL;
     for (Py_ssize_t at = 0; is_done && at < PySequence_Fast_GET_SIZE(fast); at++) {
         uint64_t seq;
-        is_done = to_u64(PySequence_Fast_GET_ITEM(fast, at), &seq) && add_i64(room, (int64_t)seq);
+        is_done = to_u64(PySequence_Fast_GET_ITEM(fast, at), &seq) && add_i64(part, (int64_t)seq);
     }
     Py_XDECREF(fast);
     return is_done;
@@ -1163,20 +1244,20 @@ add_seqs(Room *room, PyObject *seqs)
 
 /* Of the rows from an offset on only those that wait for their time, and which they are. */
 static int
-keep_scheduled(Room *rows, size_t from, Room *seqs, int64_t first)
+keep_scheduled(Part *rows, size_t from, Part *seqs, int64_t first)
 {
-    uint8_t *to = rows->data + from;
+    uint8_t *data = (uint8_t *)PyByteArray_AS_STRING(rows->array), *to = data + from;
     for (size_t at = from; at + ROW_BYTES <= rows->used; at += ROW_BYTES, first++) {
-        if (rows->data[at] != SCHEDULED) {
+        if (data[at] != SCHEDULED) {
             continue;
         }
-        memmove(to, rows->data + at, ROW_BYTES);
+        memmove(to, data + at, ROW_BYTES);
         to += ROW_BYTES;
         if (!add_i64(seqs, first)) {
             return 0;
         }
     }
-    rows->used = to - rows->data;
+    rows->used = (size_t)(to - data);
     return 1;
 }
 
@@ -1195,9 +1276,32 @@ code_of(PyObject *codes, PyObject *key)
     return is_kept ? next : -1;
 }
 
+/* Which values a publisher gave, and the rate where it did, by code; -1 with an error. */
+static int64_t
+given_code(PyObject *codes, PyObject *given)
+{
+    if (given == Py_None) {
+        return code_of(codes, given);
+    }
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != GIVEN_VALUES) {
+        PyErr_SetString(PyExc_TypeError, "what was given is none, or three values");
+        return -1;
+    }
+    long which = 0;
+    for (int at = 0; at < GIVEN_VALUES; at++) {
+        which |= (long)(PyTuple_GET_ITEM(given, at) != Py_None) << at;
+    }
+    PyObject *bits = PyLong_FromLong(which);
+    PyObject *key = bits == NULL ? NULL : PyTuple_Pack(2, bits, PyTuple_GET_ITEM(given, GIVEN_RATE));
+    int64_t code = key == NULL ? -1 : code_of(codes, key);
+    Py_XDECREF(bits);
+    Py_XDECREF(key);
+    return code;
+}
+
 /* What publishers gave, of each stretch of the messages of a batch. */
 static int
-add_stretches(Room *room, PyObject *batch, PyObject *codes, int64_t messages)
+add_stretches(Part *part, PyObject *batch, PyObject *codes, int64_t messages)
 {
     PyObject *given = PyTuple_GET_ITEM(batch, H_GIVEN);
     PyObject *from = PyTuple_GET_ITEM(batch, H_GIVEN_FROM);
@@ -1213,45 +1317,42 @@ add_stretches(Room *room, PyObject *batch, PyObject *codes, int64_t messages)
     }
     int64_t begin = 0, end;
     for (Py_ssize_t at = 0; at < count; at++, begin = end) {
-        int64_t code = code_of(codes, PySequence_Fast_GET_ITEM(given, at));
+        int64_t code = given_code(codes, PySequence_Fast_GET_ITEM(given, at));
         end = messages;
         if (code < 0
             || (at + 1 < count && !to_i64(PySequence_Fast_GET_ITEM(from, at + 1), &end))
-            || !add_i64(room, code) || !add_i64(room, end - begin)) {
+            || !add_i64(part, code) || !add_i64(part, end - begin)) {
             return 0;
         }
     }
     return 1;
 }
 
-typedef struct {
-    Room rows, batches, seqs, stretches;
-    PyObject *kinds, *given, *others;
-} Joined;
-
 static int
-join_happened(Joined *joined, PyObject *batch, int64_t number, int64_t event, int64_t messages)
+join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, PyObject *kinds,
+              PyObject *given)
 {
-    int64_t at_ms, first, lease_ms, delay_ms;
+    int64_t event, at_ms, first, lease_ms, delay_ms;
     PyObject *seqs = PyTuple_GET_ITEM(batch, H_SEQS);
-    if (!to_i64(PyTuple_GET_ITEM(batch, H_AT_MS), &at_ms)
+    if (!to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event)
+        || !to_i64(PyTuple_GET_ITEM(batch, H_AT_MS), &at_ms)
         || !to_i64(PyTuple_GET_ITEM(batch, H_FIRST), &first)
         || !to_i64(PyTuple_GET_ITEM(batch, H_LEASE_MS), &lease_ms)
         || !to_i64(PyTuple_GET_ITEM(batch, H_DELAY_MS), &delay_ms)) {
         return 0;
     }
-    size_t from = joined->rows.used;
-    if (!add_rows(&joined->rows, PyTuple_GET_ITEM(batch, H_ROWS))) {
+    size_t from = parts[PART_ROWS].used;
+    if (!add_rows(&parts[PART_ROWS], PyTuple_GET_ITEM(batch, H_ROWS))) {
         return 0;
     }
     if (event == EVENT_SCHEDULED) {
-        if (!keep_scheduled(&joined->rows, from, &joined->seqs, first)) {
+        if (!keep_scheduled(&parts[PART_ROWS], from, &parts[PART_SEQS], first)) {
             return 0;
         }
         first = -1;
     }
     else if (seqs != Py_None) {
-        if (!add_seqs(&joined->seqs, seqs)) {
+        if (!add_seqs(&parts[PART_SEQS], seqs)) {
             return 0;
         }
         first = -1;
@@ -1260,108 +1361,83 @@ join_happened(Joined *joined, PyObject *batch, int64_t number, int64_t event, in
         3, PyTuple_GET_ITEM(batch, H_EVENT), PyTuple_GET_ITEM(batch, H_PID),
         PyTuple_GET_ITEM(batch, H_NAME)
     );
-    int64_t kind = key == NULL ? -1 : code_of(joined->kinds, key);
+    int64_t kind = key == NULL ? -1 : code_of(kinds, key);
     Py_XDECREF(key);
-    uint8_t *to = kind < 0 ? NULL : more(&joined->batches, 7 * 8);
+    uint8_t *to = kind < 0 ? NULL : more(&parts[PART_BATCHES], BATCH * 8);
     if (to == NULL) {
         return 0;
     }
-    const int64_t told[7] = {messages, number, at_ms, first, lease_ms, delay_ms, kind};
+    const int64_t told[BATCH] = {messages, number, at_ms, first, lease_ms, delay_ms, kind};
     memcpy(to, told, sizeof told);
     int is_given = event == EVENT_PUBLISHED ? PyObject_IsTrue(PyTuple_GET_ITEM(batch, H_GIVEN)) : 0;
     if (is_given) {
-        return is_given > 0
-            && add_stretches(&joined->stretches, batch, joined->given, messages);
+        return is_given > 0 && add_stretches(&parts[PART_STRETCHES], batch, given, messages);
     }
-    return add_i64(&joined->stretches, 0) && add_i64(&joined->stretches, messages);
+    return add_i64(&parts[PART_STRETCHES], 0) && add_i64(&parts[PART_STRETCHES], messages);
 }
 
-/* One batch more; `number` is that of its first event, and then of the next batch. */
-static int
-join_one(Joined *joined, PyObject *batch, PyTypeObject *happened, PyTypeObject *gap,
-         int64_t *number)
-{
-    int is_happened = PyObject_TypeCheck(batch, happened), is_gap = PyObject_TypeCheck(batch, gap);
-    if (!PyTuple_Check(batch)
-        || PyTuple_GET_SIZE(batch) < (is_happened ? H_FIELDS : is_gap ? GAP_FIELDS : H_SEQS)) {
-        PyErr_SetString(PyExc_TypeError, "batches are tuples that say how many messages they are");
-        return 0;
-    }
-    int64_t messages, event = EVENT_REMOVED, missing = 0;
-    if (!to_i64(PyTuple_GET_ITEM(batch, is_gap ? GAP_MESSAGES : H_MESSAGES), &messages)
-        || (is_gap && !to_i64(PyTuple_GET_ITEM(batch, GAP_MISSING), &missing))
-        || (is_happened && !to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event))) {
-        return 0;
-    }
-    *number += missing;
-    int is_joined;
-    if (event != EVENT_REMOVED) {
-        is_joined = join_happened(joined, batch, *number, event, messages);
-    }
-    else {
-        PyObject *other = Py_BuildValue("LO", (long long)*number, batch);
-        is_joined = other != NULL && PyList_Append(joined->others, other) == 0;
-        Py_XDECREF(other);
-    }
-    *number += messages;
-    return is_joined;
-}
-
-/* The bytes of all rows that are there as bytes, which are most. */
-static size_t
-rows_bytes(PyObject *told, PyTypeObject *happened)
-{
-    size_t bytes = 0;
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(told); at++) {
-        PyObject *batch = PyList_GET_ITEM(told, at);
-        if (PyTuple_Check(batch) && PyObject_TypeCheck(batch, happened)
-            && PyTuple_GET_SIZE(batch) > H_ROWS
-            && PyBytes_Check(PyTuple_GET_ITEM(batch, H_ROWS))) {
-            bytes += PyBytes_GET_SIZE(PyTuple_GET_ITEM(batch, H_ROWS));
-        }
-    }
-    return bytes;
-}
-
-/* joining.join_batches(told, number, happened, gap) */
+/* joining.join_batch(told, into) */
 static PyObject *
-join_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    int64_t number;
-    if (!has_count("join_batches", count, 4) || !to_i64(args[1], &number)) {
+    enum { ARRAYS, COUNTED, KINDS, GIVEN, INTO };
+    if (!has_count("join_batch", count, 2)) {
         return NULL;
     }
-    if (!PyList_Check(args[0]) || !PyType_Check(args[2]) || !PyType_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "a list, a number and two types are needed");
+    PyObject *batch = args[0], *into = args[1];
+    if (!PyTuple_Check(batch) || !PyTuple_Check(into) || PyTuple_GET_SIZE(into) != INTO
+        || !PyTuple_Check(PyTuple_GET_ITEM(into, ARRAYS))
+        || PyTuple_GET_SIZE(PyTuple_GET_ITEM(into, ARRAYS)) != PARTS
+        || !PyDict_Check(PyTuple_GET_ITEM(into, KINDS))
+        || !PyDict_Check(PyTuple_GET_ITEM(into, GIVEN))) {
+        PyErr_SetString(PyExc_TypeError, "a batch is needed, and what it goes to");
         return NULL;
     }
-    Joined joined = {.kinds = PyDict_New(), .given = PyDict_New(), .others = PyList_New(0)};
-    PyObject *all = NULL;
-    int is_joined = joined.kinds != NULL && joined.given != NULL && joined.others != NULL
-        && code_of(joined.given, Py_None) == 0
-        && reserve(&joined.rows, rows_bytes(args[0], (PyTypeObject *)args[2]));
-    for (Py_ssize_t at = 0; is_joined && at < PyList_GET_SIZE(args[0]); at++) {
-        PyObject *batch = Py_NewRef(PyList_GET_ITEM(args[0], at));
-        is_joined = join_one(
-            &joined, batch, (PyTypeObject *)args[2], (PyTypeObject *)args[3], &number
-        );
-        Py_DECREF(batch);
+    int64_t event = EVENT_REMOVED, messages = 0;
+    if (PyTuple_GET_SIZE(batch) == H_FIELDS
+        && (!to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event)
+            || !to_i64(PyTuple_GET_ITEM(batch, H_MESSAGES), &messages))) {
+        return NULL;
     }
-    if (is_joined) {
-        all = Py_BuildValue(
-            "NNNNOOO", content_of(&joined.rows), content_of(&joined.batches),
-            content_of(&joined.seqs), content_of(&joined.stretches), joined.kinds, joined.given,
-            joined.others
-        );
+    if (event == EVENT_REMOVED) {
+        Py_RETURN_FALSE; /* told otherwise */
     }
-    Py_XDECREF(joined.kinds);
-    Py_XDECREF(joined.given);
-    Py_XDECREF(joined.others);
-    Py_XDECREF(joined.rows.bytes);
-    Py_XDECREF(joined.batches.bytes);
-    Py_XDECREF(joined.seqs.bytes);
-    Py_XDECREF(joined.stretches.bytes);
-    return all;
+    PyObject *arrays = PyTuple_GET_ITEM(into, ARRAYS);
+    PyObject *kinds = PyTuple_GET_ITEM(into, KINDS), *given = PyTuple_GET_ITEM(into, GIVEN);
+    Py_buffer view;
+    if (PyObject_GetBuffer(PyTuple_GET_ITEM(into, COUNTED), &view, PyBUF_ND | PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    Part parts[PARTS];
+    int64_t *counts = view.buf;
+    int is_there = is_array(&view, 8, -1) && view.shape[0] == COUNTS && messages >= 0
+        && messages <= INT32_MAX;
+    for (int at = 0; is_there && at < PARTS; at++) {
+        parts[at].array = PyTuple_GET_ITEM(arrays, at);
+        parts[at].used = (size_t)counts[at];
+        is_there = PyByteArray_Check(parts[at].array) && counts[at] >= 0
+            && counts[at] <= PyByteArray_GET_SIZE(parts[at].array);
+    }
+    PyObject *is_joined = NULL;
+    const int64_t bytes = is_there ? messages * JOINED_ROW_BYTES + JOINED_BATCH_BYTES : 0;
+    if (!is_there) {
+        PyErr_SetString(PyExc_ValueError, "a batch goes to four arrays, with what is used of them");
+    }
+    else if (bytes > counts[COUNT_BYTES_LEFT] || counts[COUNT_EVENTS] >= EVENTS_MAX) {
+        is_joined = Py_False;
+    }
+    else if (join_happened(parts, batch, counts[COUNT_NUMBER], messages, kinds, given)) {
+        is_joined = Py_True;
+        for (int at = 0; at < PARTS; at++) {
+            counts[at] = (int64_t)parts[at].used;
+        }
+        counts[COUNT_NUMBER] += messages;
+        counts[COUNT_EVENTS] += messages;
+        counts[COUNT_BYTES] += bytes;
+        counts[COUNT_BYTES_LEFT] -= bytes;
+    }
+    PyBuffer_Release(&view);
+    return Py_XNewRef(is_joined);
 }
 
 /* --- the module --- */
@@ -1383,7 +1459,8 @@ static PyMethodDef methods[] = {
     TWIN(unpack_rows),
     TWIN(unpack_batches),
     TWIN(spell_ids),
-    TWIN(join_batches),
+    TWIN(join_batch),
+    {"encode_columns", encode_columns, METH_O, NULL},
     {"fold_rows", fold_rows, METH_O, NULL},
     {"pack_tokens", pack_tokens, METH_O, NULL},
     {"read_token", read_token, METH_O, NULL},

@@ -3,7 +3,7 @@
 A twin has the name of its function and does the same to the same bytes. They are few: what packs
 and unpacks the numbers of one message on the way of a lease and an ack, and what takes many rows
 apart for a feed. With EBBMQ_PURE set in the environment, no compiler when EbbMQ was installed, or
-another `_speedups.c` than the one that was compiled, all of it is Python.
+other sources than those that were compiled, all of it is Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_SOURCE: Final = Path(__file__).with_name("_speedups.c")
+#: What is compiled, as `hatch_build.py` has it.
+_SOURCES: Final = ("_speedups.c", "_parquet.c", "_parquet.h")
 #: The functions in Python whose twins are used, by their names.
 replaced: Final[dict[str, Callable[..., Any]]] = {}
 
@@ -29,7 +30,7 @@ def _load() -> Any:
         return None
     try:
         found = import_module("ebbmq._speedups")
-        source = _SOURCE.read_bytes()
+        source = b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
     except (ImportError, OSError):
         return None
     # What was compiled before an update may pack what is read otherwise by now.
@@ -48,3 +49,8 @@ def twin(function: F) -> F:
         return function
     replaced[function.__name__] = function
     return found
+
+
+def offered(name: str) -> Any:
+    """A function in C that has no twin; None where there is none."""
+    return getattr(_compiled, name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import shutil
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ from ebbmq.core.happened import PEEKED, PUBLISHED, REMOVED, Happened
 from ebbmq.journal import record
 from ebbmq.node import outflow
 from ebbmq.node.feeding import joining, unpacking
-from ebbmq.node.feeding.buffer import Decided, Gap
-from ebbmq.node.feeding.unpacking import Unpacked
+from ebbmq.node.feeding.buffer import Decided
+from ebbmq.node.feeding.joining import Joined
+from ebbmq.node.feeding.unpacking import Room
 
 U8 = st.integers(0, 2**8 - 1)
 U16 = st.integers(0, 2**16 - 1)
@@ -57,11 +60,13 @@ def columns_of(lines: int, rows: int) -> np.ndarray:
 
 
 def row_room(rows: int) -> tuple[np.ndarray, ...]:
-    return tuple(Unpacked.of(rows, unpacking.ROW_WIDE, unpacking.ROW_NARROW))
+    return tuple(Room().of(rows, unpacking.ROW_WIDE, unpacking.ROW_NARROW))
 
 
 def told_room(rows: int) -> tuple[np.ndarray, ...]:
-    room = Unpacked.of(rows, unpacking.TOLD_WIDE, unpacking.TOLD_NARROW)
+    room = Room().of(rows, unpacking.TOLD_WIDE, unpacking.TOLD_NARROW)
+    for lines in room:
+        lines[:] = 7
     return *room, np.full((len(unpacking.SOME), (rows + 7) // 8), 0xA5, dtype=np.uint8)
 
 
@@ -78,28 +83,26 @@ def about(
 ) -> tuple[Any, ...]:
     """What `unpack_batches` takes of batches: rows, numbers, kind, and whether messages are named.
 
-    Each is of a kind of its own, the first of the last one.
+    Each is of a kind of its own, the first of the last one. A place is left between them.
     """
     packed = [packed for rows, *_ in batches for packed in rows]
-    lines = [
-        (
-            len(rows),
-            *numbers[:2],
-            -1 if is_named else numbers[2],
-            *numbers[3:],
-            len(batches) - 1 - at,
-        )
-        for at, (rows, numbers, _, is_named) in enumerate(batches)
-    ]
+    lines = []
+    for at, (rows, numbers, _, is_named) in enumerate(batches):
+        first = -1 if is_named else numbers[2]
+        lines += [
+            (len(rows), *numbers[:2], first, *numbers[3:], len(batches) - 1 - at),
+            *([(at, 5, 5, 0, 0, 0, joining.NO_KIND)] if len(batches) > 1 else []),
+        ]
     named = sum(len(rows) for rows, _, _, is_named in batches if is_named)
     kinds = [kind for _, _, kind, _ in reversed(batches)]
+    events = sum(line[0] for line in lines)
     return (
         b"".join(packed),
         np.array(lines, dtype=np.int64).reshape(-1, len(unpacking.BATCH)),
         np.array(kinds, dtype=np.int64).reshape(-1, len(unpacking.KIND)),
         np.arange(2**40, 2**40 + named, dtype=np.uint64),
-        stretches(len(packed), given),
-        *told_room(len(packed)),
+        np.concatenate([stretches(0, given), *(stretches(len(r), given) for r, *_ in batches)]),
+        *told_room(events),
     )
 
 
@@ -135,13 +138,10 @@ ANY_ROWS = ROWS | st.builds(
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> Happened | Decided | Gap:
+def batches(draw: st.DrawFn) -> Happened | Decided:
     """What a feed is told, its rows and its messages in any of their forms."""
-    kind = draw(st.integers(0, 5))
-    if kind == 0:
-        return Gap(draw(U48), draw(U16))
     packed = draw(st.lists(ANY_ROWS, max_size=4))
-    if kind == 1:
+    if not draw(st.integers(0, 5)):
         return Decided("copied", draw(U16), draw(U48), len(packed), (), (), "ssd", "why", None)
     event = draw(st.integers(PUBLISHED, PEEKED))
     forms = (
@@ -165,13 +165,23 @@ def batches(draw: st.DrawFn) -> Happened | Decided | Gap:
     )  # fmt: skip
 
 
+def joined_before(batches: int, bytes_left: int = 10_000) -> joining.Into:
+    """What batches go to, after some."""
+    joined = Joined()
+    joined.begin(7, bytes_left)
+    for at in range(batches):
+        joining.join_batch(happened(at_ms=at, given=[(1, None, 0.5)]), joined.into)
+    return joined.into
+
+
+def happened(**other: Any) -> Happened:
+    return Happened(PUBLISHED, 1, 2, 1, None, bytes(64), 1)._replace(**other)
+
+
 #: By name: where the function is, and what it may be called with: a strategy for each argument, or
 #: one for all of them.
 TWINS: dict[str, tuple[Any, tuple[st.SearchStrategy[Any], ...] | st.SearchStrategy[Any]]] = {
-    "join_batches": (
-        joining,
-        (st.lists(batches(), max_size=8), U48, st.just(Happened), st.just(Gap)),
-    ),
+    "join_batch": (joining, st.tuples(batches(), st.builds(joined_before, st.integers(0, 3)))),
     "unpack_rows": (
         unpacking,
         st.lists(ANY_ROWS, max_size=40).map(
@@ -262,7 +272,7 @@ def test_a_twin_does_what_the_function_in_python_does(name: str) -> None:
         ours, theirs = copied(given), copied(given)
         assert compiled(*ours) == plain(*theirs)
         # What they were told to change they changed alike.
-        for mine, other in zip(ours, theirs, strict=True):
+        for mine, other in zip(map(shown, ours), map(shown, theirs), strict=True):
             assert mine is other or np.array_equal(mine, other)
 
     agree()
@@ -270,16 +280,30 @@ def test_a_twin_does_what_the_function_in_python_does(name: str) -> None:
 
 def copied(given: tuple[Any, ...]) -> tuple[Any, ...]:
     changed = bytearray | np.ndarray
-    return tuple(each.copy() if isinstance(each, changed) else each for each in given)
+    return tuple(
+        copy.deepcopy(each) if is_into(each) else each.copy() if isinstance(each, changed) else each
+        for each in given
+    )
+
+
+def is_into(given: Any) -> bool:
+    """Whether it is what batches go to."""
+    return isinstance(given, tuple) and len(given) == 4 and isinstance(given[3], dict)
+
+
+def shown(given: Any) -> Any:
+    """What is compared of an argument: of what batches go to, no room that is not used."""
+    if not is_into(given):
+        return given
+    parts, counts, kinds, gave = given
+    used = [bytes(part[:size]) for part, size in zip(parts, counts[:4], strict=True)]
+    return str((used, list(counts), kinds, gave))
 
 
 PAGE = bytearray(128)
+INTO = joined_before(0)
 #: What `unpack_batches` takes of one batch of one message.
 ONE = one_batch(1)
-
-
-def happened(**other: Any) -> Happened:
-    return Happened(PUBLISHED, 1, 2, 1, None, bytes(64), 1)._replace(**other)
 
 
 ENDLESS = bytearray(row.ROW.pack(row.READY, *[0] * 12, 2**32 - 1, 0))
@@ -342,20 +366,29 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("unpack_batches", (*ONE[:4], np.array([[0, -1], [0, 2]]), *ONE[5:]), ValueError),
     ("unpack_batches", ONE[:3], TypeError),
     ("unpack_batches", (*ONE[:-1], bytes(5)), BufferError),
-    ("join_batches", ([()], 1, Happened, Gap), TypeError),
-    ("join_batches", ([1], 1, Happened, Gap), TypeError),
-    ("join_batches", ((), 1, Happened, Gap), TypeError),
-    ("join_batches", ([], 2**63, Happened, Gap), OverflowError),
-    ("join_batches", ([], 1, Happened, None), TypeError),
-    ("join_batches", ([happened(rows=[(1,) * 14])], 1, Happened, Gap), TypeError),
-    ("join_batches", ([happened(rows=[(256,) * 15])], 1, Happened, Gap), OverflowError),
-    ("join_batches", ([happened(rows="text")], 1, Happened, Gap), TypeError),
-    ("join_batches", ([happened(at_ms="now")], 1, Happened, Gap), TypeError),
-    ("join_batches", ([happened(seqs=["x"])], 1, Happened, Gap), TypeError),
-    ("join_batches", ([happened(seqs=np.zeros(1, np.int32))], 1, Happened, Gap), ValueError),
-    ("join_batches", ([happened(given=[None, None])], 1, Happened, Gap), ValueError),
-    ("join_batches", ([happened(given=[[]])], 1, Happened, Gap), TypeError),
-    ("join_batches", ([happened(name=[])], 1, Happened, Gap), TypeError),
+    ("join_batch", (1, INTO), TypeError),
+    ("join_batch", (happened(),), TypeError),
+    ("join_batch", (happened(), INTO[:3]), TypeError),
+    ("join_batch", (happened(), (*INTO[:3], [])), TypeError),
+    ("join_batch", (happened(), (INTO[0][:3], *INTO[1:])), TypeError),
+    ("join_batch", (happened(), ((*INTO[0][:3], b""), *INTO[1:])), ValueError),
+    ("join_batch", (happened(), (INTO[0], array("q", bytes(56)), *INTO[2:])), ValueError),
+    ("join_batch", (happened(), (INTO[0], array("i", bytes(32)), *INTO[2:])), ValueError),
+    ("join_batch", (happened(), (INTO[0], array("q", (9, *[0] * 7)), *INTO[2:])), ValueError),
+    ("join_batch", (happened(), (INTO[0], array("q", (-1, *[0] * 7)), *INTO[2:])), ValueError),
+    ("join_batch", (happened(messages=-1), INTO), ValueError),
+    ("join_batch", (happened(messages=2**62), INTO), ValueError),
+    ("join_batch", (happened(rows=[(1,) * 14]), INTO), TypeError),
+    ("join_batch", (happened(rows=[(256,) * 15]), INTO), OverflowError),
+    ("join_batch", (happened(rows="text"), INTO), TypeError),
+    ("join_batch", (happened(at_ms="now"), INTO), TypeError),
+    ("join_batch", (happened(event="it"), INTO), TypeError),
+    ("join_batch", (happened(seqs=["x"]), INTO), TypeError),
+    ("join_batch", (happened(seqs=np.zeros(1, np.int32)), INTO), ValueError),
+    ("join_batch", (happened(given=[None, None]), INTO), ValueError),
+    ("join_batch", (happened(given=[[]]), INTO), TypeError),
+    ("join_batch", (happened(given=[(1, 2)]), INTO), TypeError),
+    ("join_batch", (happened(name=[]), INTO), TypeError),
     ("spell_ids", (*unspelled([(1, 1)])[:3], bytearray(24)), ValueError),
     ("spell_ids", (*unspelled([(1, 1)])[:2], np.zeros(1, np.int32), bytearray(25)), ValueError),
     ("spell_ids", (*unspelled([(1, 1)])[:2], np.zeros(2, np.int64), bytearray(25)), ValueError),
@@ -370,6 +403,28 @@ def test_a_twin_refuses_what_it_cannot_take(
 ) -> None:
     with pytest.raises(error):
         getattr(TWINS[name][0], name)(*given)
+
+
+@needs_twins
+@pytest.mark.parametrize("join", ["compiled", "plain"])
+def test_a_batch_that_is_refused_leaves_what_was_joined_as_it_is(join: str) -> None:
+    chosen = joining.join_batch if join == "compiled" else speedups.replaced["join_batch"]
+    into = joined_before(2)
+    before = shown(into)
+    with pytest.raises((TypeError, ValueError)):
+        chosen(happened(given=[None, None]), into)
+    assert shown(into) == before
+    # A batch that is told otherwise, one too many bytes, one event too many.
+    assert not chosen(happened(event=REMOVED), into)
+    assert not chosen(Decided("copied", 1, 2, 0, (), (), "ssd", "why", None), into)
+    assert shown(into) == before
+    full = joined_before(0, joining.ROW_BYTES + joining.BATCH_BYTES - 1)
+    assert not chosen(happened(), full)
+    full[1][7] = 2**40
+    full[1][5] = joining.EVENTS_MAX
+    assert not chosen(happened(), full)
+    full[1][5] -= 1
+    assert chosen(happened(), full)
 
 
 @needs_twins

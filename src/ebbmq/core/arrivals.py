@@ -9,7 +9,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core import kinds
 from ebbmq.core.classes import NEVER
 from ebbmq.core.facts import ROWS_HEAD
-from ebbmq.core.happened import PUBLISHED, Happened
+from ebbmq.core.happened import PUBLISHED, Happened, happened
 from ebbmq.core.happened import SCHEDULED as TOLD_SCHEDULED
 from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK
 from ebbmq.core.origin import origin
@@ -167,16 +167,9 @@ def publish(
     partition.next_place += count
     partition.facts.append(fact.publish(partition.pid, first, count, block, batch.payloads))
     if partition.tell is not None:
-        told = Happened(
-            PUBLISHED,
-            partition.pid,
-            now_ms,
-            count,
-            None,
-            block,
-            first,
-            given=runs.given,
-            given_from=runs.given_from,
+        given, given_from, pid = runs.given, runs.given_from, partition.pid
+        told = happened(
+            (PUBLISHED, pid, now_ms, count, None, block, first, 0, 0, "", given, given_from)
         )
         partition.tell(told)
         if runs.scheduled:

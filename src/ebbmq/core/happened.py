@@ -7,6 +7,7 @@ happened, once, and is lost if nobody listens.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -62,3 +63,7 @@ class Happened(NamedTuple):
     given: Sequence[ProfileKey] = ()
     #: At which of the messages each stretch begins.
     given_from: Sequence[int] = (0,)
+
+
+#: A `Happened` of all its fields in one tuple: half as dear as to call it, where it is told often.
+happened: Final = partial(tuple.__new__, Happened)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = schema_of(EVENTS)
 #: Columns that have a longer name in the lake.
-_CALLED: Final = {
+CALLED: Final = {
     "rate": "decay_rate",
     "score": "decay_score",
     "given_rate": "given_decay_rate",
@@ -73,7 +73,7 @@ def _events(told: Expanded, words: pa.Array, boot: int) -> pa.Table:
         "event": coded(known["event"], words),
     }
     for name in ABSENT:
-        column = _CALLED.get(name, name)
+        column = CALLED.get(name, name)
         columns[column] = _optional(told, name, _EVENTS.field(column).type, words)
     return table_of(columns, _EVENTS)
 

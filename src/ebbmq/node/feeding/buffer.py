@@ -9,6 +9,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ebbmq.node.feeding.joining import (
+    BATCH_BYTES,
+    EVENTS_MAX,
+    ROW_BYTES,
+    Joined,
+    is_by_rows,
+    join_batch,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,9 +27,10 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Words
     from ebbmq.core.happened import Happened
 
-#: About what a batch takes, and each of its rows with its number.
-_BATCH_BYTES: Final = 800
-_ROW_BYTES: Final = 100
+#: What a batch takes beside that is told otherwise than by rows.
+_OTHER_BYTES: Final = 700
+#: So much room is kept for what comes next: to ask for it anew would take time from who publishes.
+_SPARE: Final = 3
 
 
 class Decided(NamedTuple):
@@ -47,20 +57,19 @@ class Gap(NamedTuple):
 
 
 class Buffer:
-    """One thread takes and lets go; others tell, one at a time (the engine's lock is held)."""
+    """One thread takes and lets go, others tell; who tells or takes holds the engine's lock."""
 
     def __init__(self, bytes_max: int, wake: Callable[[], None]) -> None:
         self._bytes_max = bytes_max
         self._wake = wake
-        self._told: deque[Happened | Decided | Gap] = deque()
-        self._taken: list[Happened | Decided | Gap] = []
-        self._taken_events = 0
-        #: The number of the first event that is not let go of.
-        self.first = 1
-        # Each is written by one thread only, so that their difference needs no lock.
+        self._last = Joined()
+        self._last.begin(1, bytes_max // 2)
+        #: What is told goes to the last of these.
+        self._told = deque((self._last,))
+        self._taken: list[Joined] = []
+        self._spare: list[Joined] = []
+        #: Of what was told before the last, and let go of; each is written by one thread only.
         self._told_bytes = self._done_bytes = 0
-        #: Above so much told there is more to do than to add to it.
-        self._plain_bytes = bytes_max // 2
         #: Events left out since the last gap was told, and in all.
         self._missing = 0
         self.missed = 0
@@ -69,7 +78,7 @@ class Buffer:
     @property
     def pending_bytes(self) -> int:
         """What is kept in RAM, about."""
-        return self._told_bytes - self._done_bytes
+        return self._told_bytes + self._last.bytes - self._done_bytes
 
     @property
     def is_half_full(self) -> bool:
@@ -78,61 +87,64 @@ class Buffer:
 
     def tell(self, told: Happened | Decided) -> None:
         """Something happened."""
-        told_bytes = self._told_bytes + told.messages * _ROW_BYTES + _BATCH_BYTES
-        if told_bytes <= self._plain_bytes:
-            self._told_bytes = told_bytes
-            self._told.append(told)
-        else:
-            self._tell_if_there_is_room(told)
+        if not join_batch(told, self._last.into):
+            self._tell_otherwise(told)
 
-    def _tell_if_there_is_room(self, told: Happened | Decided) -> None:
-        done = self._done_bytes
-        size = told.messages * _ROW_BYTES + _BATCH_BYTES
-        if self._told_bytes - done + size > self._bytes_max:
+    def _tell_otherwise(self, told: Happened | Decided) -> None:
+        """Tell what is not told by rows, or what the last has no room for."""
+        size = told.messages * ROW_BYTES + BATCH_BYTES + (0 if is_by_rows(told) else _OTHER_BYTES)
+        pending = self.pending_bytes + size
+        if pending > self._bytes_max:
             self._missing += told.messages
             self.missed += told.messages
             self.at_ms = told.at_ms
             # What comes next has to tell of the gap before.
-            self._plain_bytes = 0
+            self._last.leave(-1)
             return
         if self._missing:
             self._tell_gap(told.at_ms)
-        self._told.append(told)
-        self._told_bytes += size
-        if (self._told_bytes - done) * 2 >= self._bytes_max:
+        if self._last.events >= EVENTS_MAX:
+            self._begin()
+        is_half_full = pending * 2 >= self._bytes_max
+        if is_half_full:
             self._wake()
-            self._plain_bytes = done + self._bytes_max
-        else:
-            self._plain_bytes = done + self._bytes_max // 2
+        left = self._bytes_max if is_half_full else self._bytes_max // 2
+        self._last.leave(left - pending + size)
+        if not join_batch(told, self._last.into):
+            assert not is_by_rows(told)
+            self._last.add_other(told, size)
+
+    def _begin(self) -> None:
+        """Have room for what is told from now on."""
+        before = self._last
+        self._told_bytes += before.bytes
+        self._last = self._spare.pop() if self._spare else Joined()
+        self._last.begin(before.next_number, 0)
+        self._told.append(self._last)
 
     def tell_gap(self) -> None:
         """Tell what is missing, if anything is and there is room again."""
-        if self._missing and self.pending_bytes + _BATCH_BYTES <= self._bytes_max:
+        if self._missing and self.pending_bytes + BATCH_BYTES <= self._bytes_max:
             self._tell_gap(self.at_ms)
 
     def _tell_gap(self, at_ms: int) -> None:
-        self._told.append(Gap(at_ms, self._missing))
+        """What was left out keeps its numbers."""
+        self._last.add_other(Gap(at_ms, self._missing), BATCH_BYTES, self._missing)
         self._missing = 0
-        self._told_bytes += _BATCH_BYTES
 
-    def take(self, events_max: int) -> list[Happened | Decided | Gap]:
-        """The oldest batches, about so many events; the same again until they are let go.
-
-        The first event of them is number `first`; each has the next number, but for a gap, before
-        which those are passed over that are missing.
-        """
-        told, taken, count = self._told, self._taken, self._taken_events
-        while told and count < events_max:
-            batch = told.popleft()
-            taken.append(batch)
-            count += batch.messages
-        self._taken_events = count
-        return taken
+    def take(self, events_max: int) -> list[Joined]:
+        """The oldest events, about so many; the same again until they are let go."""
+        count = sum(joined.events for joined in self._taken)
+        while count < events_max and self._told[0].events:
+            if len(self._told) == 1:
+                self._begin()
+            joined = self._told.popleft()
+            self._taken.append(joined)
+            count += joined.events
+        return self._taken
 
     def let_go(self) -> None:
         """What was taken is in the lake."""
-        gaps = [batch for batch in self._taken if type(batch) is Gap]
-        self.first += self._taken_events + sum(gap.missing for gap in gaps)
-        told = self._taken_events - len(gaps)
-        self._done_bytes += told * _ROW_BYTES + len(self._taken) * _BATCH_BYTES
-        self._taken, self._taken_events = [], 0
+        self._done_bytes += sum(joined.bytes for joined in self._taken)
+        self._spare += self._taken[: _SPARE - len(self._spare)]
+        self._taken = []

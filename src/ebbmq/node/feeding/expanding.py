@@ -17,28 +17,28 @@ from ebbmq.core.happened import Happened
 from ebbmq.feed.events import GIVEN, NOTHING
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding.buffer import Decided, Gap
-from ebbmq.node.feeding.joining import join, packed
+from ebbmq.node.feeding.joining import NO_KIND, packed
 from ebbmq.node.feeding.unpacking import (
     BATCH,
+    KIND,
     SOME,
     TOLD_NARROW,
     TOLD_WIDE,
-    Unpacked,
+    Room,
     row_columns,
     unpack_batches,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ebbmq.core.arrivals import ProfileKey
-    from ebbmq.node.feeding.joining import Joined, Told
+    from ebbmq.node.feeding.joining import Joined
 
     Batch = TypeVar("Batch", Happened, Decided, Gap)
-    #: A batch after the number of its first event.
-    Numbered = tuple[int, Batch]
+    #: A batch, after the place of its first event and that one's number.
+    Placed = tuple[int, int, Batch]
     Ints = npt.NDArray[np.int64]
     #: By name, all of one length.
     Columns = dict[str, npt.NDArray[Any]]
@@ -83,7 +83,6 @@ _KNOWN: Final = (
     "failures",
     "enqueued_at_ms",
 )
-_PIECE_EVENTS: Final = 16 * 1024
 #: The queue and the partition of what is about no message.
 _NOWHERE: Final = ("", -1)
 
@@ -115,71 +114,79 @@ class Texts:
         return list(self._codes)
 
 
-def in_pieces(told: Sequence[Told], number: int) -> Iterator[tuple[list[Told], int]]:
-    """Batches a few at a time, each time with the number of the first event.
+def expand(joined: Joined, texts: Texts, places: Places, room: Room | None = None) -> Expanded:
+    """The columns of some events.
 
-    What is made of few at once takes memory that was used a moment ago, and the interpreter only
-    for a moment.
+    With a room they are there until it is used again.
     """
-    piece: list[Told] = []
-    first, count = number, 0
-    for batch in told:
-        piece.append(batch)
-        count += batch.messages + (batch.missing if type(batch) is Gap else 0)
-        if count >= _PIECE_EVENTS:
-            yield piece, first
-            piece, first, count = [], first + count, 0
-    if piece:
-        yield piece, first
+    out = (room or Room()).of(joined.events, TOLD_WIDE, TOLD_NARROW)
+    present = np.empty((len(SOME), (joined.events + 7) // 8), dtype=np.uint8)
+    stretches = joined.stretches.copy()
+    rates = _rates(joined, stretches)
+    stretches[:, 0] = np.array([texts.code(_named(each)) for each in joined.given])[stretches[:, 0]]
+    counts = unpack_batches(
+        joined.rows,
+        joined.batches,
+        _kinds(joined, texts, places),
+        joined.seqs,
+        stretches,
+        *out,
+        present,
+    )
+    columns = out.columns(TOLD_WIDE, TOLD_NARROW)
+    if rates is not None:
+        columns["given_rate"] = rates
+    if joined.others:
+        _fill(columns, joined, texts, places)
+        return Expanded(columns)
+    whole, some = set(_WHOLE), {}
+    for name, has, bits in zip(SOME, counts, present, strict=True):
+        if not has:
+            del columns[name]
+        elif has == joined.events:
+            whole.add(name)
+        else:
+            some[name] = bits
+    return Expanded(columns, whole, some)
 
 
-def expand(told: Sequence[Told], number: int, texts: Texts, places: Places) -> Expanded:
-    """The columns of some events, of which the first has a number."""
-    joined = join(told, number)
-    parts: list[Columns] = []
-    if joined.rows:
-        happened = _happened(joined, texts, places)
-        if not joined.others:
-            return happened
-        parts.append(happened.columns)
-    removed, decided, gaps = _apart(joined.others)
+def _fill(columns: Columns, joined: Joined, texts: Texts, places: Places) -> None:
+    """Put what is not told by rows where rows left a place for it."""
+    removed, decided, gaps = _apart(joined)
+    parts = []
     if removed:
-        parts.append(_placed(_removed(removed, texts), texts, places))
+        parts.append(_removed(removed, texts))
     if decided:
-        parts.append(_placed(_decided(decided, texts), texts, places))
+        parts.append(_decided(decided, texts))
     if gaps:
-        parts.append(_placed(_gaps(gaps, texts), texts, places))
-    return Expanded(parts[0] if len(parts) == 1 else _in_order(parts))
+        parts.append(_gaps(gaps, texts))
+    for part in parts:
+        at = part.pop("place")
+        for name, values in _placed(part, texts, places).items():
+            if name not in columns:
+                columns[name] = np.full(joined.events, ABSENT[name], dtype=values.dtype)
+            columns[name][at] = values
+        for name in columns.keys() - part.keys():
+            columns[name][at] = ABSENT[name]
 
 
 def _apart(
-    told: Sequence[tuple[int, Told]],
-) -> tuple[list[Numbered[Happened]], list[Numbered[Decided]], list[Numbered[Gap]]]:
+    joined: Joined,
+) -> tuple[list[Placed[Happened]], list[Placed[Decided]], list[Placed[Gap]]]:
     """What is not told by rows, by its kind."""
-    removed, decided, gaps = [], [], []
-    for number, each in told:
+    told = dict(zip(BATCH, joined.batches.T, strict=True))
+    begins = (np.cumsum(told["messages"]) - told["messages"])[told["kind"] == NO_KIND]
+    removed: list[Placed[Happened]] = []
+    decided: list[Placed[Decided]] = []
+    gaps: list[Placed[Gap]] = []
+    for place, (number, each) in zip(begins.tolist(), joined.others, strict=True):
         if isinstance(each, Happened):
-            removed.append((number, each))
+            removed.append((place, number, each))
         elif isinstance(each, Decided):
-            decided.append((number, each))
+            decided.append((place, number, each))
         else:
-            gaps.append((number, each))
+            gaps.append((place, number, each))
     return removed, decided, gaps
-
-
-def _in_order(parts: Sequence[Columns]) -> Columns:
-    """Events of several kinds, by number."""
-    order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {
-        name: np.concatenate(
-            [
-                part[name] if name in part else np.full(len(part["number"]), ABSENT[name])
-                for part in parts
-            ]
-        ).take(order)
-        for name in names
-    }
 
 
 def _placed(columns: Columns, texts: Texts, places: Places) -> Columns:
@@ -191,54 +198,28 @@ def _placed(columns: Columns, texts: Texts, places: Places) -> Columns:
     return columns
 
 
-def _begin(told: Sequence[Numbered[Any]]) -> tuple[Columns, Ints]:
+def _begin(told: Sequence[Placed[Any]]) -> tuple[Columns, Ints]:
     """What every batch says of all its events, and their counts."""
-    counts = np.array([batch.messages for _, batch in told], dtype=np.int64)
-    places = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    counts = np.array([batch.messages for _, _, batch in told], dtype=np.int64)
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     out = {
-        "number": places + np.repeat([number for number, _ in told], counts),
-        "at_ms": np.repeat(np.array([batch.at_ms for _, batch in told]), counts),
+        "place": within + np.repeat([place for place, _, _ in told], counts),
+        "number": within + np.repeat([number for _, number, _ in told], counts),
+        "at_ms": np.repeat(np.array([batch.at_ms for _, _, batch in told]), counts),
     }
     return out, counts
 
 
-def _happened(joined: Joined, texts: Texts, places: Places) -> Expanded:
-    """Events whose rows are known."""
-    count = len(joined.rows) // rows.ROW.size
-    room = Unpacked.of(count, TOLD_WIDE, TOLD_NARROW)
-    present = np.empty((len(SOME), (count + 7) // 8), dtype=np.uint8)
-    stretches = np.frombuffer(joined.stretches, dtype=np.int64).reshape(-1, 2).copy()
-    rates = _rates(joined, stretches)
-    stretches[:, 0] = np.array([texts.code(_named(each)) for each in joined.given])[stretches[:, 0]]
-    counts = unpack_batches(
-        joined.rows,
-        np.frombuffer(joined.batches, dtype=np.int64).reshape(-1, len(BATCH)),
-        _kinds(joined, texts, places),
-        np.frombuffer(joined.seqs, dtype=np.uint64),
-        stretches,
-        *room,
-        present,
-    )
-    columns = room.columns(TOLD_WIDE, TOLD_NARROW)
-    whole, some = set(_WHOLE), {}
-    for name, has, bits in zip(SOME, counts, present, strict=True):
-        if not has:
-            del columns[name]
-        elif has == count:
-            whole.add(name)
-        else:
-            some[name] = bits
-    if rates is not None:
-        columns["given_rate"] = rates
-    return Expanded(columns, whole, some)
-
-
 def _rates(joined: Joined, stretches: Ints) -> npt.NDArray[np.float64] | None:
     """The decay rates that publishers gave themselves; None where nobody did."""
-    rates = [np.nan if each is None or each[2] is None else each[2] for each in joined.given]
+    rates = [np.nan if each is None or each[1] is None else each[1] for each in joined.given]
     if np.isnan(rates).all():
         return None
-    return np.repeat(np.array(rates)[stretches[:, 0]], stretches[:, 1])
+    out = np.full(joined.events, np.nan)
+    told = dict(zip(BATCH, joined.batches.T, strict=True))
+    is_by_rows = np.repeat(told["kind"] != NO_KIND, told["messages"])
+    out[is_by_rows] = np.repeat(np.array(rates)[stretches[:, 0]], stretches[:, 1])
+    return out
 
 
 def _kinds(joined: Joined, texts: Texts, places: Places) -> Ints:
@@ -258,22 +239,21 @@ def _kinds(joined: Joined, texts: Texts, places: Places) -> Ints:
                 texts.code(name),
             )
         )
-    return np.array(known, dtype=np.int64)
+    return np.array(known, dtype=np.int64).reshape(-1, len(KIND))
 
 
-def _named(given: ProfileKey | None) -> str:
+def _named(given: tuple[int, float | None] | None) -> str:
     """Which values a publisher gave."""
     if given is None:
         return ""
-    told = (name for name, value in zip(GIVEN, given, strict=True) if value is not None)
-    return " ".join(told) or NOTHING
+    return " ".join(name for bit, name in enumerate(GIVEN) if given[0] >> bit & 1) or NOTHING
 
 
-def _removed(told: Sequence[Numbered[Happened]], texts: Texts) -> Columns:
+def _removed(told: Sequence[Placed[Happened]], texts: Texts) -> Columns:
     """Messages that left other than by ack, by their removal records."""
     out, _ = _begin(told)
     known = np.frombuffer(
-        b"".join([packed(batch.rows) for _, batch in told]), dtype=fact.REMOVAL_DTYPE
+        b"".join([packed(batch.rows) for _, _, batch in told]), dtype=fact.REMOVAL_DTYPE
     )
     reasons = known["reason"]
     out |= {
@@ -299,10 +279,10 @@ def _removed(told: Sequence[Numbered[Happened]], texts: Texts) -> Columns:
     return out
 
 
-def _decided(told: Sequence[Numbered[Decided]], texts: Texts) -> Columns:
+def _decided(told: Sequence[Placed[Decided]], texts: Texts) -> Columns:
     """What became of copies; of a message that is gone only its number is known."""
     begun, counts = _begin(told)
-    batches = [batch for _, batch in told]
+    batches = [batch for _, _, batch in told]
     known = np.concatenate([batch.rows for batch in batches])
     fields = row_columns(known.tobytes())
     gone = fields["state"] == rows.FREE
@@ -322,12 +302,12 @@ def _decided(told: Sequence[Numbered[Decided]], texts: Texts) -> Columns:
     }
 
 
-def _gaps(told: Sequence[Numbered[Gap]], texts: Texts) -> Columns:
+def _gaps(told: Sequence[Placed[Gap]], texts: Texts) -> Columns:
     """Of no message: there is no partition 0."""
     out, counts = _begin(told)
     for name in ("pid", "seq", "generation"):
         out[name] = np.zeros(len(counts), dtype=np.int64)
     out["event"] = np.full(len(counts), texts.code("gap"))
-    reasons = [texts.code(f"{gap.missing} events before this are missing") for _, gap in told]
+    reasons = [texts.code(f"{gap.missing} events before this are missing") for _, _, gap in told]
     out["reason"] = np.array(reasons, dtype=np.int64)
     return out

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq.core.copies import name_of
 from ebbmq.errors import EbbError
@@ -24,7 +23,8 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided
-from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
+from ebbmq.node.feeding.event_files import EventFile, by_hour, room_for_events
+from ebbmq.node.feeding.expanding import Texts, expand
 from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
@@ -34,21 +34,21 @@ from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
-    import numpy.typing as npt
-    from pyarrow import Table
+    from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
 
     from ebbmq.feed.manifests import Part
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.feeding.expanding import Columns
     from ebbmq.node.keeping.decisions import Decision
 
 #: That a message leaves because it faded is told as its removal.
 _TOLD_OTHERWISE: Final = ("faded",)
 #: Names of messages of a partition are so far from those of the next.
 _NAMES: Final = np.uint64(name_of(1, 0))
-_HOUR_MS: Final = 3_600_000
-#: Events of one file, about: what is made of them takes some 30 MiB.
+#: Events of one file, about.
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
@@ -77,6 +77,7 @@ class Feed:
         self.files = Files(lake, self._node, engine.directory.identity.uuid, config.bytes_max)
         self._is_open = self._is_started = False
         self._places: dict[int, tuple[str, int]] = {}
+        self._room = room_for_events()
         self._next_ms = self._events_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
         self._snapshot_asked = False
@@ -320,22 +321,24 @@ class Feed:
 
     def _write_some(self) -> int:
         """Write what is there, up to one file an hour of it; returns how many events."""
-        told = self.buffer.take(_EVENTS_AT_ONCE)
+        with self._engine.lock:
+            told = self.buffer.take(_EVENTS_AT_ONCE)
         if not told:
             return 0
-        texts = Texts()
-        pieces = [
-            expand(piece, number, texts, self._places)
-            for piece, number in in_pieces(told, self.buffer.first)
-        ]
-        table = arrays.events_table(pieces, texts, self._node, self.files.boot)
-        instants = np.concatenate([piece.columns["at_ms"] for piece in pieces])
-        numbers = int(pieces[0].columns["number"][0]), int(pieces[-1].columns["number"][-1])
+        texts, spans = Texts(), []
+        files: dict[int, EventFile] = {}
+        for joined in told:
+            columns = expand(joined, texts, self._places, self._room)
+            spans.append(_Span.of(columns.columns))
+            for hour_ms, chosen in by_hour(columns):
+                if hour_ms not in files:
+                    files[hour_ms] = EventFile(texts, self._node, self.files.boot)
+                files[hour_ms].add(chosen)
         parts: list[Part] = []
         try:
-            for hour_ms, chosen in _by_hour(table, instants):
+            for hour_ms, file in files.items():
                 path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
-                parts.append(self.files.write(path, arrays.encode(chosen), len(chosen)))
+                parts.append(self.files.write(path, file.encoded(), file.rows))
         except BaseException:
             self.files.give_up(parts)
             raise
@@ -343,19 +346,25 @@ class Feed:
             EVENTS,
             parts,
             self._engine.clock.wall_ms(),
-            numbers,
-            (int(instants.min()), int(instants.max())),
+            (spans[0].first, spans[-1].last),
+            (min(span.from_ms for span in spans), max(span.to_ms for span in spans)),
         )
         self.buffer.let_go()
-        self.events_written += len(instants)
-        return len(instants)
+        rows = sum(file.rows for file in files.values())
+        self.events_written += rows
+        return rows
 
 
-def _by_hour(table: Table, instants: npt.NDArray[np.int64]) -> Iterator[tuple[int, Table]]:
-    """When each hour begins in which some of the events happened, and these."""
-    hours = instants // _HOUR_MS
-    if hours.min() == hours.max():
-        yield int(hours[0]) * _HOUR_MS, table
-        return
-    for hour in np.unique(hours).tolist():
-        yield hour * _HOUR_MS, table.filter(pa.array(hours == hour))
+class _Span(NamedTuple):
+    """Numbers and instants of some events."""
+
+    first: int
+    last: int
+    from_ms: int
+    to_ms: int
+
+    @classmethod
+    def of(cls, told: Columns) -> Self:
+        """Those of the events of some columns."""
+        numbers, instants = told["number"], told["at_ms"]
+        return cls(int(numbers[0]), int(numbers[-1]), int(instants.min()), int(instants.max()))

@@ -1,123 +1,199 @@
 """Batches of what happened, joined: their rows one after the other, and what is said of each.
 
-Whoever publishes one message at a time tells a batch each time, so that this is done as often as
-messages come; in C it takes a tenth of the time (ADR 0034).
+They are joined as they are told. To keep each batch as it is until it is written would keep its
+memory, too, so that whoever publishes next would have to do with memory that no cache has, and
+would leave thousands of objects for the interpreter's collector to look at. Whoever publishes one
+message at a time tells a batch each time; in C joining one takes a tenth of the time (ADR 0034).
 """
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import numpy as np
 
 from ebbmq.core import happened as core
 from ebbmq.core import row as rows
-from ebbmq.core.happened import Happened
-from ebbmq.node.feeding.buffer import Decided, Gap
 from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, TypeAlias
+
+    import numpy.typing as npt
 
     from ebbmq.core.arrivals import ProfileKey
-    from ebbmq.core.happened import Numbers, Rows
+    from ebbmq.core.happened import Happened, Numbers, Rows
+    from ebbmq.node.feeding.buffer import Decided, Gap
 
-    Told = Happened | Decided | Gap
-    #: What `Joined` is made of.
-    Parts = tuple[
-        bytes,
-        bytes,
-        bytes,
-        bytes,
-        dict[tuple[int, int, str], int],
-        dict[ProfileKey | None, int],
-        list[tuple[int, Told]],
-    ]
+    Other: TypeAlias = "Happened | Decided | Gap"
+    #: Rows; BATCH for each batch; the messages of those that name theirs, as u64; STRETCH for all
+    #: messages, in order. Each may be longer than what is used of it.
+    Parts = tuple[bytearray, bytearray, bytearray, bytearray]
+    #: Event, partition and name of a lease, by their codes.
+    Kinds = dict[tuple[int, int, str], int]
+    #: Which values publishers gave (a bit for each of `ProfileKey`) and the rate they gave, by
+    #: their codes; 0 is not known.
+    Given = dict[tuple[int, float | None] | None, int]
+    #: What batches are joined in; what is counted is below.
+    Into = tuple[Parts, array[int], Kinds, Given]
 
 #: What `unpacking.BATCH` names.
 BATCH: Final = Struct("<7q")
 #: Of messages for which a publisher gave the same: the code of that, and how many they are.
 STRETCH: Final = Struct("<2q")
+#: The kind of a batch of which no rows tell.
+NO_KIND: Final = -1
+#: When so many events are joined, others go elsewhere: they are a group of rows of a file.
+EVENTS_MAX: Final = 128 * 1024
+#: About what a batch takes, and each of its rows with its number.
+BATCH_BYTES: Final = 100
+ROW_BYTES: Final = 72
+#: What is counted: how many bytes of each part are used; the number of the next event; how many
+#: events there are, and bytes, about; and how many bytes more there may be.
+_ROWS, _BATCHES, _SEQS, _STRETCHES, _NUMBER, _EVENTS, _BYTES, _BYTES_LEFT = range(8)
 
 
-class Joined(NamedTuple):
-    """What `join_batches` makes of batches; texts and what publishers gave are told by codes."""
+class Joined:
+    """Batches in the order they were told; texts and what publishers gave are told by codes."""
 
-    #: The rows of all batches of which only rows tell.
-    rows: bytes
-    #: BATCH for each of them.
-    batches: bytes
-    #: The messages of those that name theirs, as u64.
-    seqs: bytes
-    #: STRETCH for all their messages, in order.
-    stretches: bytes
-    #: Event, partition and name of a lease, by their codes.
-    kinds: dict[tuple[int, int, str], int]
-    #: What publishers gave, by its code; 0 is not known.
-    given: dict[ProfileKey | None, int]
-    #: The others with their numbers: removals, decisions, gaps.
-    others: list[tuple[int, Told]]
+    __slots__ = ("_counts", "_parts", "into", "others")
 
+    def __init__(self) -> None:
+        self._parts: Parts = (bytearray(), bytearray(), bytearray(), bytearray())
+        self._counts = array("q", bytes(8 * 8))
+        self.begin(1, 0)
 
-def join(told: Sequence[Told], number: int) -> Joined:
-    """Join batches of which the first event has a number, and the others the next ones."""
-    return Joined(*join_batches(list(told), number, Happened, Gap))
+    def begin(self, number: int, bytes_left: int) -> None:
+        """Forget everything, but not the room it took; the next event has a number."""
+        self._counts[:] = array("q", (0, 0, 0, 0, number, 0, 0, bytes_left))
+        #: What `join_batch` takes.
+        self.into: Into = self._parts, self._counts, {}, {None: 0}
+        #: What is told otherwise than by rows, with the number of its first event: removals,
+        #: decisions, gaps.
+        self.others: list[tuple[int, Other]] = []
+
+    def add_other(self, told: Other, size: int, missing: int = 0) -> None:
+        """Add what is told otherwise, after some numbers that are missing."""
+        counts = self._counts
+        counts[_NUMBER] += missing
+        self.others.append((counts[_NUMBER], told))
+        line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND)
+        _append(self._parts, counts, _BATCHES, line)
+        counts[_NUMBER] += told.messages
+        counts[_EVENTS] += told.messages
+        counts[_BYTES] += size
+        counts[_BYTES_LEFT] -= size
+
+    def leave(self, bytes_left: int) -> None:
+        """So much more may be added."""
+        self._counts[_BYTES_LEFT] = bytes_left
+
+    @property
+    def kinds(self) -> Kinds:
+        """What is the same for many batches."""
+        return self.into[2]
+
+    @property
+    def given(self) -> Given:
+        """What publishers gave."""
+        return self.into[3]
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next event."""
+        return self._counts[_NUMBER]
+
+    @property
+    def events(self) -> int:
+        """How many there are."""
+        return self._counts[_EVENTS]
+
+    @property
+    def bytes(self) -> int:
+        """About what they take in RAM."""
+        return self._counts[_BYTES]
+
+    @property
+    def rows(self) -> npt.NDArray[np.uint8]:
+        """The rows of all batches of which rows tell."""
+        return self._numbers(_ROWS, np.uint8)
+
+    @property
+    def batches(self) -> npt.NDArray[np.int64]:
+        """BATCH for each batch."""
+        return self._numbers(_BATCHES, np.int64).reshape(-1, BATCH.size // 8)
+
+    @property
+    def seqs(self) -> npt.NDArray[np.uint64]:
+        """The messages of those that name theirs."""
+        return self._numbers(_SEQS, np.uint64)
+
+    @property
+    def stretches(self) -> npt.NDArray[np.int64]:
+        """STRETCH for all messages of which rows tell, in order."""
+        return self._numbers(_STRETCHES, np.int64).reshape(-1, STRETCH.size // 8)
+
+    def _numbers(self, part: int, kind: type[np.generic]) -> npt.NDArray[Any]:
+        used = self._counts[part]
+        if not used:
+            return np.empty(0, dtype=kind)
+        return np.frombuffer(self._parts[part], dtype=kind, count=used // np.dtype(kind).itemsize)
 
 
 @twin
-def join_batches(told: list[Told], number: int, happened: type[Happened], gap: type[Gap]) -> Parts:
-    """What `Joined` is made of; the types are for its twin, which knows none."""
-    joined = _Joining()
-    for batch in told:
-        if isinstance(batch, gap):
-            # What was left out has its numbers.
-            number += batch.missing
-        if isinstance(batch, happened) and batch.event != core.REMOVED:
-            joined.add(batch, number)
-        else:
-            joined.others.append((number, batch))
-        number += batch.messages
-    return joined.all()
+def join_batch(told: Happened | Decided, into: Into) -> bool:
+    """Add a batch; not if rows do not tell of it, or if there is no room for it."""
+    parts, counts, kinds, given = into
+    if not is_by_rows(told):
+        return False
+    event, pid, at_ms, messages, seqs, known, first, lease_ms, delay_ms, name = told[:10]
+    size = messages * ROW_BYTES + BATCH_BYTES
+    if size > counts[_BYTES_LEFT] or counts[_EVENTS] >= EVENTS_MAX:
+        return False
+    found = packed(known)
+    if event == core.SCHEDULED:
+        seqs, found = _only_scheduled(found, first)
+    named = b"" if seqs is None else _as_bytes(seqs)
+    kind = kinds.setdefault((event, pid, name), len(kinds))
+    start = first if seqs is None else -1
+    batch = BATCH.pack(messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind)
+    stretches = _stretches(told, given)
+    for part, new in enumerate((found, batch, named, stretches)):
+        _append(parts, counts, part, new)
+    counts[_NUMBER] += messages
+    counts[_EVENTS] += messages
+    counts[_BYTES] += size
+    counts[_BYTES_LEFT] -= size
+    return True
 
 
-class _Joining:
-    """Batches on their way to be joined."""
+def is_by_rows(told: Happened | Decided) -> TypeGuard[Happened]:
+    """Whether rows of messages tell what happened."""
+    return len(told) == len(core.Happened._fields) and told.event != core.REMOVED
 
-    def __init__(self) -> None:
-        self._rows: list[bytes] = []
-        self._batches: list[bytes] = []
-        self._seqs: list[bytes] = []
-        self._stretches: list[bytes] = []
-        self._kinds: dict[tuple[int, int, str], int] = {}
-        self._given: dict[ProfileKey | None, int] = {None: 0}
-        self.others: list[tuple[int, Told]] = []
 
-    def add(self, batch: Happened, number: int) -> None:
-        """A batch more."""
-        event, pid, at_ms, messages, seqs, known, first, lease_ms, delay_ms, name, *_ = batch
-        found = packed(known)
-        if event == core.SCHEDULED:
-            seqs, found = _only_scheduled(found, first)
-        kind = self._kinds.setdefault((event, pid, name), len(self._kinds))
-        if seqs is not None:
-            self._seqs.append(_as_bytes(seqs))
-            first = -1
-        self._rows.append(found)
-        self._batches.append(BATCH.pack(messages, number, at_ms, first, lease_ms, delay_ms, kind))
-        given = batch.given if event == core.PUBLISHED else ()
-        ends = [*batch.given_from[1:], messages] if given else [messages]
-        begin = 0
-        for each, end in zip(given or (None,), ends, strict=True):
-            code = self._given.setdefault(each, len(self._given))
-            self._stretches.append(STRETCH.pack(code, end - begin))
-            begin = end
+def _stretches(told: Happened, known: Given) -> bytes:
+    """STRETCH for the messages of a batch."""
+    given: Sequence[ProfileKey | None] = told.given if told.event == core.PUBLISHED else ()
+    ends = [*told.given_from[1:], told.messages] if given else [told.messages]
+    out, begin = [], 0
+    for each, end in zip(given or (None,), ends, strict=True):
+        key = None
+        if each is not None:
+            which = sum((value is not None) << bit for bit, value in enumerate(each))
+            key = which, each[2]
+        out.append(STRETCH.pack(known.setdefault(key, len(known)), end - begin))
+        begin = end
+    return b"".join(out)
 
-    def all(self) -> Parts:
-        """All of it."""
-        joined = (self._rows, self._batches, self._seqs, self._stretches)
-        found, batches, seqs, stretches = (b"".join(each) for each in joined)
-        return found, batches, seqs, stretches, self._kinds, self._given, self.others
+
+def _append(parts: Parts, counts: array[int], part: int, new: bytes) -> None:
+    at = counts[part]
+    parts[part][at : at + len(new)] = new
+    counts[part] = at + len(new)
 
 
 def packed(known: Rows) -> bytes:

@@ -1,7 +1,9 @@
 """Catalog snapshots: every message that is there, page by page, the lock free in between.
 
-A page is copied under the engine's lock and made into columns without it. So a snapshot is of an
-instant only as far as pages are: a message that leaves while it is taken may be in it or not.
+A page is copied under the engine's lock, and many are made into columns without it: each step on
+arrays takes the interpreter from whoever publishes once more, however long they are. So a snapshot
+is of an instant only as far as pages are: a message that leaves while it is taken may be in it or
+not.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 #: Of one table, at most: a step of a snapshot takes some milliseconds.
-_MESSAGES_AT_ONCE: Final = 4 * limits.PAGE_ROWS
+_MESSAGES_AT_ONCE: Final = 16 * limits.PAGE_ROWS
 _PAGES_AT_ONCE: Final = 64
+_HELD: Final = np.uint64(rows.HELD << FLAGS_BIT)
 #: Texts that are the same for many messages, and stand there by their codes.
 _CODED: Final = ("node", "queue")
 _SCHEMA: Final = schema_of(CATALOG)
@@ -62,6 +65,18 @@ class _Run(NamedTuple):
     #: Of the parameters they are judged by.
     version: int
     messages: int
+
+
+class _Page(NamedTuple):
+    """A page that was copied, but for its rows."""
+
+    shard: Shard
+    terms: Terms
+    #: All its rows, also those of no message.
+    run: _Run
+    seqs: Ints
+    #: Runs of messages that wait for their level: the first, and how many.
+    held: list[tuple[int, int]]
 
 
 class _Copied(NamedTuple):
@@ -88,8 +103,9 @@ class Snapshot:
         self._node = engine.config.node
         #: Distinct ones, the usual one first.
         self._holdings: dict[Holding, int] = {NORMAL: 0}
-        #: Where the rows of a page are copied to.
-        self._room = np.empty((limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        #: Where the rows of pages are copied to, one after the other.
+        self._room = np.empty((_MESSAGES_AT_ONCE + limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        self._bytes = self._room.data.cast("B")
         #: By column, one value for as many messages as a table has.
         self._made: dict[str, tuple[object, pa.Array]] = {}
         with engine.lock:
@@ -107,23 +123,25 @@ class Snapshot:
         return [page for pages in alike.values() for page in pages]
 
     def tables(self) -> Iterator[pa.Table]:
-        """The messages of a few pages at a time; of pages with few messages, of more."""
-        copied: list[_Copied] = []
-        messages = looked_at = 0
+        """The messages of some pages at a time."""
+        pages: list[_Page] = []
+        count = looked_at = 0
         for shard, number in self._pages:
-            page = self._copy(shard, number)
+            page = self._copy(shard, number, count)
             looked_at += 1
-            if copied and (looked_at > _PAGES_AT_ONCE or not _fits(page, copied[0], messages)):
-                yield self._table(_together(copied))
-                copied, messages, looked_at = [], 0, 1
+            if pages and (looked_at > _PAGES_AT_ONCE or not _fits(page, pages[0], count)):
+                yield from self._made_of(pages, count)
+                if page is not None:
+                    self._room[: len(page.seqs)] = self._room[count : count + len(page.seqs)]
+                pages, count, looked_at = [], 0, 1
             if page is not None:
-                copied.append(page)
-                messages += len(page.seqs)
-        if copied:
-            yield self._table(_together(copied))
+                pages.append(page)
+                count += len(page.seqs)
+        if pages:
+            yield from self._made_of(pages, count)
 
-    def _copy(self, shard: Shard, number: int) -> _Copied | None:
-        """The live messages of a page.
+    def _copy(self, shard: Shard, number: int, at: int) -> _Page | None:
+        """Copy the rows of a page to a place of the room.
 
         Only bytes are copied with the lock held; what is in them is looked at without it.
         """
@@ -132,29 +150,46 @@ class Snapshot:
             page = partition.index.pages.get(number)
             if page is None or not page.live or partition.pid not in engine.catalog.shards:
                 return None
-            words = self._room[: len(page.words)]
-            words[:] = page.words
+            begin, count = at * limits.ROW_BYTES, len(page.words)
+            # As bytes, since numpy would let the interpreter go, and wait for it with the lock.
+            self._bytes[begin : begin + count * limits.ROW_BYTES] = page.buffer
             thin = None if page.thin is None else list(page.thin)
             spec, place = shard.queue.spec, shard.queue.shards.index(shard)
             terms = engine.keeping.placing.terms(spec)
             held = [(run.first, run.length) for _, _, runs in partition.held for run in runs]
+        run = _Run(spec.name, place, partition.pid, terms.version, count)
+        return _Page(shard, _unversioned(terms), run, _slots(number, thin), held)
+
+    def _made_of(self, pages: list[_Page], count: int) -> Iterator[pa.Table]:
+        """The messages of pages whose rows are in the room; none where none is there."""
+        words = self._room[:count]
         live = np.flatnonzero(words[:, KIND] & np.uint64(STATE))
         if not len(live):
-            return None
-        seqs, words = _slots(number, thin)[live], words.take(live, 0)
-        return _Copied(
-            _unversioned(terms),
-            [_Run(spec.name, place, partition.pid, terms.version, len(seqs))],
-            seqs,
-            words,
-            self._which(partition.pid, seqs, words),
-            _accesses(shard, seqs),
-            _waiting(seqs, held),
+            return
+        ends = np.cumsum([len(page.seqs) for page in pages])
+        bounds = [0, *np.searchsorted(live, ends).tolist()]
+        seqs = np.concatenate([page.seqs for page in pages])
+        seqs, words = (seqs, words.copy()) if len(live) == count else (seqs[live], words[live])
+        holdings = np.zeros(len(live), dtype=np.int32)
+        is_held = np.bitwise_or.reduce(words[:, KIND]) & _HELD
+        accesses: dict[int, Access] = {}
+        waiting: list[Ints] = []
+        runs: list[_Run] = []
+        for page, begin, end in zip(pages, bounds[:-1], bounds[1:], strict=True):
+            mine = seqs[begin:end]
+            if is_held:
+                holdings[begin:end] = self._which(page.run.pid, mine, words[begin:end])
+            found = _accesses(page.shard, mine)
+            accesses |= {begin + place: access for place, access in found.items()}
+            waiting.append(begin + _waiting(mine, page.held))
+            _add_run(runs, page.run._replace(messages=end - begin))
+        yield self._table(
+            _Copied(pages[0].terms, runs, seqs, words, holdings, accesses, np.concatenate(waiting))
         )
 
     def _which(self, pid: int, seqs: Ints, words: Words) -> npt.NDArray[np.int32]:
         out = np.zeros(len(seqs), dtype=np.int32)
-        places = np.flatnonzero(words[:, KIND] & np.uint64(rows.HELD << FLAGS_BIT))
+        places = np.flatnonzero(words[:, KIND] & _HELD)
         if len(places):
             names = [name_of(pid, seq) for seq in seqs[places].tolist()]
             with self._engine.lock:
@@ -303,38 +338,19 @@ def _waiting(seqs: Ints, held: list[tuple[int, int]]) -> Ints:
     return np.flatnonzero(np.logical_or.reduce(runs))
 
 
-def _fits(page: _Copied | None, first: _Copied, messages: int) -> bool:
-    """Whether a page more goes into a table that has so many messages."""
+def _fits(page: _Page | None, first: _Page, count: int) -> bool:
+    """Whether a page more goes into a table that has so many rows."""
     if page is None:
         return True
-    return page.terms == first.terms and messages + len(page.seqs) <= _MESSAGES_AT_ONCE
+    return page.terms == first.terms and count + len(page.seqs) <= _MESSAGES_AT_ONCE
 
 
-def _together(copied: list[_Copied]) -> _Copied:
-    """Messages that were copied one page after the other, as one."""
-    if len(copied) == 1:
-        return copied[0]
-    runs: list[_Run] = []
-    accesses: dict[int, Access] = {}
-    waiting: list[Ints] = []
-    count = 0
-    for page in copied:
-        (run,) = page.runs
-        if runs and runs[-1]._replace(messages=run.messages) == run:
-            run = run._replace(messages=runs.pop().messages + run.messages)
+def _add_run(runs: list[_Run], run: _Run) -> None:
+    """Add messages that may be of the same partition as those before."""
+    if runs and runs[-1]._replace(messages=run.messages) == run:
+        run = run._replace(messages=runs.pop().messages + run.messages)
+    if run.messages:
         runs.append(run)
-        accesses |= {count + place: access for place, access in page.accesses.items()}
-        waiting.append(count + page.waiting)
-        count += len(page.seqs)
-    return _Copied(
-        copied[0].terms,
-        runs,
-        np.concatenate([page.seqs for page in copied]),
-        np.concatenate([page.words for page in copied]),
-        np.concatenate([page.holdings for page in copied]),
-        accesses,
-        np.concatenate(waiting),
-    )
 
 
 def _of_runs(page: _Copied, field: str, kind: type[np.integer[Any]]) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ few: in C all of it is one, which does not need the interpreter meanwhile (ADR 0
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
     import numpy.typing as npt
 
@@ -28,7 +28,7 @@ ROW_WIDE: Final = ("enqueued_at_ms", "ttl_ms", "bytes")
 ROW_NARROW: Final = ("state", "flags", "importance", "failures", "generation")
 #: What `unpack_batches` is told of a batch: how many events it is, the number of the first, when,
 #: the first message (-1 where the messages are named), how long leases that ended were to be, how
-#: long messages cannot be leased, and its kind.
+#: long messages cannot be leased, and its kind (-1 where no rows tell of it).
 BATCH: Final = ("messages", "number", "at_ms", "first", "lease_ms", "delay_ms", "kind")
 #: Of a kind: the partition, that one's queue (by code) and its place there, the event (by code),
 #: leases granted by each, whether leases end by it, whether rows tell how long messages wait, and
@@ -75,20 +75,11 @@ _HIGH: Final = np.uint64(rows.HIGH)
 
 
 class Unpacked(NamedTuple):
-    """Room for what is told of some rows or events."""
+    """What is told of some rows or events, a line for each field."""
 
     wide: Ints
     narrow: npt.NDArray[np.int32]
     rates: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, count: int, wide: Sequence[str], narrow: Sequence[str]) -> Self:
-        """Room for so many, for columns by their names."""
-        return cls(
-            np.empty((len(wide), count), dtype=np.int64),
-            np.empty((len(narrow), count), dtype=np.int32),
-            np.empty(count),
-        )
 
     def columns(self, wide: Sequence[str], narrow: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """The columns by their names."""
@@ -99,9 +90,31 @@ class Unpacked(NamedTuple):
         }
 
 
+class Room:
+    """Room for columns, which can be used again: memory that is mapped anew takes time."""
+
+    def __init__(self) -> None:
+        self._numbers = np.empty(0, dtype=np.int64)
+
+    def of(self, count: int, wide: Sequence[str], narrow: Sequence[str]) -> Unpacked:
+        """Room for so many rows, for columns by their names; what was there before is gone."""
+        small = (len(narrow) * count + 1) // 2
+        numbers = len(wide) * count, small, count
+        if len(self._numbers) < sum(numbers):
+            self._numbers = np.empty(sum(numbers), dtype=np.int64)
+        first, second, end = accumulate(numbers)
+        return Unpacked(
+            self._numbers[:first].reshape(len(wide), count),
+            self._numbers[first:second]
+            .view(np.int32)[: len(narrow) * count]
+            .reshape(len(narrow), count),
+            self._numbers[second:end].view(np.float64),
+        )
+
+
 def row_columns(packed: bytes | npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     """What rows tell, by its name."""
-    room = Unpacked.of(len(_rows(packed)), ROW_WIDE, ROW_NARROW)
+    room = Room().of(len(_rows(packed)), ROW_WIDE, ROW_NARROW)
     unpack_rows(packed, *room)
     return room.columns(ROW_WIDE, ROW_NARROW)
 
@@ -145,41 +158,73 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
 ) -> tuple[int, ...]:
     """Fill a line with each of TOLD_WIDE and TOLD_NARROW, and one with rates.
 
+    The places of events of which no rows tell are left as they are.
+
     Args:
-        packed: the rows of all batches, one after the other.
+        packed: the rows of all other batches, one after the other.
         batches: a line of BATCH for each.
         kinds: a line of KIND for each.
         seqs: the messages of the batches that name theirs, one after the other.
-        given: of each stretch of messages what a publisher gave (by code), and how many they are.
-        wide: as many columns as there are rows, like the others.
+        given: of each stretch of a batch's messages what a publisher gave (by code), and how many
+            they are.
+        wide: as long as there are events, like the others.
         narrow: numbers that are small.
         rates: the rate of each.
-        present: for each of SOME a bit for each row, set where it has a value.
+        present: for each of SOME a bit for each event, set where it has a value.
 
     Returns:
-        How many rows have a value of each of SOME.
+        How many events have a value of each of SOME.
     """
     known = _rows(packed)
     told = dict(zip(BATCH, batches.T, strict=True))
-    counts, (gave, lengths) = told["messages"], given.T
-    if (told["kind"] < 0).any() or (told["kind"] >= len(kinds)).any():
+    if (told["kind"] < -1).any() or (told["kind"] >= len(kinds)).any():
         raise ValueError("a batch is of a kind that there is not")
-    told.update(zip(KIND, kinds[told["kind"]].T, strict=True))
-    named = np.repeat(told["first"] < 0, counts)
-    count = len(known)
-    shapes = (len(TOLD_WIDE), count), (len(TOLD_NARROW), count), (count,)
+    events = wide.shape[1] if len(wide.shape) > 1 else -1
+    by_rows = batches[told["kind"] >= 0]
+    shapes = (len(TOLD_WIDE), events), (len(TOLD_NARROW), events), (events,)
     if (
         (wide.shape, narrow.shape, rates.shape) != shapes
-        or present.shape != (len(SOME), (count + 7) // 8)
-        or (counts < 0).any()
-        or (lengths < 0).any()
-        or len(named) != count
-        or lengths.sum() != count
-        or np.count_nonzero(named) != len(seqs)
+        or present.shape != (len(SOME), (events + 7) // 8)
+        or (told["messages"] < 0).any()
+        or told["messages"].sum() != events
+        or by_rows[:, 0].sum() != len(known)
+        or by_rows[by_rows[:, 3] < 0, 0].sum() != len(seqs)
+        or not _is_given(by_rows[:, 0], given[:, 1])
     ):
-        raise ValueError("each batch has as many rows as messages, and each row its place")
+        raise ValueError("each batch has as many rows as messages, and each event its place")
+    at = np.flatnonzero(np.repeat(told["kind"] >= 0, told["messages"]))
+    each = _of_rows(known, by_rows, kinds, seqs, given)
+    for names, out in ((TOLD_WIDE, wide), (TOLD_NARROW, narrow)):
+        for name, line in zip(names, out, strict=True):
+            line[at] = each[name]
+    rates[at] = each["rate"]
+    has = np.zeros((len(SOME), events), dtype=bool)
+    has[:, at] = [each[name] != absent for name, absent in SOME.items()]
+    present[:] = np.packbits(has, axis=1, bitorder="little")
+    return tuple(int(count) for count in np.count_nonzero(has, axis=1))
+
+
+def _is_given(messages: Ints, lengths: Ints) -> bool:
+    """Whether stretches end where batches do."""
+    ends = {0, *np.cumsum(lengths).tolist()}
+    is_covered = lengths.sum() == messages.sum()
+    return bool((lengths >= 0).all() and is_covered and ends >= set(np.cumsum(messages).tolist()))
+
+
+def _of_rows(
+    known: npt.NDArray[np.void],
+    batches: Ints,
+    kinds: Ints,
+    seqs: npt.NDArray[np.uint64],
+    given: Ints,
+) -> dict[str, npt.NDArray[Any]]:
+    """What is told of events by rows, by its name."""
+    told = dict(zip(BATCH, batches.T, strict=True))
+    told.update(zip(KIND, kinds[told["kind"]].T, strict=True))
+    counts = told["messages"]
     each = {name: np.repeat(values, counts) for name, values in told.items()}
-    places = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.arange(len(known)) - np.repeat(np.cumsum(counts) - counts, counts)
+    named = each["first"] < 0
     field = row_columns(known)
     due_ms = (known["due"] & _LOW48).astype(np.int64)
     each["number"] += places
@@ -190,16 +235,8 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
     each["latency_ms"] = np.where(each["ends"] != 0, latency_ms, -1)
     waits = np.where(known["state"] == rows.SCHEDULED, due_ms - each["at_ms"], 0)
     each["delay_ms"] = np.where(each["arrives"] != 0, waits, each["delay_ms"])
-    each["given"] = np.repeat(gave, lengths)
-    told = {**field, **each}
-    for names, out in ((TOLD_WIDE, wide), (TOLD_NARROW, narrow)):
-        for name, line in zip(names, out, strict=True):
-            line[:] = told[name]
-    rates[:] = field["rate"]
-    has = [told[name] != absent for name, absent in SOME.items()]
-    for line, values in zip(present, has, strict=True):
-        line[:] = np.packbits(values, bitorder="little")
-    return tuple(int(np.count_nonzero(values)) for values in has)
+    each["given"] = np.repeat(given[:, 0], given[:, 1])
+    return {**field, **each}
 
 
 @twin

@@ -15,7 +15,14 @@ from ebbmq.feed import events
 from ebbmq.model import REASON_TEXT, Reason
 from ebbmq.node.feeding import arrays
 from ebbmq.node.feeding.buffer import Buffer, Decided, Gap
-from ebbmq.node.feeding.expanding import Texts, expand, in_pieces
+from ebbmq.node.feeding.expanding import Texts, expand
+from ebbmq.node.feeding.joining import (
+    BATCH_BYTES,
+    EVENTS_MAX,
+    ROW_BYTES,
+    Joined,
+    join_batch,
+)
 
 AT_MS = 1_700_000_000_000
 PLACES = {2: ("q", 0), 31: ("r", 4)}
@@ -38,6 +45,21 @@ def removal(seq: int, reason: Reason, moved_pid: int = 0) -> bytes:
     )
 
 
+def joined_of(*batches) -> list[Joined]:
+    """Batches joined as a buffer does it, which tells of gaps itself."""
+    joined = [Joined()]
+    joined[0].begin(1, 2**40)
+    for batch in batches:
+        if joined[-1].events >= EVENTS_MAX:
+            joined.append(Joined())
+            joined[-1].begin(joined[-2].next_number, 2**40)
+        if isinstance(batch, Gap):
+            joined[-1].add_other(batch, 0, batch.missing)
+        elif not join_batch(batch, joined[-1].into):
+            joined[-1].add_other(batch, 0)
+    return joined
+
+
 def told(*batches) -> list[dict]:
     """The events of some batches, as rows of the table without what is absent."""
     numbers, number = [], 1
@@ -46,7 +68,7 @@ def told(*batches) -> list[dict]:
         numbers += range(number, number + batch.messages)
         number += batch.messages
     texts = Texts()
-    pieces = [expand(piece, first, texts, PLACES) for piece, first in in_pieces(batches, 1)]
+    pieces = [expand(joined, texts, PLACES) for joined in joined_of(*batches)]
     rows = arrays.events_table(pieces, texts, "n", 3).to_pylist()
     assert [each["seq"] for each in rows] == numbers
     assert {each["event"] for each in rows} <= set(events.NAMES)
@@ -169,48 +191,126 @@ def test_numbers_are_written_as_ids_have_them() -> None:
     assert arrays.message_ids(np.array([0, 7]), np.array([9, 9])).to_pylist() == ["", "7-9"]
 
 
+ONE_BYTES = ROW_BYTES + BATCH_BYTES
+
+
+def numbers_of(taken: list[Joined]) -> list[int]:
+    texts = Texts()
+    return [
+        number
+        for joined in taken
+        for number in expand(joined, texts, PLACES).columns["number"].tolist()
+    ]
+
+
 def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:
     woken: list[bool] = []
-    buffer = Buffer(4_000, lambda: woken.append(True))
+    buffer = Buffer(4 * ONE_BYTES, lambda: woken.append(True))
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     for _ in range(6):
         buffer.tell(batch)
-    assert (buffer.missed, bool(woken), buffer.first) == (2, True, 1)
-    assert buffer.take(2) == [batch] * 2
-    assert buffer.take(2) == [batch] * 2
+    assert (buffer.missed, bool(woken)) == (2, True)
+    assert numbers_of(buffer.take(2)) == [1, 2, 3, 4]
+    # There is no room for a gap yet; what is taken again is the same, and what came since.
+    buffer.tell_gap()
+    assert numbers_of(buffer.take(2)) == [1, 2, 3, 4]
+    assert buffer.pending_bytes == 4 * ONE_BYTES
     buffer.let_go()
-    assert buffer.first == 3
+    assert buffer.pending_bytes == 0
     buffer.tell_gap()
     buffer.tell(batch)
-    assert buffer.take(10) == [batch, batch, Gap(AT_MS, 2), batch]
+    # Two were left out, and there is the gap itself.
+    assert numbers_of(buffer.take(10)) == [7, 8]
     buffer.let_go()
     assert (buffer.pending_bytes, buffer.take(10)) == (0, [])
-    # Two were taken at first, two left out, and there is the gap itself.
-    assert buffer.first == 1 + 2 + 2 + 2 + 1 + 1
 
 
 def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half_full() -> None:
-    woken: list[int] = []
-    buffer = Buffer(8_000, lambda: woken.append(buffer.pending_bytes))
+    woken: list[bool] = []
+    buffer = Buffer(9 * ONE_BYTES, lambda: woken.append(True))
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
-    for _ in range(20):
+    for turn in range(20):
         while not woken:
             buffer.tell(batch)
-        assert woken == [buffer.pending_bytes] == [4_500]
-        assert len(buffer.take(100)) == 5
+        assert buffer.pending_bytes == 5 * ONE_BYTES
+        assert buffer.is_half_full
+        assert numbers_of(buffer.take(100)) == list(range(5 * turn + 1, 5 * turn + 6))
         buffer.let_go()
         woken.clear()
-    assert (buffer.missed, buffer.first, buffer.pending_bytes) == (0, 101, 0)
+    assert (buffer.missed, buffer.pending_bytes) == (0, 0)
+
+
+def test_what_is_told_while_a_lake_does_not_answer_keeps_its_order_and_its_numbers() -> None:
+    buffer = Buffer(2**40, lambda: None)
+    many, few = packed(*[row()] * 50_000), packed(*[row()] * 3)
+    removed = Happened(core.REMOVED, 2, AT_MS, 1, None, removal(7, Reason.STALE), 7)
+    for turn in range(4):
+        for number in range(4):
+            buffer.tell(Happened(core.PUBLISHED, 2, AT_MS, 50_000, None, many, number))
+            buffer.tell(removed)
+        buffer.tell(Happened(core.ACKED, 2, AT_MS, 3, [1, 2, 3], few, 1))
+        if turn == 1:
+            first = [joined.events for joined in buffer.take(EVENTS_MAX)]
+            assert len(first) == 1
+    taken, numbers = [], []
+    while some := buffer.take(2 * EVENTS_MAX):
+        taken += some
+        numbers += numbers_of(some)
+        buffer.let_go()
+    assert len(taken) > 4
+    assert numbers == list(range(1, 4 * (4 * 50_001 + 3) + 1))
+    # Room that was let go of is used again, and what was in it is not told again.
+    buffer.tell(removed)
+    assert numbers_of(buffer.take(1)) == [numbers[-1] + 1]
+
+
+def test_events_that_rows_do_not_tell_stand_between_the_others() -> None:
+    publish = Happened(
+        core.PUBLISHED, 2, AT_MS, 2, None, packed(row(), row()), 1, given=[(3, None, 0.5)]
+    )
+    lease = Happened(core.LEASED, 31, AT_MS, 1, [4], packed(row(generation=1)), 4, name="w")
+    removed = Happened(
+        core.REMOVED, 2, AT_MS, 2, None,
+        removal(1, Reason.STALE) + removal(2, Reason.MAX_ATTEMPTS, moved_pid=31), 1,
+    )  # fmt: skip
+    copied = Decided(
+        "copied",
+        31,
+        AT_MS,
+        1,
+        np.array([4], np.uint64),
+        as_words(packed(row())),
+        "ssd",
+        "move",
+        1.5,
+    )
+    found = told(removed, publish, copied, Gap(AT_MS, 9), lease, removed)
+    assert [each["event"] for each in found] == [
+        "stale", "dead_lettered", "published", "published", "copied", "gap", "leased",
+        "stale", "dead_lettered",
+    ]  # fmt: skip
+    assert found[2:4] == [
+        each | {"seq": number} for number, each in enumerate(told(publish), start=3)
+    ]
+    assert found[6] == told(lease)[0] | {"seq": 16}
+    assert found[:2] == told(removed)
+    assert found[4] == told(copied)[0] | {"seq": 5}
+    assert set(found[5]) == {
+        "node", "boot", "seq", "at_ms", "queue", "partition", "message_id", "generation",
+        "event", "reason",
+    }  # fmt: skip
 
 
 def test_many_batches_are_told_in_pieces_that_follow_each_other() -> None:
-    some = packed(*[row()] * 4_000)
+    some = packed(*[row()] * 40_000)
     batches = [
         Gap(AT_MS, 30_000) if number in (3, 7) else
-        Happened(core.PUBLISHED, 2, AT_MS, 4_000, None, some, number * 4_000)
+        Happened(core.PUBLISHED, 2, AT_MS, 40_000, None, some, number * 40_000)
         for number in range(12)
     ]  # fmt: skip
-    assert len(list(in_pieces(batches, 1))) > 2
-    found = told(*batches)
-    assert len(found) == 40_002
-    assert [each["event"] for each in found].count("gap") == 2
+    pieces = joined_of(*batches)
+    assert len(pieces) > 2
+    assert len(numbers_of(pieces)) == 400_002
+    assert numbers_of(pieces) == [
+        *range(1, 120_001), *range(150_001, 270_002), *range(300_002, 460_003)
+    ]  # fmt: skip

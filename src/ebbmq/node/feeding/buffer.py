@@ -17,6 +17,7 @@ from ebbmq.node.feeding.joining import (
     is_by_rows,
     join_batch,
 )
+from ebbmq.node.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 #: What a batch takes beside that is told otherwise than by rows.
 _OTHER_BYTES: Final = 700
-#: So much room is kept for what comes next: to ask for it anew would take time from who publishes.
+#: So many are used again, if they were about full: to ask for memory takes time from who publishes.
 _SPARE: Final = 3
 
 
@@ -68,8 +69,9 @@ class Buffer:
         self._told = deque((self._last,))
         self._taken: list[Joined] = []
         self._spare: list[Joined] = []
-        #: Of what was told before the last, and let go of; each is written by one thread only.
-        self._told_bytes = self._done_bytes = 0
+        #: Of what was told before the last, taken, and let go of; each written by one thread only.
+        self._told_bytes = self._taken_bytes = self._done_bytes = 0
+        self._is_woken = False
         #: Events left out since the last gap was told, and in all.
         self._missing = 0
         self.missed = 0
@@ -82,37 +84,50 @@ class Buffer:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether what is there should be written now."""
-        return self.pending_bytes * 2 >= self._bytes_max
+        """Whether what is there and not taken should be written now."""
+        return self._waiting_bytes * 2 >= self._bytes_max
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self._told_bytes + self._last.bytes - self._taken_bytes
 
     def tell(self, told: Happened | Decided) -> None:
-        """Something happened."""
-        if not join_batch(told, self._last.into):
-            self._tell_otherwise(told)
+        """Something happened; what cannot be kept, for whatever reason, is left out."""
+        try:
+            if not join_batch(told, self._last.into):
+                self._tell_otherwise(told)
+        except Exception as error:  # no message may depend on it
+            log.error("feed_bug", error=repr(error))
+            self._leave_out(told)
 
     def _tell_otherwise(self, told: Happened | Decided) -> None:
         """Tell what is not told by rows, or what the last has no room for."""
         size = told.messages * ROW_BYTES + BATCH_BYTES + (0 if is_by_rows(told) else _OTHER_BYTES)
-        pending = self.pending_bytes + size
-        if pending > self._bytes_max:
-            self._missing += told.messages
-            self.missed += told.messages
-            self.at_ms = told.at_ms
-            # What comes next has to tell of the gap before.
-            self._last.leave(-1)
+        left = self._bytes_max - self.pending_bytes
+        if size > left:
+            self._leave_out(told)
             return
         if self._missing:
             self._tell_gap(told.at_ms)
         if self._last.events >= EVENTS_MAX:
             self._begin()
-        is_half_full = pending * 2 >= self._bytes_max
-        if is_half_full:
+        left_of_half = self._bytes_max // 2 - self._waiting_bytes
+        if size <= left_of_half:
+            left = min(left, left_of_half)
+        elif not self._is_woken:
+            self._is_woken = True
             self._wake()
-        left = self._bytes_max if is_half_full else self._bytes_max // 2
-        self._last.leave(left - pending + size)
+        self._last.leave(left)
         if not join_batch(told, self._last.into):
             assert not is_by_rows(told)
             self._last.add_other(told, size)
+
+    def _leave_out(self, told: Happened | Decided) -> None:
+        self._missing += told.messages
+        self.missed += told.messages
+        self.at_ms = told.at_ms
+        # What comes next has to tell of the gap before.
+        self._last.leave(-1)
 
     def _begin(self) -> None:
         """Have room for what is told from now on."""
@@ -132,19 +147,33 @@ class Buffer:
         self._last.add_other(Gap(at_ms, self._missing), BATCH_BYTES, self._missing)
         self._missing = 0
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether something was taken and is not let go of."""
+        return bool(self._taken)
+
     def take(self, events_max: int) -> list[Joined]:
         """The oldest events, about so many; the same again until they are let go."""
-        count = sum(joined.events for joined in self._taken)
+        if self._taken:
+            return self._taken
+        self._is_woken = False
+        count = 0
         while count < events_max and self._told[0].events:
             if len(self._told) == 1:
                 self._begin()
             joined = self._told.popleft()
             self._taken.append(joined)
             count += joined.events
+        self._taken_bytes += sum(joined.bytes for joined in self._taken)
+        if not count:
+            self._spare.clear()
         return self._taken
 
     def let_go(self) -> None:
         """What was taken is in the lake."""
         self._done_bytes += sum(joined.bytes for joined in self._taken)
-        self._spare += self._taken[: _SPARE - len(self._spare)]
+        for joined in self._taken:
+            if joined.events >= EVENTS_MAX // 2 and len(self._spare) < _SPARE:
+                joined.begin(1, 0)
+                self._spare.append(joined)
         self._taken = []

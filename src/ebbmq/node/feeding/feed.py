@@ -1,11 +1,12 @@
 """The feed of a node: a thread that writes what happens into the lake, in batches, when it can.
 
 Theory of operation. Partitions tell the buffer what happens, with the engine's lock held; that
-costs a tuple a batch. The thread takes what is there every `every_ms`, or sooner when the buffer is
-half full, makes columns of it and writes a file for each hour, then the manifest. Every now and
-then it takes a snapshot, in small steps with long rests, in which events are written as always. A
-lake that fails is tried again with growing pauses; meanwhile the buffer fills up, and then events
-are left out and counted. Nothing here ever makes the broker wait, and no message depends on it.
+costs a copy of a batch's rows. The thread takes what is there every `every_ms`, or sooner when the
+buffer is half full, makes columns of it and writes a file for each hour, then the manifest. Every
+now and then it takes a snapshot, in small steps with long rests, in which events are written as
+always. A lake that fails is tried again with growing pauses; meanwhile the buffer fills up, and
+then events are left out and counted. Nothing here ever makes the broker wait, and no message
+depends on it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ebbmq.node.feeding.buffer import Buffer, Decided
 from ebbmq.node.feeding.event_files import EventFile, by_hour, room_for_events
 from ebbmq.node.feeding.expanding import Texts, expand
 from ebbmq.node.feeding.files import Files
+from ebbmq.node.feeding.joining import EVENTS_MAX
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
 from ebbmq.node.feeding.parting import Parting
@@ -52,7 +54,8 @@ _NAMES: Final = np.uint64(name_of(1, 0))
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
-#: A snapshot rests so many times as long as it has the processor.
+#: A snapshot rests so many times as long as a step of it takes, waits included: each time it waits
+#: for the interpreter, somebody waits for it to be done with that.
 _REST: Final = 99
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
@@ -244,8 +247,11 @@ class Feed:
                 raise
 
     def _write_events(self) -> None:
+        # What could not be written before is written by itself, and what came since then after it.
+        is_late = self.buffer.is_taken
         # What comes meanwhile waits for its turn: small files are dear.
-        while self._write_some() >= _EVENTS_AT_ONCE:
+        while self._write_some() >= _EVENTS_AT_ONCE or is_late:
+            is_late = False
             self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
@@ -286,14 +292,19 @@ class Feed:
     def _at_ease(self, tables: Iterator[Table], parting: Parting) -> Iterator[Table]:
         """What goes into files, with pauses in between."""
         while not self._stop.is_set():
-            began = time.thread_time()
+            began = time.monotonic()
             table = next(tables, None)
             if table is None:
                 yield from parting.rest()
                 return
-            yield from parting.take(table)
+            wholes = list(parting.take(table))
+            took = time.monotonic() - began
+            # Of writing only what the processor does: how long a lake takes keeps nobody waiting.
+            began = time.thread_time()
+            yield from wholes
+            took += time.thread_time() - began
             if self._thread is not None:
-                self._rest((time.thread_time() - began) * _REST)
+                self._rest(took * _REST)
 
     def _rest(self, seconds: float) -> None:
         """Leave the interpreter to who publishes, but for events whose time has come."""
@@ -324,6 +335,7 @@ class Feed:
         with self._engine.lock:
             told = self.buffer.take(_EVENTS_AT_ONCE)
         if not told:
+            self._room = room_for_events()
             return 0
         texts, spans = Texts(), []
         files: dict[int, EventFile] = {}
@@ -351,6 +363,8 @@ class Feed:
         )
         self.buffer.let_go()
         rows = sum(file.rows for file in files.values())
+        if rows < EVENTS_MAX // 2:
+            self._room = room_for_events()
         self.events_written += rows
         return rows
 

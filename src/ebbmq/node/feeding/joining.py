@@ -81,7 +81,8 @@ class Joined:
         counts[_NUMBER] += missing
         self.others.append((counts[_NUMBER], told))
         line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND)
-        _append(self._parts, counts, _BATCHES, line)
+        _put(self._parts, counts, _BATCHES, line)
+        counts[_BATCHES] += len(line)
         counts[_NUMBER] += told.messages
         counts[_EVENTS] += told.messages
         counts[_BYTES] += size
@@ -161,8 +162,12 @@ def join_batch(told: Happened | Decided, into: Into) -> bool:
     start = first if seqs is None else -1
     batch = BATCH.pack(messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind)
     stretches = _stretches(told, given)
-    for part, new in enumerate((found, batch, named, stretches)):
-        _append(parts, counts, part, new)
+    added = found, batch, named, stretches
+    for part, new in enumerate(added):
+        _put(parts, counts, part, new)
+    # Only now, so that a batch counts as a whole or not at all.
+    for part, new in enumerate(added):
+        counts[part] += len(new)
     counts[_NUMBER] += messages
     counts[_EVENTS] += messages
     counts[_BYTES] += size
@@ -190,10 +195,10 @@ def _stretches(told: Happened, known: Given) -> bytes:
     return b"".join(out)
 
 
-def _append(parts: Parts, counts: array[int], part: int, new: bytes) -> None:
+def _put(parts: Parts, counts: array[int], part: int, new: bytes) -> None:
+    """Put bytes behind those that are used."""
     at = counts[part]
     parts[part][at : at + len(new)] = new
-    counts[part] = at + len(new)
 
 
 def packed(known: Rows) -> bytes:

@@ -240,6 +240,36 @@ def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half
     assert (buffer.missed, buffer.pending_bytes) == (0, 0)
 
 
+def test_whoever_writes_is_woken_once_and_not_for_what_it_has_taken() -> None:
+    woken: list[bool] = []
+    buffer = Buffer(100 * ONE_BYTES, lambda: woken.append(True))
+    batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
+    for _ in range(80):
+        buffer.tell(batch)
+    assert len(woken) == 1
+    buffer.take(100)
+    for _ in range(15):
+        buffer.tell(batch)
+    assert (len(woken), buffer.is_half_full) == (1, False)
+    # Asked for again, what was taken is the same; the rest has to wait.
+    assert numbers_of(buffer.take(100)) == list(range(1, 81))
+    buffer.let_go()
+    assert numbers_of(buffer.take(100)) == list(range(81, 96))
+
+
+def test_a_batch_that_cannot_be_kept_is_left_out_and_harms_nobody() -> None:
+    buffer = Buffer(2**20, lambda: None)
+    batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
+    buffer.tell(batch)
+    buffer.tell(batch._replace(seqs=["no number"], messages=3))
+    assert buffer.missed == 3
+    buffer.tell(batch)
+    (joined,) = buffer.take(10)
+    # One, three that are missing, the gap, one.
+    assert numbers_of([joined]) == [1, 5, 6]
+    assert [type(other) for _, other in joined.others] == [Gap]
+
+
 def test_what_is_told_while_a_lake_does_not_answer_keeps_its_order_and_its_numbers() -> None:
     buffer = Buffer(2**40, lambda: None)
     many, few = packed(*[row()] * 50_000), packed(*[row()] * 3)

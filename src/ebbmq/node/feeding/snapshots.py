@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 #: Of one table, at most: a step of a snapshot takes some milliseconds.
 _MESSAGES_AT_ONCE: Final = 16 * limits.PAGE_ROWS
 _PAGES_AT_ONCE: Final = 64
+#: Where fewer than one row in so many is a message, only these are kept of a page.
+_SPARSE: Final = 4
 _HELD: Final = np.uint64(rows.HELD << FLAGS_BIT)
 #: Texts that are the same for many messages, and stand there by their codes.
 _CODED: Final = ("node", "queue")
@@ -157,8 +159,14 @@ class Snapshot:
             spec, place = shard.queue.spec, shard.queue.shards.index(shard)
             terms = engine.keeping.placing.terms(spec)
             held = [(run.first, run.length) for _, _, runs in partition.held for run in runs]
-        run = _Run(spec.name, place, partition.pid, terms.version, count)
-        return _Page(shard, _unversioned(terms), run, _slots(number, thin), held)
+            is_sparse = page.live * _SPARSE < count
+        seqs = _slots(number, thin)
+        if is_sparse:
+            rows_of_it = self._room[at : at + count]
+            live = np.flatnonzero(rows_of_it[:, KIND] & np.uint64(STATE))
+            seqs, rows_of_it[: len(live)] = seqs[live], rows_of_it[live]
+        run = _Run(spec.name, place, partition.pid, terms.version, len(seqs))
+        return _Page(shard, _unversioned(terms), run, seqs, held)
 
     def _made_of(self, pages: list[_Page], count: int) -> Iterator[pa.Table]:
         """The messages of pages whose rows are in the room; none where none is there."""

@@ -114,6 +114,21 @@ put_bits(uint8_t *to, const uint64_t *values, int count, int width)
     return to;
 }
 
+/* The same of a miniblock of numbers of few bits. */
+static uint8_t *
+put_few_bits(uint8_t *to, const uint64_t *values, int width)
+{
+    /* Eight of them at a time take `width` bytes. */
+    for (int at = 0; at < MINIBLOCK; at += 8, to += width) {
+        uint64_t word = 0;
+        for (int each = 0; each < 8; each++) {
+            word |= values[at + each] << each * width;
+        }
+        memcpy(to, &word, 8);
+    }
+    return to;
+}
+
 /* --- runs and packed bits --- */
 
 /* How many indices from the first on are the same. */
@@ -386,36 +401,64 @@ put_block(uint8_t *to, const uint64_t *deltas, size_t count)
             all |= above[at];
         }
         widths[from / MINIBLOCK] = (uint8_t)bits_of(all);
-        if (all) {
+        if (all >> 8) {
             to = put_bits(to, above, MINIBLOCK, bits_of(all));
+        }
+        else if (all) {
+            to = put_few_bits(to, above, bits_of(all));
         }
     }
     return to;
 }
 
-/* DELTA_BINARY_PACKED. */
+/* One in which all numbers are as far from the one before. */
+static uint8_t *
+put_even_block(uint8_t *to, uint64_t delta)
+{
+    to = put_varint(to, zigzag((int64_t)delta));
+    memset(to, 0, MINIBLOCKS);
+    return to + MINIBLOCKS;
+}
+
+/* DELTA_BINARY_PACKED begins with how many numbers there are, and the first. */
 static int
-add_deltas(Bytes *out, const int64_t *values, size_t count)
+begin_deltas(Bytes *out, size_t count, int64_t first)
 {
     uint8_t *to = room_for(out, 4 * VARINT_MAX);
     if (to == NULL) {
         return 0;
     }
     to = put_varint(put_varint(put_varint(to, BLOCK), MINIBLOCKS), count);
-    end_at(out, put_varint(to, zigzag(count ? values[0] : 0)));
-    for (size_t at = 1; at < count; at += BLOCK) {
-        uint64_t deltas[BLOCK];
-        size_t some = count - at < BLOCK ? count - at : BLOCK;
-        for (size_t each = 0; each < some; each++) {
-            deltas[each] = (uint64_t)values[at + each] - (uint64_t)values[at + each - 1];
-        }
-        to = room_for(out, BLOCK_BYTES_MAX);
-        if (to == NULL) {
-            return 0;
-        }
-        end_at(out, put_block(to, deltas, some));
-    }
+    end_at(out, put_varint(to, zigzag(first)));
     return 1;
+}
+
+/* Some numbers more, a block or the last of them, after one. */
+static int
+add_block(Bytes *out, const int64_t *values, size_t count, int64_t before)
+{
+    uint64_t deltas[BLOCK], differ = 0, first = (uint64_t)values[0] - (uint64_t)before;
+    deltas[0] = first;
+    for (size_t at = 1; at < count; at++) {
+        deltas[at] = (uint64_t)values[at] - (uint64_t)values[at - 1];
+        differ |= deltas[at] ^ first;
+    }
+    uint8_t *to = room_for(out, BLOCK_BYTES_MAX);
+    if (to == NULL) {
+        return 0;
+    }
+    end_at(out, differ ? put_block(to, deltas, count) : put_even_block(to, first));
+    return 1;
+}
+
+static int
+add_deltas(Bytes *out, const int64_t *values, size_t count)
+{
+    int is_done = begin_deltas(out, count, count ? values[0] : 0);
+    for (size_t at = 1; is_done && at < count; at += BLOCK) {
+        is_done = add_block(out, values + at, count - at < BLOCK ? count - at : BLOCK, values[at - 1]);
+    }
+    return is_done;
 }
 
 /* Numbers by a dictionary, or otherwise where that does not pay. */
@@ -493,40 +536,116 @@ spell_id(char *to, uint64_t partition, uint64_t seq)
     return (int)(at - to);
 }
 
-/* DELTA_BYTE_ARRAY of ids: what each shares with the one before it, and the rest of it. */
+/* How many ids from a place on differ from the one before them only by their last digit. */
+static size_t
+counted_on(const uint64_t *partitions, const uint64_t *seqs, size_t at, size_t count)
+{
+    const size_t before = at - 1;
+    size_t end = at, most = at + (-seqs[at] & 15);
+    if (!(uint32_t)partitions[before]) {
+        return 0;
+    }
+    most = most < count ? most : count;
+    while (end < most && partitions[end] == partitions[before]
+           && seqs[end] - seqs[before] == end - before) {
+        end++;
+    }
+    return end - at;
+}
+
+/* Numbers on their way into blocks, all but the first. */
+typedef struct {
+    Bytes page;
+    int64_t waiting[BLOCK], before;
+    size_t count;
+} Stream;
+
+static int
+flush(Stream *to)
+{
+    int is_done = !to->count || add_block(&to->page, to->waiting, to->count, to->before);
+    to->before = to->count ? to->waiting[to->count - 1] : to->before;
+    to->count = 0;
+    return is_done;
+}
+
+static int
+stream(Stream *to, int64_t value)
+{
+    to->waiting[to->count++] = value;
+    return to->count < BLOCK || flush(to);
+}
+
+/* Ids as they are spelled, each by what it shares with the one before it and the rest. */
+typedef struct {
+    Stream shared, rest;
+    Bytes text;
+    char spelled[2][ID_BYTES];
+    int which, length;
+} Ids;
+
+/* The next id; returns how many characters it shares. */
+static int
+spell_next(Ids *ids, uint64_t partition, uint64_t seq)
+{
+    char *before = ids->spelled[ids->which], *now = ids->spelled[ids->which ^= 1];
+    int had = ids->length, same = 0;
+    ids->length = spell_id(now, partition, seq);
+    while (same < had && same < ids->length && now[same] == before[same]) {
+        same++;
+    }
+    return same;
+}
+
+static int
+add_id(Ids *ids, uint64_t partition, uint64_t seq)
+{
+    int same = spell_next(ids, partition, seq), rest = ids->length - same;
+    return stream(&ids->shared, same) && stream(&ids->rest, rest)
+        && add(&ids->text, ids->spelled[ids->which] + same, (size_t)rest);
+}
+
+/* So many, of which only the last digit is another. */
+static int
+add_counted(Ids *ids, uint64_t seq, size_t count)
+{
+    char *last = &ids->spelled[ids->which][ids->length - 1];
+    uint8_t *to = room_for(&ids->text, count);
+    int is_done = to != NULL;
+    for (; is_done && count--; seq++) {
+        *to++ = (uint8_t)(*last = "0123456789abcdef"[seq & 15]);
+        is_done = stream(&ids->shared, ids->length - 1) && stream(&ids->rest, 1);
+    }
+    if (is_done) {
+        end_at(&ids->text, to);
+    }
+    return is_done;
+}
+
+/* DELTA_BYTE_ARRAY of ids; there is one at least. */
 static int
 add_ids(Encoded *out, const uint64_t *partitions, const uint64_t *seqs, size_t count)
 {
-    int64_t *shared = malloc((2 * count + 1) * sizeof *shared), *rest = shared + count;
-    char *text = malloc(count * ID_BYTES + 1), *end = text;
-    char spelled[2][ID_BYTES];
-    int length = 0, is_done = shared != NULL && text != NULL;
-    for (size_t at = 0; is_done && at < count; at++) {
-        char *now = spelled[at & 1], *before = spelled[~at & 1];
-        int had = length, same = 0;
-        if (at && (uint32_t)partitions[at] && partitions[at] == partitions[at - 1]
-            && seqs[at] == seqs[at - 1] + 1 && seqs[at] & 15) {
-            /* Only the last digit is another. */
-            memcpy(now, before, ID_BYTES);
-            now[length - 1] = "0123456789abcdef"[seqs[at] & 15];
-            same = length - 1;
-        }
-        else {
-            length = spell_id(now, partitions[at], seqs[at]);
-            while (same < had && same < length && now[same] == before[same]) {
-                same++;
-            }
-        }
-        shared[at] = same;
-        rest[at] = length - same;
-        memcpy(end, now + same, (size_t)(length - same));
-        end += length - same;
+    Ids ids = {.which = 0};
+    spell_next(&ids, partitions[0], seqs[0]);
+    int is_done = begin_deltas(&ids.shared.page, count, 0)
+        && begin_deltas(&ids.rest.page, count, ids.length)
+        && add(&ids.text, ids.spelled[ids.which], (size_t)ids.length);
+    ids.rest.before = ids.length;
+    for (size_t at = 1; is_done && at < count;) {
+        size_t counted = counted_on(partitions, seqs, at, count);
+        is_done = counted ? add_counted(&ids, seqs[at], counted)
+                          : add_id(&ids, partitions[at], seqs[at]);
+        at += counted ? counted : 1;
     }
     out->encoding = DELTA_BYTE_ARRAY;
-    is_done = is_done && add_deltas(&out->page, shared, count)
-        && add_deltas(&out->page, rest, count) && add(&out->page, text, (size_t)(end - text));
-    free(shared);
-    free(text);
+    is_done = is_done && flush(&ids.shared) && flush(&ids.rest)
+        && add(&out->page, ids.shared.page.data, ids.shared.page.used)
+        && add(&out->page, ids.rest.page.data, ids.rest.page.used)
+        && add(&out->page, ids.text.data, ids.text.used);
+    free(ids.shared.page.data);
+    free(ids.rest.page.data);
+    free(ids.text.data);
     return is_done;
 }
 

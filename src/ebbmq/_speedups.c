@@ -69,7 +69,10 @@ enum {
 enum { ID_BYTES = 8 + 1 + 16, RATE_UNIT = 1000000000 };
 enum { ROW_ENQUEUED_AT_MS, ROW_TTL_MS, ROW_LENGTH, ROW_WIDE };
 enum { ROW_STATE, ROW_FLAGS, ROW_IMPORTANCE, ROW_FAILURES, ROW_GENERATION, ROW_NARROW };
-enum { MESSAGES, NUMBER, BATCH_AT_MS, FIRST, LEASE_MS, BATCH_DELAY_MS, BATCH_KIND, BATCH };
+enum {
+    MESSAGES, NUMBER, BATCH_AT_MS, FIRST, LEASE_MS, BATCH_DELAY_MS, BATCH_KIND, DIFFER, BATCH
+};
+enum { WORD_KIND, WORD_ENQUEUED, WORD_DEAD, WORD_DUE, WORD_SIZE, TOLD_WORDS };
 enum { PID, QUEUE, PARTITION, EVENT, GRANTED, ENDS, ARRIVES, CONSUMER, KIND };
 enum {
     TOLD_NUMBER, TOLD_AT_MS, TOLD_PID, TOLD_SEQ, TOLD_BYTES, TOLD_ENQUEUED_AT_MS, TOLD_TTL_MS,
@@ -799,12 +802,23 @@ unpack_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-/* Whether batches are as many events as there is room for, have as many messages as there are rows,
- * name as many as are named, are each of a kind that is known or of none, and of each stretches tell
- * what was given. */
+/* How many words a batch has; -1 if it cannot have them. */
+static int64_t
+words_of(const int64_t *batch)
+{
+    if (batch[DIFFER] >> TOLD_WORDS) {
+        return -1;
+    }
+    int64_t differ = __builtin_popcount((unsigned)batch[DIFFER]);
+    return batch[MESSAGES] ? TOLD_WORDS + differ * batch[MESSAGES] : 0;
+}
+
+/* Whether batches are as many events as there is room for, have the words of their rows, name as
+ * many messages as are named, are each of a kind that is known or of none, and of each stretches
+ * tell what was given. */
 static int
 is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize_t events,
-            Py_ssize_t rows, Py_ssize_t named, const int64_t *stretch, Py_ssize_t stretches)
+            Py_ssize_t words, Py_ssize_t named, const int64_t *stretch, Py_ssize_t stretches)
 {
     for (; batches--; batch += BATCH) {
         int64_t messages = batch[MESSAGES];
@@ -816,7 +830,11 @@ is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize
         if (batch[BATCH_KIND] < 0) {
             continue;
         }
-        rows -= messages;
+        int64_t mine = words_of(batch);
+        if (mine < 0 || mine > words) {
+            return 0;
+        }
+        words -= mine;
         named -= batch[FIRST] < 0 ? messages : 0;
         for (; messages; stretch += 2) {
             if (!stretches-- || stretch[1] < 0 || stretch[1] > messages) {
@@ -830,7 +848,33 @@ is_all_told(const int64_t *batch, Py_ssize_t batches, Py_ssize_t kinds, Py_ssize
             return 0;
         }
     }
-    return !events && !rows && !named;
+    return !events && !words && !named;
+}
+
+/* The words of a batch's rows: those of the first, and each of a word in which they differ, else
+ * NULL. */
+typedef struct {
+    const uint64_t *first, *each[TOLD_WORDS];
+} Told;
+
+/* Finds them; returns where those of the next batch begin. */
+static const uint64_t *
+find_words(const int64_t *batch, const uint64_t *words, Told *told)
+{
+    told->first = words;
+    const uint64_t *end = batch[MESSAGES] ? words + TOLD_WORDS : words;
+    for (int word = 0; word < TOLD_WORDS; word++) {
+        int is_same = !(batch[DIFFER] >> word & 1);
+        told->each[word] = is_same ? NULL : end;
+        end += is_same ? 0 : batch[MESSAGES];
+    }
+    return end;
+}
+
+static uint64_t
+word_of(const Told *told, int word, int64_t at)
+{
+    return told->each[word] == NULL ? told->first[word] : told->each[word][at];
 }
 
 /* Columns of events, as long as there are events, and for those of SOME where they have a value: a bit each, and
@@ -917,30 +961,77 @@ tell_batch(const int64_t *batch, const int64_t *kind, const int64_t *seqs, Colum
     }
 }
 
-/* What the rows of a batch tell of its events. */
+/* What one word tells of the events of a batch, which is mostly the same for all. */
 static void
-tell_rows(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to, int64_t place)
+tell_sizes(const int64_t *batch, const int64_t *kind, const Told *told, Columns *to, int64_t place)
 {
-    const int64_t rows = to->events;
-    for (int64_t end = place + batch[MESSAGES]; place < end; place++, row += ROW_BYTES) {
-        int64_t *wide = to->wide + place, ttl = ttl_ms(row);
-        int32_t *narrow = to->narrow + place;
-        wide[TOLD_BYTES * rows] = load_u32(row + AT_LENGTH);
-        wide[TOLD_ENQUEUED_AT_MS * rows] = enqueued_at_ms(row);
-        wide[TOLD_TTL_MS * rows] = ttl;
-        narrow[TOLD_GENERATION * rows] = (int32_t)(load_u32(row + AT_GENERATION) + kind[GRANTED]);
-        narrow[TOLD_IMPORTANCE * rows] = row[AT_IMPORTANCE];
-        narrow[TOLD_FAILURES * rows] = failures_of(row);
-        to->rates[place] = (double)load_u32(row + AT_RATE) / RATE_UNIT;
-        if (ttl) {
-            mark(to, SOME_TTL_MS, place, 1);
+    int64_t *bytes = to->wide + TOLD_BYTES * to->events + place;
+    int32_t *generation = to->narrow + TOLD_GENERATION * to->events + place;
+    const uint64_t *each = told->each[WORD_SIZE], first = told->first[WORD_SIZE];
+    if (each == NULL) {
+        fill_wide(bytes, batch[MESSAGES], (uint32_t)first);
+        fill_narrow(generation, batch[MESSAGES], (int32_t)((first >> 32) + (uint64_t)kind[GRANTED]));
+        return;
+    }
+    for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+        bytes[at] = (uint32_t)each[at];
+        generation[at] = (int32_t)((each[at] >> 32) + (uint64_t)kind[GRANTED]);
+    }
+}
+
+static void
+tell_kinds(const int64_t *batch, const Told *told, Columns *to, int64_t place)
+{
+    int32_t *importance = to->narrow + TOLD_IMPORTANCE * to->events + place;
+    double *rate = to->rates + place;
+    const uint64_t *each = told->each[WORD_KIND], first = told->first[WORD_KIND];
+    if (each == NULL) {
+        fill_narrow(importance, batch[MESSAGES], first >> 8 * AT_IMPORTANCE & 0xFF);
+        double same = (double)(first >> 32) / RATE_UNIT;
+        for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+            rate[at] = same;
+        }
+        return;
+    }
+    for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+        importance[at] = (int32_t)(each[at] >> 8 * AT_IMPORTANCE & 0xFF);
+        rate[at] = (double)(each[at] >> 32) / RATE_UNIT;
+    }
+}
+
+/* When messages were enqueued, how often they failed, and for how long they may wait. */
+static void
+tell_ages(const int64_t *batch, const Told *told, Columns *to, int64_t place)
+{
+    int64_t *enqueued = to->wide + TOLD_ENQUEUED_AT_MS * to->events + place;
+    int64_t *ttl = to->wide + TOLD_TTL_MS * to->events + place;
+    int32_t *failures = to->narrow + TOLD_FAILURES * to->events + place;
+    if (told->each[WORD_ENQUEUED] == NULL && told->each[WORD_DEAD] == NULL) {
+        int64_t since = (int64_t)(told->first[WORD_ENQUEUED] & LOW48);
+        int64_t end = (int64_t)told->first[WORD_DEAD], waits = end ? end - since : 0;
+        fill_wide(enqueued, batch[MESSAGES], since);
+        fill_wide(ttl, batch[MESSAGES], waits);
+        fill_narrow(failures, batch[MESSAGES], (int64_t)(told->first[WORD_ENQUEUED] >> 48));
+        if (waits) {
+            mark_all(to, SOME_TTL_MS, place, batch[MESSAGES]);
+        }
+        return;
+    }
+    for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+        uint64_t word = word_of(told, WORD_ENQUEUED, at);
+        int64_t end = (int64_t)word_of(told, WORD_DEAD, at);
+        enqueued[at] = (int64_t)(word & LOW48);
+        failures[at] = (int32_t)(word >> 48);
+        ttl[at] = end ? end - enqueued[at] : 0;
+        if (ttl[at]) {
+            mark(to, SOME_TTL_MS, place + at, 1);
         }
     }
 }
 
 /* How long leases lasted that ended by a batch; -1 where none did. */
 static void
-tell_latencies(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to,
+tell_latencies(const int64_t *batch, const int64_t *kind, const Told *told, Columns *to,
                int64_t place)
 {
     int64_t *latency_ms = to->wide + TOLD_LATENCY_MS * to->events + place;
@@ -948,8 +1039,8 @@ tell_latencies(const int64_t *batch, const int64_t *kind, const uint8_t *row, Co
         fill_wide(latency_ms, batch[MESSAGES], -1);
         return;
     }
-    for (int64_t at = 0; at < batch[MESSAGES]; at++, row += ROW_BYTES) {
-        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
+    for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+        int64_t due_ms = (int64_t)word_of(told, WORD_DUE, at);
         int64_t lasted_ms = batch[BATCH_AT_MS] - due_ms + batch[LEASE_MS];
         latency_ms[at] = lasted_ms < 0 ? 0 : lasted_ms;
     }
@@ -958,20 +1049,23 @@ tell_latencies(const int64_t *batch, const int64_t *kind, const uint8_t *row, Co
 
 /* How long messages cannot be leased; 0 for those that can. */
 static void
-tell_delays(const int64_t *batch, const int64_t *kind, const uint8_t *row, Columns *to,
+tell_delays(const int64_t *batch, const int64_t *kind, const Told *told, Columns *to,
             int64_t place)
 {
     int64_t *delay_ms = to->wide + TOLD_DELAY_MS * to->events + place;
-    if (!kind[ARRIVES]) {
-        fill_wide(delay_ms, batch[MESSAGES], batch[BATCH_DELAY_MS]);
-        if (batch[BATCH_DELAY_MS]) {
+    int is_ready = told->each[WORD_KIND] == NULL && (uint8_t)told->first[WORD_KIND] != SCHEDULED;
+    if (!kind[ARRIVES] || is_ready) {
+        int64_t same = kind[ARRIVES] ? 0 : batch[BATCH_DELAY_MS];
+        fill_wide(delay_ms, batch[MESSAGES], same);
+        if (same) {
             mark_all(to, SOME_DELAY_MS, place, batch[MESSAGES]);
         }
         return;
     }
-    for (int64_t at = 0; at < batch[MESSAGES]; at++, row += ROW_BYTES) {
-        int64_t due_ms = (int64_t)(load_u64(row + AT_DUE) & LOW48);
-        delay_ms[at] = row[0] == SCHEDULED ? due_ms - batch[BATCH_AT_MS] : 0;
+    for (int64_t at = 0; at < batch[MESSAGES]; at++) {
+        int64_t due_ms = (int64_t)word_of(told, WORD_DUE, at);
+        int is_waiting = (uint8_t)word_of(told, WORD_KIND, at) == SCHEDULED;
+        delay_ms[at] = is_waiting ? due_ms - batch[BATCH_AT_MS] : 0;
         if (delay_ms[at]) {
             mark(to, SOME_DELAY_MS, place + at, 1);
         }
@@ -999,11 +1093,11 @@ is_lines(const Py_buffer *view, Py_ssize_t numbers)
     return view->ndim == 2 && view->itemsize == 8 && view->shape[1] == numbers;
 }
 
-/* unpacking.unpack_batches(packed, batches, kinds, seqs, given, wide, narrow, rates, present) */
+/* unpacking.unpack_batches(words, batches, kinds, seqs, given, wide, narrow, rates, present) */
 static PyObject *
 unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    enum { PACKED, BATCHES, KINDS, SEQS, GIVEN, WIDE, NARROW, RATES, PRESENT, BUFFERS };
+    enum { WORDS, BATCHES, KINDS, SEQS, GIVEN, WIDE, NARROW, RATES, PRESENT, BUFFERS };
     Views views = {.count = 0};
     if (!has_count("unpack_batches", count, BUFFERS)) {
         return NULL;
@@ -1015,19 +1109,19 @@ unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
     }
     const Py_buffer *view = views.views, *batches = &view[BATCHES], *given = &view[GIVEN];
-    Py_ssize_t rows = view[PACKED].len / ROW_BYTES;
     Py_ssize_t events = is_array(&view[WIDE], 8, TOLD_WIDE) ? view[WIDE].shape[1] : -1;
     Py_ssize_t present_bytes = (events + 7) / 8;
-    if (view[PACKED].len % ROW_BYTES || !is_lines(batches, BATCH) || !is_lines(&view[KINDS], KIND)
+    if (!is_array(&view[WORDS], 8, -1) || !is_lines(batches, BATCH) || !is_lines(&view[KINDS], KIND)
         || !is_array(&view[SEQS], 8, -1) || !is_lines(given, 2) || events < 0
         || !is_array(&view[NARROW], 4, TOLD_NARROW) || view[NARROW].shape[1] != events
         || !is_array(&view[RATES], 8, -1) || view[RATES].shape[0] != events
         || !is_array(&view[PRESENT], 1, SOME) || view[PRESENT].shape[1] != present_bytes
-        || !is_all_told(batches->buf, batches->shape[0], view[KINDS].shape[0], events, rows,
+        || !is_all_told(batches->buf, batches->shape[0], view[KINDS].shape[0], events,
+                        view[WORDS].shape[0],
                         view[SEQS].shape[0], given->buf, given->shape[0])) {
         release(&views);
         PyErr_SetString(
-            PyExc_ValueError, "each batch has as many rows as messages, and each event its place"
+            PyExc_ValueError, "each batch has as many words as its messages, and each event its place"
         );
         return NULL;
     }
@@ -1037,7 +1131,7 @@ unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
     };
     const int64_t *batch = batches->buf, *end = batch + batches->shape[0] * BATCH;
     const int64_t *named = view[SEQS].buf, *kinds = view[KINDS].buf, *stretch = given->buf;
-    const uint8_t *row = view[PACKED].buf;
+    const uint64_t *words = view[WORDS].buf;
     int64_t place = 0;
     Py_BEGIN_ALLOW_THREADS
     memset(to.present, 0, (size_t)(SOME * present_bytes));
@@ -1047,11 +1141,16 @@ unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         const int64_t *kind = kinds + batch[BATCH_KIND] * KIND;
         tell_batch(batch, kind, named, &to, place);
-        tell_rows(batch, kind, row, &to, place);
-        tell_latencies(batch, kind, row, &to, place);
-        tell_delays(batch, kind, row, &to, place);
+        Told told;
+        words = find_words(batch, words, &told);
+        if (batch[MESSAGES]) {
+            tell_sizes(batch, kind, &told, &to, place);
+            tell_kinds(batch, &told, &to, place);
+            tell_ages(batch, &told, &to, place);
+            tell_latencies(batch, kind, &told, &to, place);
+            tell_delays(batch, kind, &told, &to, place);
+        }
         stretch = tell_given(batch, stretch, &to, place);
-        row += batch[MESSAGES] * ROW_BYTES;
         named += batch[FIRST] < 0 ? batch[MESSAGES] : 0;
     }
     Py_END_ALLOW_THREADS
@@ -1112,9 +1211,9 @@ spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 /* --- what happened --- */
 
 /* What batches are joined in, and what is counted of them: joining.py. */
-enum { PART_ROWS, PART_BATCHES, PART_SEQS, PART_STRETCHES, PARTS };
+enum { PART_WORDS, PART_BATCHES, PART_SEQS, PART_STRETCHES, PARTS };
 enum { COUNT_NUMBER = PARTS, COUNT_EVENTS, COUNT_BYTES, COUNT_BYTES_LEFT, COUNTS };
-enum { EVENTS_MAX = 128 * 1024, JOINED_ROW_BYTES = 72, JOINED_BATCH_BYTES = 100 };
+enum { EVENTS_MAX = 128 * 1024, JOINED_BATCH_BYTES = 8 * (BATCH + 2 + TOLD_WORDS) };
 
 /* A bytearray that has more room than is used, and how much is. */
 typedef struct {
@@ -1156,15 +1255,14 @@ to_i64(PyObject *number, int64_t *out)
 
 /* A row that was read, as it stands in a page. */
 static int
-add_row(Part *part, PyObject *row)
+pack_row(uint8_t *to, PyObject *row)
 {
     static const uint8_t bytes[ROW_FIELDS] = {1, 1, 1, 1, 4, 8, 8, 8, 8, 4, 4, 4, 4, 4, 4};
     if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != ROW_FIELDS) {
         PyErr_SetString(PyExc_TypeError, "a row is a tuple of its fields");
         return 0;
     }
-    uint8_t packed[ROW_BYTES], *at = packed;
-    for (int field = 0; field < ROW_FIELDS; at += bytes[field++]) {
+    for (int field = 0; field < ROW_FIELDS; to += bytes[field++]) {
         uint64_t value;
         if (!to_u64(PyTuple_GET_ITEM(row, field), &value)) {
             return 0;
@@ -1173,14 +1271,9 @@ add_row(Part *part, PyObject *row)
             PyErr_SetString(PyExc_OverflowError, "a field of a row is too large for it");
             return 0;
         }
-        memcpy(at, &value, bytes[field]);
+        memcpy(to, &value, bytes[field]);
     }
-    /* Reading a number may have run code that changed the part. */
-    uint8_t *to = more(part, ROW_BYTES);
-    if (to != NULL) {
-        memcpy(to, packed, ROW_BYTES);
-    }
-    return to != NULL;
+    return 1;
 }
 
 /* What a buffer holds, in one piece. */
@@ -1203,26 +1296,64 @@ add_buffer(Part *part, PyObject *object, Py_ssize_t itemsize)
     return is_done;
 }
 
-/* Rows in any of the forms that verbs have them in. */
-static int
-add_rows(Part *part, PyObject *known)
+/* Rows in one piece, in whatever form verbs have them: where they are, or copied. */
+typedef struct {
+    const uint8_t *data;
+    uint8_t *copied;
+    size_t bytes;
+    Py_buffer view;
+} Rows;
+
+static void
+close_rows(Rows *rows)
 {
-    if (PyBytes_Check(known)) {
-        uint8_t *at = more(part, (size_t)PyBytes_GET_SIZE(known));
-        if (at != NULL) {
-            memcpy(at, PyBytes_AS_STRING(known), (size_t)PyBytes_GET_SIZE(known));
-        }
-        return at != NULL;
+    PyMem_Free(rows->copied);
+    PyBuffer_Release(&rows->view);
+}
+
+static int
+copy_rows(Rows *rows, size_t bytes)
+{
+    rows->copied = PyMem_Malloc(bytes + 1);
+    if (rows->copied == NULL) {
+        PyErr_NoMemory();
     }
-    if (!PyTuple_Check(known) && !PyList_Check(known)) {
-        return add_buffer(part, known, 0);
-    }
-    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(known); at++) {
-        if (!add_row(part, PySequence_Fast_GET_ITEM(known, at))) {
+    rows->data = rows->copied;
+    rows->bytes = bytes;
+    return rows->copied != NULL;
+}
+
+/* Opens them; they are to be closed whatever comes of it. */
+static int
+open_rows(Rows *rows, PyObject *known)
+{
+    if (PyTuple_Check(known) || PyList_Check(known)) {
+        Py_ssize_t count = PySequence_Fast_GET_SIZE(known);
+        if (!copy_rows(rows, (size_t)count * ROW_BYTES)) {
             return 0;
         }
+        for (Py_ssize_t at = 0; at < count; at++) {
+            /* To read a number may run code that makes a list shorter. */
+            if (at >= PySequence_Fast_GET_SIZE(known)
+                || !pack_row(rows->copied + at * ROW_BYTES, PySequence_Fast_GET_ITEM(known, at))) {
+                if (!PyErr_Occurred()) {
+                    PyErr_SetString(PyExc_ValueError, "rows went while they were read");
+                }
+                return 0;
+            }
+        }
+        return 1;
     }
-    return 1;
+    if (PyObject_GetBuffer(known, &rows->view, PyBUF_FULL_RO) < 0) {
+        return 0;
+    }
+    if (PyBuffer_IsContiguous(&rows->view, 'C')) {
+        rows->data = rows->view.buf;
+        rows->bytes = (size_t)rows->view.len;
+        return 1;
+    }
+    return copy_rows(rows, (size_t)rows->view.len)
+        && PyBuffer_ToContiguous(rows->copied, &rows->view, rows->view.len, 'C') == 0;
 }
 
 /* Numbers of messages in any of their forms. */
@@ -1242,23 +1373,108 @@ add_seqs(Part *part, PyObject *seqs)
     return is_done;
 }
 
-/* Of the rows from an offset on only those that wait for their time, and which they are. */
+/* Of rows only those that wait for their time, and which they are. */
 static int
-keep_scheduled(Part *rows, size_t from, Part *seqs, int64_t first)
+keep_scheduled(Rows *rows, Part *seqs, int64_t first)
 {
-    uint8_t *data = (uint8_t *)PyByteArray_AS_STRING(rows->array), *to = data + from;
-    for (size_t at = from; at + ROW_BYTES <= rows->used; at += ROW_BYTES, first++) {
-        if (data[at] != SCHEDULED) {
-            continue;
-        }
-        memmove(to, data + at, ROW_BYTES);
-        to += ROW_BYTES;
-        if (!add_i64(seqs, first)) {
-            return 0;
+    const uint8_t *from = rows->data, *end = from + rows->bytes;
+    uint8_t *copied = PyMem_Malloc(rows->bytes + 1), *to = copied;
+    int is_done = copied != NULL;
+    if (!is_done) {
+        PyErr_NoMemory();
+    }
+    for (; is_done && from + ROW_BYTES <= end; from += ROW_BYTES, first++) {
+        if (*from == SCHEDULED) {
+            memcpy(to, from, ROW_BYTES);
+            to += ROW_BYTES;
+            is_done = add_i64(seqs, first);
         }
     }
-    rows->used = (size_t)(to - data);
-    return 1;
+    PyMem_Free(rows->copied);
+    rows->data = rows->copied = copied;
+    rows->bytes = (size_t)(to - copied);
+    return is_done;
+}
+
+/* The words of a row that are told of, what is not told masked out. */
+static void
+told_words(const uint8_t *row, uint64_t *to)
+{
+    to[WORD_KIND] = load_u64(row) & UINT64_C(0xFFFFFFFF00FF00FF);
+    to[WORD_ENQUEUED] = load_u64(row + AT_ENQUEUED);
+    to[WORD_DEAD] = load_u64(row + AT_DEAD) & LOW48;
+    to[WORD_DUE] = load_u64(row + AT_DUE) & LOW48;
+    to[WORD_SIZE] = load_u32(row + AT_LENGTH) | (uint64_t)load_u32(row + AT_GENERATION) << 32;
+}
+
+/* Two words of a row. */
+typedef uint64_t Pair __attribute__((vector_size(16)));
+
+static Pair
+load_pair(const uint8_t *at)
+{
+    Pair pair;
+    memcpy(&pair, at, sizeof pair);
+    return pair;
+}
+
+/* A row that has the bits in which rows differ; of what no event tells, none. */
+static void
+fold_differences(const Rows *rows, uint8_t *differ)
+{
+    const uint8_t *row = rows->data, *end = row + rows->bytes;
+    const Pair first[3] = {load_pair(row), load_pair(row + AT_DEAD), load_pair(row + AT_LENGTH)};
+    Pair bits[3] = {{0, 0}, {0, 0}, {0, 0}};
+    for (row += ROW_BYTES; row < end; row += ROW_BYTES) {
+        bits[0] |= load_pair(row) ^ first[0];
+        bits[1] |= load_pair(row + AT_DEAD) ^ first[1];
+        bits[2] |= load_pair(row + AT_LENGTH) ^ first[2];
+    }
+    memset(differ, 0, ROW_BYTES);
+    memcpy(differ, &bits[0], sizeof bits[0]);
+    memcpy(differ + AT_DEAD, &bits[1], sizeof bits[1]);
+    memcpy(differ + AT_LENGTH, &bits[2], sizeof bits[2]);
+}
+
+/* The words of the first row, then all of those in which rows differ; returns which these are, -1
+ * with an error. */
+static int64_t
+add_words(Part *part, const Rows *rows, int64_t messages)
+{
+    if (rows->bytes % ROW_BYTES || rows->bytes / ROW_BYTES != (size_t)messages) {
+        PyErr_SetString(PyExc_ValueError, "each batch has as many rows as messages");
+        return -1;
+    }
+    if (!messages) {
+        return 0;
+    }
+    uint8_t bits[ROW_BYTES];
+    uint64_t told[TOLD_WORDS];
+    uint8_t *to = more(part, sizeof told);
+    if (to == NULL) {
+        return -1;
+    }
+    told_words(rows->data, told);
+    memcpy(to, told, sizeof told);
+    fold_differences(rows, bits);
+    told_words(bits, told);
+    int64_t differ = 0;
+    for (int word = 0; word < TOLD_WORDS; word++) {
+        if (!told[word]) {
+            continue;
+        }
+        differ |= INT64_C(1) << word;
+        to = more(part, (size_t)messages * 8);
+        if (to == NULL) {
+            return -1;
+        }
+        for (size_t at = 0; at < rows->bytes; at += ROW_BYTES, to += 8) {
+            uint64_t each[TOLD_WORDS];
+            told_words(rows->data + at, each);
+            memcpy(to, &each[word], 8);
+        }
+    }
+    return differ;
 }
 
 /* The code of a key, which is given the next one if it has none; -1 with an error. */
@@ -1328,12 +1544,31 @@ add_stretches(Part *part, PyObject *batch, PyObject *codes, int64_t messages)
     return 1;
 }
 
+/* The words of a batch's rows, and its messages where they are named; returns in which words rows
+ * differ, -1 with an error. */
+static int64_t
+join_rows(Part *parts, PyObject *batch, int64_t event, int64_t first, int64_t messages)
+{
+    PyObject *seqs = PyTuple_GET_ITEM(batch, H_SEQS);
+    Rows rows = {.data = NULL};
+    int64_t differ = -1;
+    if (open_rows(&rows, PyTuple_GET_ITEM(batch, H_ROWS))
+        && (event != EVENT_SCHEDULED || keep_scheduled(&rows, &parts[PART_SEQS], first))) {
+        differ = add_words(&parts[PART_WORDS], &rows, messages);
+    }
+    close_rows(&rows);
+    if (differ >= 0 && event != EVENT_SCHEDULED && seqs != Py_None
+        && !add_seqs(&parts[PART_SEQS], seqs)) {
+        return -1;
+    }
+    return differ;
+}
+
 static int
 join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, PyObject *kinds,
               PyObject *given)
 {
     int64_t event, at_ms, first, lease_ms, delay_ms;
-    PyObject *seqs = PyTuple_GET_ITEM(batch, H_SEQS);
     if (!to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event)
         || !to_i64(PyTuple_GET_ITEM(batch, H_AT_MS), &at_ms)
         || !to_i64(PyTuple_GET_ITEM(batch, H_FIRST), &first)
@@ -1341,20 +1576,11 @@ join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, Py
         || !to_i64(PyTuple_GET_ITEM(batch, H_DELAY_MS), &delay_ms)) {
         return 0;
     }
-    size_t from = parts[PART_ROWS].used;
-    if (!add_rows(&parts[PART_ROWS], PyTuple_GET_ITEM(batch, H_ROWS))) {
+    int64_t differ = join_rows(parts, batch, event, first, messages);
+    if (differ < 0) {
         return 0;
     }
-    if (event == EVENT_SCHEDULED) {
-        if (!keep_scheduled(&parts[PART_ROWS], from, &parts[PART_SEQS], first)) {
-            return 0;
-        }
-        first = -1;
-    }
-    else if (seqs != Py_None) {
-        if (!add_seqs(&parts[PART_SEQS], seqs)) {
-            return 0;
-        }
+    if (event == EVENT_SCHEDULED || PyTuple_GET_ITEM(batch, H_SEQS) != Py_None) {
         first = -1;
     }
     PyObject *key = PyTuple_Pack(
@@ -1367,7 +1593,7 @@ join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, Py
     if (to == NULL) {
         return 0;
     }
-    const int64_t told[BATCH] = {messages, number, at_ms, first, lease_ms, delay_ms, kind};
+    const int64_t told[BATCH] = {messages, number, at_ms, first, lease_ms, delay_ms, kind, differ};
     memcpy(to, told, sizeof told);
     int is_given = event == EVENT_PUBLISHED ? PyObject_IsTrue(PyTuple_GET_ITEM(batch, H_GIVEN)) : 0;
     if (is_given) {
@@ -1419,22 +1645,28 @@ join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
             && counts[at] <= PyByteArray_GET_SIZE(parts[at].array);
     }
     PyObject *is_joined = NULL;
-    const int64_t bytes = is_there ? messages * JOINED_ROW_BYTES + JOINED_BATCH_BYTES : 0;
     if (!is_there) {
         PyErr_SetString(PyExc_ValueError, "a batch goes to four arrays, with what is used of them");
     }
-    else if (bytes > counts[COUNT_BYTES_LEFT] || counts[COUNT_EVENTS] >= EVENTS_MAX) {
+    else if (counts[COUNT_BYTES_LEFT] < JOINED_BATCH_BYTES || counts[COUNT_EVENTS] >= EVENTS_MAX) {
         is_joined = Py_False;
     }
     else if (join_happened(parts, batch, counts[COUNT_NUMBER], messages, kinds, given)) {
-        is_joined = Py_True;
+        int64_t bytes = 0;
         for (int at = 0; at < PARTS; at++) {
-            counts[at] = (int64_t)parts[at].used;
+            bytes += (int64_t)parts[at].used - counts[at];
         }
-        counts[COUNT_NUMBER] += messages;
-        counts[COUNT_EVENTS] += messages;
-        counts[COUNT_BYTES] += bytes;
-        counts[COUNT_BYTES_LEFT] -= bytes;
+        is_joined = bytes > counts[COUNT_BYTES_LEFT] ? Py_False : Py_True;
+        if (is_joined == Py_True) {
+            /* Only now, so that a batch counts as a whole or not at all. */
+            for (int at = 0; at < PARTS; at++) {
+                counts[at] = (int64_t)parts[at].used;
+            }
+            counts[COUNT_NUMBER] += messages;
+            counts[COUNT_EVENTS] += messages;
+            counts[COUNT_BYTES] += bytes;
+            counts[COUNT_BYTES_LEFT] -= bytes;
+        }
     }
     PyBuffer_Release(&view);
     return Py_XNewRef(is_joined);

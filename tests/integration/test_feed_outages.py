@@ -88,8 +88,8 @@ def test_a_lake_that_fails_is_tried_again_with_growing_pauses(tmp_path, lake, cl
 def test_what_the_buffer_cannot_hold_is_left_out_and_counted(tmp_path, lake, clock) -> None:
     lake.write_bytes(b"")
     with opened(tmp_path, clock, buffer_bytes=64 * KIB) as broker:
-        for _ in range(40):
-            published(broker, 50)
+        for _ in range(2_000):
+            published(broker, 1)
         missed = told(broker)["events_missed"]
         assert 0 < missed < 2_000
         assert told(broker)["pending_bytes"] <= 64 * KIB
@@ -115,8 +115,8 @@ def test_what_the_buffer_cannot_hold_is_left_out_and_counted(tmp_path, lake, clo
 def test_a_gap_is_told_even_if_nothing_happens_after_it(tmp_path, lake, clock) -> None:
     lake.write_bytes(b"")
     with opened(tmp_path, clock, buffer_bytes=64 * KIB) as broker:
-        for _ in range(40):
-            published(broker, 50)
+        for _ in range(2_000):
+            published(broker, 1)
         lake.unlink()
         clock.advance(30_000)
     assert rows_of(lake)[-1]["event"] == "gap"

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ebbmq import Broker, speedups
 from ebbmq.core import block, facts, row, tokens
-from ebbmq.core.happened import PEEKED, PUBLISHED, REMOVED, Happened
+from ebbmq.core.happened import PEEKED, PUBLISHED, REMOVED, SCHEDULED, Happened
 from ebbmq.journal import record
 from ebbmq.node import outflow
 from ebbmq.node.feeding import joining, unpacking
@@ -85,19 +85,20 @@ def about(
 
     Each is of a kind of its own, the first of the last one. A place is left between them.
     """
-    packed = [packed for rows, *_ in batches for packed in rows]
-    lines = []
+    packed, lines = [], []
     for at, (rows, numbers, _, is_named) in enumerate(batches):
         first = -1 if is_named else numbers[2]
+        words, differ = words_of(rows)
+        packed.append(words)
         lines += [
-            (len(rows), *numbers[:2], first, *numbers[3:], len(batches) - 1 - at),
-            *([(at, 5, 5, 0, 0, 0, joining.NO_KIND)] if len(batches) > 1 else []),
+            (len(rows), *numbers[:2], first, *numbers[3:], len(batches) - 1 - at, differ),
+            *([(at, 5, 5, 0, 0, 0, joining.NO_KIND, 0)] if len(batches) > 1 else []),
         ]
     named = sum(len(rows) for rows, _, _, is_named in batches if is_named)
     kinds = [kind for _, _, kind, _ in reversed(batches)]
     events = sum(line[0] for line in lines)
     return (
-        b"".join(packed),
+        np.frombuffer(b"".join(packed), dtype=np.uint64),
         np.array(lines, dtype=np.int64).reshape(-1, len(unpacking.BATCH)),
         np.array(kinds, dtype=np.int64).reshape(-1, len(unpacking.KIND)),
         np.arange(2**40, 2**40 + named, dtype=np.uint64),
@@ -106,9 +107,18 @@ def about(
     )
 
 
+def words_of(rows: list[bytes]) -> tuple[bytes, int]:
+    """What is kept of rows, and in which words they differ."""
+    joined = Joined()
+    joined.begin(1, 2**40)
+    assert joining.join_batch(happened(messages=len(rows), rows=b"".join(rows)), joined.into)
+    return joined.words.tobytes(), int(joined.batches[0, -1])
+
+
 def one_batch(messages: int) -> tuple[Any, ...]:
     """What `unpack_batches` takes of one batch that names its messages."""
-    return about([([bytes(64)] * messages, (0,) * 5, (0,) * 8, True)])
+    rows = [bytes(48) + bytes([length]) + bytes(15) for length in range(messages)]
+    return about([(rows, (0,) * 5, (0,) * 8, True)])
 
 
 def unspelled(ids: list[tuple[int, int]]) -> tuple[Any, ...]:
@@ -156,8 +166,9 @@ def batches(draw: st.DrawFn) -> Happened | Decided:
     starts = draw(st.lists(st.integers(1, 4), max_size=3, unique=True).map(sorted))
     gave = st.tuples(st.none() | U8, st.none() | U16, st.none() | st.sampled_from([0.0, 0.5]))
     given = draw(st.lists(gave, min_size=len(starts) + 1, max_size=len(starts) + 1))
+    waiting = sum(each[0] == row.SCHEDULED for each in packed)
     return Happened(
-        event, draw(st.integers(1, 3)), draw(U48), len(packed),
+        event, draw(st.integers(1, 3)), draw(U48), waiting if event == SCHEDULED else len(packed),
         named[draw(st.integers(0, 4))],
         forms[0] if event == REMOVED else forms[draw(st.integers(0, 4))],
         draw(U48), draw(U48), draw(U48), draw(st.sampled_from(["", "w", "é"])),
@@ -360,7 +371,13 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ],
     ("unpack_batches", (*ONE[:2], columns_of(0, 8), *ONE[3:]), ValueError),
     ("unpack_batches", (*ONE[:2], columns_of(1, 7), *ONE[3:]), ValueError),
-    ("unpack_batches", (ONE[0], columns_of(1, 6), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], columns_of(1, 7), *ONE[2:]), ValueError),
+    # Words that there are not.
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 32]]), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 1]]), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, -1]]), *ONE[2:]), ValueError),
+    ("join_batch", (happened(messages=2), INTO), ValueError),
+    ("join_batch", (happened(rows=bytes(65)), INTO), ValueError),
     ("unpack_batches", (*ONE[:3], ONE[3][:, None], *ONE[4:]), ValueError),
     ("unpack_batches", (*ONE[:4], columns_of(1, 3), *ONE[5:]), ValueError),
     ("unpack_batches", (*ONE[:4], np.array([[0, -1], [0, 2]]), *ONE[5:]), ValueError),
@@ -418,8 +435,16 @@ def test_a_batch_that_is_refused_leaves_what_was_joined_as_it_is(join: str) -> N
     assert not chosen(happened(event=REMOVED), into)
     assert not chosen(Decided("copied", 1, 2, 0, (), (), "ssd", "why", None), into)
     assert shown(into) == before
-    full = joined_before(0, joining.ROW_BYTES + joining.BATCH_BYTES - 1)
+    full = joined_before(0, joining.BATCH_BYTES - 1)
     assert not chosen(happened(), full)
+    # Two of which one word differs, and which are named.
+    two = happened(messages=2, rows=bytes(64) + bytes(48) + b"x" + bytes(15), seqs=[1, 2])
+    full[1][7] = joining.BATCH_BYTES + 2 * 16 - 1
+    assert not chosen(two, full)
+    assert list(full[1][:7]) == [0, 0, 0, 0, 7, 0, 0]
+    full[1][7] += 1
+    assert chosen(two, full)
+    assert full[1][7] == 0
     full[1][7] = 2**40
     full[1][5] = joining.EVENTS_MAX
     assert not chosen(happened(), full)

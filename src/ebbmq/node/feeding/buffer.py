@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ebbmq.node.feeding.joining import (
     BATCH_BYTES,
     EVENTS_MAX,
-    ROW_BYTES,
+    ROW_BYTES_MAX,
     Joined,
     is_by_rows,
     join_batch,
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Words
     from ebbmq.core.happened import Happened
 
-#: What a batch takes beside that is told otherwise than by rows.
-_OTHER_BYTES: Final = 700
+#: What a batch takes, about, that is told otherwise than by rows, and each of its messages.
+_OTHER_BYTES: Final = 800
+_OTHER_ROW_BYTES: Final = 72
 #: So many are used again, if they were about full: to ask for memory takes time from who publishes.
 _SPARE: Final = 3
 
@@ -79,8 +80,13 @@ class Buffer:
 
     @property
     def pending_bytes(self) -> int:
-        """What is kept in RAM, about."""
+        """What is kept in RAM."""
         return self._told_bytes + self._last.bytes - self._done_bytes
+
+    @property
+    def _left(self) -> int:
+        """What there is room for, in bytes."""
+        return self._bytes_max - self.pending_bytes
 
     @property
     def is_half_full(self) -> bool:
@@ -102,25 +108,33 @@ class Buffer:
 
     def _tell_otherwise(self, told: Happened | Decided) -> None:
         """Tell what is not told by rows, or what the last has no room for."""
-        size = told.messages * ROW_BYTES + BATCH_BYTES + (0 if is_by_rows(told) else _OTHER_BYTES)
-        left = self._bytes_max - self.pending_bytes
-        if size > left:
-            self._leave_out(told)
-            return
         if self._missing:
+            if _bytes_most(told) + BATCH_BYTES > self._left:
+                self._leave_out(told)
+                return
+            # There surely is room for what comes after it, too: one gap, not many.
             self._tell_gap(told.at_ms)
         if self._last.events >= EVENTS_MAX:
             self._begin()
         left_of_half = self._bytes_max // 2 - self._waiting_bytes
-        if size <= left_of_half:
-            left = min(left, left_of_half)
-        elif not self._is_woken:
+        if self._is_told(told, min(self._left, left_of_half)):
+            return
+        if not self._is_woken:
             self._is_woken = True
             self._wake()
-        self._last.leave(left)
-        if not join_batch(told, self._last.into):
-            assert not is_by_rows(told)
-            self._last.add_other(told, size)
+        if not self._is_told(told, self._left):
+            self._leave_out(told)
+
+    def _is_told(self, told: Happened | Decided, bytes_left: int) -> bool:
+        """Add to the last, which may take so many bytes more; whether that was enough."""
+        self._last.leave(bytes_left)
+        if is_by_rows(told):
+            return join_batch(told, self._last.into)
+        size = _bytes_most(told)
+        if size > bytes_left:
+            return False
+        self._last.add_other(told, size)
+        return True
 
     def _leave_out(self, told: Happened | Decided) -> None:
         self._missing += told.messages
@@ -139,7 +153,7 @@ class Buffer:
 
     def tell_gap(self) -> None:
         """Tell what is missing, if anything is and there is room again."""
-        if self._missing and self.pending_bytes + BATCH_BYTES <= self._bytes_max:
+        if self._missing and self._left >= BATCH_BYTES:
             self._tell_gap(self.at_ms)
 
     def _tell_gap(self, at_ms: int) -> None:
@@ -177,3 +191,10 @@ class Buffer:
                 joined.begin(1, 0)
                 self._spare.append(joined)
         self._taken = []
+
+
+def _bytes_most(told: Happened | Decided) -> int:
+    """What a batch takes at most."""
+    if is_by_rows(told):
+        return told.messages * ROW_BYTES_MAX + BATCH_BYTES
+    return told.messages * _OTHER_ROW_BYTES + _OTHER_BYTES

@@ -70,10 +70,12 @@ def room_for_events() -> Room | None:
 
 def by_hour(told: Expanded) -> Iterator[tuple[int, Expanded]]:
     """When each hour begins in which some of the events happened, and these."""
-    hours = told.columns["at_ms"] // _HOUR_MS
-    if hours.min() == hours.max():
-        yield int(hours[0]) * _HOUR_MS, told
+    instants = told.columns["at_ms"]
+    first = int(instants.min()) // _HOUR_MS
+    if int(instants.max()) // _HOUR_MS == first:
+        yield first * _HOUR_MS, told
         return
+    hours = instants // _HOUR_MS
     for hour in np.unique(hours).tolist():
         yield hour * _HOUR_MS, _chosen(told, hours == hour)
 

@@ -125,7 +125,7 @@ def expand(joined: Joined, texts: Texts, places: Places, room: Room | None = Non
     rates = _rates(joined, stretches)
     stretches[:, 0] = np.array([texts.code(_named(each)) for each in joined.given])[stretches[:, 0]]
     counts = unpack_batches(
-        joined.rows,
+        joined.words,
         joined.batches,
         _kinds(joined, texts, places),
         joined.seqs,

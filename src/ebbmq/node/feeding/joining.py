@@ -1,9 +1,11 @@
-"""Batches of what happened, joined: their rows one after the other, and what is said of each.
+"""Batches of what happened, joined: what their rows tell, and what is said of each batch.
 
-They are joined as they are told. To keep each batch as it is until it is written would keep its
-memory, too, so that whoever publishes next would have to do with memory that no cache has, and
-would leave thousands of objects for the interpreter's collector to look at. Whoever publishes one
-message at a time tells a batch each time; in C joining one takes a tenth of the time (ADR 0034).
+Of the rows of a batch only those words are kept that are told of, and words that are the same in
+all of them once: of most batches, one row. They are joined as they are told. To keep each batch as
+it is until it is written would keep its memory, too, so that whoever publishes next would have to
+do with memory that no cache has, and would leave thousands of objects for the interpreter's
+collector to look at. Whoever publishes one message at a time tells a batch each time; in C joining
+one takes a tenth of the time (ADR 0034).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 
 from ebbmq.core import happened as core
 from ebbmq.core import row as rows
+from ebbmq.node.feeding.unpacking import TOLD_WORDS, told_words
 from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
     from ebbmq.node.feeding.buffer import Decided, Gap
 
     Other: TypeAlias = "Happened | Decided | Gap"
-    #: Rows; BATCH for each batch; the messages of those that name theirs, as u64; STRETCH for all
-    #: messages, in order. Each may be longer than what is used of it.
+    #: Words of rows; BATCH for each batch; the messages of those that name theirs, as u64; STRETCH
+    #: for all messages, in order. Each may be longer than what is used of it.
     Parts = tuple[bytearray, bytearray, bytearray, bytearray]
     #: Event, partition and name of a lease, by their codes.
     Kinds = dict[tuple[int, int, str], int]
@@ -41,19 +44,20 @@ if TYPE_CHECKING:
     Into = tuple[Parts, array[int], Kinds, Given]
 
 #: What `unpacking.BATCH` names.
-BATCH: Final = Struct("<7q")
+BATCH: Final = Struct("<8q")
 #: Of messages for which a publisher gave the same: the code of that, and how many they are.
 STRETCH: Final = Struct("<2q")
 #: The kind of a batch of which no rows tell.
 NO_KIND: Final = -1
 #: When so many events are joined, others go elsewhere: they are a group of rows of a file.
 EVENTS_MAX: Final = 128 * 1024
-#: About what a batch takes, and each of its rows with its number.
-BATCH_BYTES: Final = 100
-ROW_BYTES: Final = 72
+#: What a batch takes whose messages are all alike and follow each other, and what each of them may
+#: take beside: all its words, its number, and a stretch of its own.
+BATCH_BYTES: Final = BATCH.size + STRETCH.size + 8 * TOLD_WORDS
+ROW_BYTES_MAX: Final = 8 * TOLD_WORDS + 8 + STRETCH.size
 #: What is counted: how many bytes of each part are used; the number of the next event; how many
-#: events there are, and bytes, about; and how many bytes more there may be.
-_ROWS, _BATCHES, _SEQS, _STRETCHES, _NUMBER, _EVENTS, _BYTES, _BYTES_LEFT = range(8)
+#: events there are, and bytes; and how many bytes more there may be.
+_WORDS, _BATCHES, _SEQS, _STRETCHES, _NUMBER, _EVENTS, _BYTES, _BYTES_LEFT = range(8)
 
 
 class Joined:
@@ -80,7 +84,7 @@ class Joined:
         counts = self._counts
         counts[_NUMBER] += missing
         self.others.append((counts[_NUMBER], told))
-        line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND)
+        line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND, 0)
         _put(self._parts, counts, _BATCHES, line)
         counts[_BATCHES] += len(line)
         counts[_NUMBER] += told.messages
@@ -114,13 +118,13 @@ class Joined:
 
     @property
     def bytes(self) -> int:
-        """About what they take in RAM."""
+        """What they take in RAM."""
         return self._counts[_BYTES]
 
     @property
-    def rows(self) -> npt.NDArray[np.uint8]:
-        """The rows of all batches of which rows tell."""
-        return self._numbers(_ROWS, np.uint8)
+    def words(self) -> npt.NDArray[np.uint64]:
+        """What the rows of all batches of which rows tell have."""
+        return self._numbers(_WORDS, np.uint64)
 
     @property
     def batches(self) -> npt.NDArray[np.int64]:
@@ -150,19 +154,22 @@ def join_batch(told: Happened | Decided, into: Into) -> bool:
     parts, counts, kinds, given = into
     if not is_by_rows(told):
         return False
-    event, pid, at_ms, messages, seqs, known, first, lease_ms, delay_ms, name = told[:10]
-    size = messages * ROW_BYTES + BATCH_BYTES
-    if size > counts[_BYTES_LEFT] or counts[_EVENTS] >= EVENTS_MAX:
+    if counts[_BYTES_LEFT] < BATCH_BYTES or counts[_EVENTS] >= EVENTS_MAX:
         return False
+    event, pid, at_ms, messages, seqs, known, first, lease_ms, delay_ms, name = told[:10]
     found = packed(known)
     if event == core.SCHEDULED:
         seqs, found = _only_scheduled(found, first)
+    words, differ = _words(found, messages)
     named = b"" if seqs is None else _as_bytes(seqs)
     kind = kinds.setdefault((event, pid, name), len(kinds))
     start = first if seqs is None else -1
-    batch = BATCH.pack(messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind)
+    batch = BATCH.pack(messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind, differ)
     stretches = _stretches(told, given)
-    added = found, batch, named, stretches
+    added = words, batch, named, stretches
+    size = sum(map(len, added))
+    if size > counts[_BYTES_LEFT]:
+        return False
     for part, new in enumerate(added):
         _put(parts, counts, part, new)
     # Only now, so that a batch counts as a whole or not at all.
@@ -178,6 +185,17 @@ def join_batch(told: Happened | Decided, into: Into) -> bool:
 def is_by_rows(told: Happened | Decided) -> TypeGuard[Happened]:
     """Whether rows of messages tell what happened."""
     return len(told) == len(core.Happened._fields) and told.event != core.REMOVED
+
+
+def _words(found: bytes, messages: int) -> tuple[bytes, int]:
+    """The words of the first row, then all of those in which rows differ; and which these are."""
+    told = told_words(found)
+    if told.shape[1] != messages:
+        raise ValueError("each batch has as many rows as messages")
+    if not messages:
+        return b"", 0
+    differ = np.flatnonzero((told != told[:, :1]).any(axis=1))
+    return told[:, 0].tobytes() + told[differ].tobytes(), sum(1 << int(word) for word in differ)
 
 
 def _stretches(told: Happened, known: Given) -> bytes:

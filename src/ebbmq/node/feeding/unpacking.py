@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ebbmq.core import block
 from ebbmq.core import row as rows
 from ebbmq.speedups import twin
 
@@ -28,8 +29,9 @@ ROW_WIDE: Final = ("enqueued_at_ms", "ttl_ms", "bytes")
 ROW_NARROW: Final = ("state", "flags", "importance", "failures", "generation")
 #: What `unpack_batches` is told of a batch: how many events it is, the number of the first, when,
 #: the first message (-1 where the messages are named), how long leases that ended were to be, how
-#: long messages cannot be leased, and its kind (-1 where no rows tell of it).
-BATCH: Final = ("messages", "number", "at_ms", "first", "lease_ms", "delay_ms", "kind")
+#: long messages cannot be leased, its kind (-1 where no rows tell of it), and a bit for each word
+#: in which its rows differ.
+BATCH: Final = ("messages", "number", "at_ms", "first", "lease_ms", "delay_ms", "kind", "differ")
 #: Of a kind: the partition, that one's queue (by code) and its place there, the event (by code),
 #: leases granted by each, whether leases end by it, whether rows tell how long messages wait, and
 #: who leased them (by code).
@@ -43,6 +45,10 @@ KIND: Final = (
     "arrives",
     "consumer",
 )
+#: Words of 64 bits that are kept of a row, what no event tells masked out: state, importance and
+#: rate; when it was enqueued, and failures; its end; when it is due; length and generation.
+WORD_KIND, WORD_ENQUEUED, WORD_DEAD, WORD_DUE, WORD_SIZE = range(5)
+TOLD_WORDS: Final = 5
 #: What `unpack_batches` tells of each event, likewise.
 TOLD_WIDE: Final = (
     "number",
@@ -72,6 +78,13 @@ ID_BYTES: Final = 8 + 1 + 16
 _DIGITS: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _LOW48: Final = np.uint64(rows.LOW48)
 _HIGH: Final = np.uint64(rows.HIGH)
+_LOW32: Final = np.uint64(block.LOW32)
+_HALF: Final = np.uint64(32)
+_BYTE: Final = np.uint64(block.BYTE)
+_IMPORTANCE: Final = np.uint64(block.IMPORTANCE_BIT)
+_TOLD_KIND: Final = np.uint64(
+    block.LOW32 << block.RATE_BIT | block.BYTE << block.IMPORTANCE_BIT | block.STATE
+)
 
 
 class Unpacked(NamedTuple):
@@ -144,9 +157,21 @@ def unpack_rows(
     rates[:] = known["rate"] / rows.RATE_UNIT
 
 
+def told_words(packed: bytes) -> npt.NDArray[np.uint64]:
+    """What is kept of rows, a line for each word."""
+    known = block.as_words(packed)
+    out = np.empty((TOLD_WORDS, len(known)), dtype=np.uint64)
+    out[WORD_KIND] = known[:, block.KIND] & _TOLD_KIND
+    out[WORD_ENQUEUED] = known[:, block.ENQUEUED]
+    out[WORD_DEAD] = known[:, block.DEAD] & _LOW48
+    out[WORD_DUE] = known[:, block.DUE] & _LOW48
+    out[WORD_SIZE] = known[:, block.SIZE] & _LOW32 | known[:, block.LEASE] << _HALF
+    return out
+
+
 @twin
 def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of numbers
-    packed: bytes | npt.NDArray[Any],
+    words: npt.NDArray[np.uint64],
     batches: Ints,
     kinds: Ints,
     seqs: npt.NDArray[np.uint64],
@@ -161,7 +186,7 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
     The places of events of which no rows tell are left as they are.
 
     Args:
-        packed: the rows of all other batches, one after the other.
+        words: of each other batch those of its first row, then all of each word that differs.
         batches: a line of BATCH for each.
         kinds: a line of KIND for each.
         seqs: the messages of the batches that name theirs, one after the other.
@@ -175,7 +200,6 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
     Returns:
         How many events have a value of each of SOME.
     """
-    known = _rows(packed)
     told = dict(zip(BATCH, batches.T, strict=True))
     if (told["kind"] < -1).any() or (told["kind"] >= len(kinds)).any():
         raise ValueError("a batch is of a kind that there is not")
@@ -187,13 +211,14 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
         or present.shape != (len(SOME), (events + 7) // 8)
         or (told["messages"] < 0).any()
         or told["messages"].sum() != events
-        or by_rows[:, 0].sum() != len(known)
+        or (by_rows[:, -1] >> TOLD_WORDS != 0).any()
+        or sum(map(_words_of, by_rows)) != len(words)
         or by_rows[by_rows[:, 3] < 0, 0].sum() != len(seqs)
         or not _is_given(by_rows[:, 0], given[:, 1])
     ):
-        raise ValueError("each batch has as many rows as messages, and each event its place")
+        raise ValueError("each batch has as many words as its messages, and each event its place")
     at = np.flatnonzero(np.repeat(told["kind"] >= 0, told["messages"]))
-    each = _of_rows(known, by_rows, kinds, seqs, given)
+    each = _of_rows(_lines(words, by_rows), by_rows, kinds, seqs, given)
     for names, out in ((TOLD_WIDE, wide), (TOLD_NARROW, narrow)):
         for name, line in zip(names, out, strict=True):
             line[at] = each[name]
@@ -204,6 +229,30 @@ def unpack_batches(  # noqa: PLR0913, PLR0917  # as many as there are kinds of n
     return tuple(int(count) for count in np.count_nonzero(has, axis=1))
 
 
+def _words_of(batch: Ints) -> int:
+    """How many words a batch has."""
+    messages, differ = int(batch[0]), int(batch[-1])
+    return TOLD_WORDS + differ.bit_count() * messages if messages else 0
+
+
+def _lines(words: npt.NDArray[np.uint64], batches: Ints) -> npt.NDArray[np.uint64]:
+    """The words of all rows, a line for each word."""
+    out = np.empty((TOLD_WORDS, int(batches[:, 0].sum())), dtype=np.uint64)
+    at = place = 0
+    for messages, differ in batches[:, (0, -1)].tolist():
+        if not messages:
+            continue
+        mine = out[:, place : place + messages]
+        mine[:] = words[at : at + TOLD_WORDS, None]
+        at += TOLD_WORDS
+        for word in range(TOLD_WORDS):
+            if differ >> word & 1:
+                mine[word] = words[at : at + messages]
+                at += messages
+        place += messages
+    return out
+
+
 def _is_given(messages: Ints, lengths: Ints) -> bool:
     """Whether stretches end where batches do."""
     ends = {0, *np.cumsum(lengths).tolist()}
@@ -212,7 +261,7 @@ def _is_given(messages: Ints, lengths: Ints) -> bool:
 
 
 def _of_rows(
-    known: npt.NDArray[np.void],
+    words: npt.NDArray[np.uint64],
     batches: Ints,
     kinds: Ints,
     seqs: npt.NDArray[np.uint64],
@@ -223,20 +272,26 @@ def _of_rows(
     told.update(zip(KIND, kinds[told["kind"]].T, strict=True))
     counts = told["messages"]
     each = {name: np.repeat(values, counts) for name, values in told.items()}
-    places = np.arange(len(known)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = np.arange(words.shape[1]) - np.repeat(np.cumsum(counts) - counts, counts)
     named = each["first"] < 0
-    field = row_columns(known)
-    due_ms = (known["due"] & _LOW48).astype(np.int64)
+    kind, enqueued, dead, due, size = words
+    enqueued_ms, due_ms = (enqueued & _LOW48).astype(np.int64), due.astype(np.int64)
     each["number"] += places
     each["seq"] = each["first"] + places
     each["seq"][named] = seqs.astype(np.int64)
-    each["generation"] = known["generation"] + each["granted"]
+    each["bytes"] = size & _LOW32
+    each["generation"] = (size >> _HALF).astype(np.int64) + each["granted"]
+    each["enqueued_at_ms"] = enqueued_ms
+    each["failures"] = enqueued >> _HIGH
+    each["ttl_ms"] = np.where(dead > 0, dead.astype(np.int64) - enqueued_ms, 0)
+    each["importance"] = kind >> _IMPORTANCE & _BYTE
+    each["rate"] = (kind >> _HALF) / rows.RATE_UNIT
     latency_ms = np.maximum(each["at_ms"] - due_ms + each["lease_ms"], 0)
     each["latency_ms"] = np.where(each["ends"] != 0, latency_ms, -1)
-    waits = np.where(known["state"] == rows.SCHEDULED, due_ms - each["at_ms"], 0)
+    waits = np.where(kind & _BYTE == rows.SCHEDULED, due_ms - each["at_ms"], 0)
     each["delay_ms"] = np.where(each["arrives"] != 0, waits, each["delay_ms"])
     each["given"] = np.repeat(given[:, 0], given[:, 1])
-    return {**field, **each}
+    return each
 
 
 @twin

@@ -19,7 +19,6 @@ from ebbmq.node.feeding.expanding import Texts, expand
 from ebbmq.node.feeding.joining import (
     BATCH_BYTES,
     EVENTS_MAX,
-    ROW_BYTES,
     Joined,
     join_batch,
 )
@@ -191,7 +190,7 @@ def test_numbers_are_written_as_ids_have_them() -> None:
     assert arrays.message_ids(np.array([0, 7]), np.array([9, 9])).to_pylist() == ["", "7-9"]
 
 
-ONE_BYTES = ROW_BYTES + BATCH_BYTES
+ONE_BYTES = BATCH_BYTES
 
 
 def numbers_of(taken: list[Joined]) -> list[int]:

@@ -26,6 +26,7 @@
 
 /* Where the fields of a row stand: core/row.py. */
 enum {
+    PAGE_ROWS = 4096,
     ROW_BYTES = 64,
     ROW_WORDS = 8,
     AT_FLAGS = 1,
@@ -315,6 +316,36 @@ read_held(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return numbers(values, 4);
 }
 
+/* Two words of a row. */
+typedef uint64_t Pair __attribute__((vector_size(16)));
+
+static Pair
+load_pair(const uint8_t *at)
+{
+    Pair pair;
+    memcpy(&pair, at, sizeof pair);
+    return pair;
+}
+
+/* The bits that some of the rows that stand one after the other have, and those that all have. */
+static void
+fold_pairs(const uint8_t *row, Py_ssize_t rows, uint64_t *some, uint64_t *every)
+{
+    enum { PAIRS = ROW_WORDS / 2 };
+    Pair either[PAIRS], both[PAIRS];
+    memcpy(either, some, sizeof either);
+    memcpy(both, every, sizeof both);
+    for (; rows--; row += ROW_BYTES) {
+        for (int at = 0; at < PAIRS; at++) {
+            Pair pair = load_pair(row + at * sizeof pair);
+            either[at] |= pair;
+            both[at] &= pair;
+        }
+    }
+    memcpy(some, either, sizeof either);
+    memcpy(every, both, sizeof both);
+}
+
 /* block.fold_rows(words) */
 static PyObject *
 fold_rows(PyObject *module, PyObject *words)
@@ -330,13 +361,23 @@ fold_rows(PyObject *module, PyObject *words)
         PyErr_SetString(PyExc_ValueError, "rows are eight words each");
         return NULL;
     }
-    for (Py_ssize_t row = 0; row < view.shape[0]; row++) {
-        const uint8_t *at = (const uint8_t *)view.buf + row * view.strides[0];
-        for (int word = 0; word < ROW_WORDS; word++) {
-            uint64_t value = load_u64(at + word * view.strides[1]);
-            some[word] |= value;
-            every[word] &= value;
+    /* More than a page of them are the caller's own. */
+    PyThreadState *state = view.shape[0] > PAGE_ROWS ? PyEval_SaveThread() : NULL;
+    if (view.strides[0] == ROW_BYTES && view.strides[1] == 8) {
+        fold_pairs(view.buf, view.shape[0], some, every);
+    }
+    else {
+        for (Py_ssize_t row = 0; row < view.shape[0]; row++) {
+            const uint8_t *at = (const uint8_t *)view.buf + row * view.strides[0];
+            for (int word = 0; word < ROW_WORDS; word++) {
+                uint64_t value = load_u64(at + word * view.strides[1]);
+                some[word] |= value;
+                every[word] &= value;
+            }
         }
+    }
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
     }
     PyBuffer_Release(&view);
     PyObject *first = numbers(some, ROW_WORDS), *second = numbers(every, ROW_WORDS);
@@ -740,6 +781,12 @@ is_array(const Py_buffer *view, Py_ssize_t itemsize, Py_ssize_t lines)
         && (lines < 0 || view->shape[0] == lines);
 }
 
+static int
+is_lines(const Py_buffer *view, Py_ssize_t numbers)
+{
+    return view->ndim == 2 && view->itemsize == 8 && view->shape[1] == numbers;
+}
+
 static int64_t
 enqueued_at_ms(const uint8_t *row)
 {
@@ -757,6 +804,37 @@ static int32_t
 failures_of(const uint8_t *row)
 {
     return (int32_t)(load_u64(row + AT_ENQUEUED) >> 48);
+}
+
+/* unpacking.keep_live(words, seqs) */
+static PyObject *
+keep_live(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Views views = {.count = 0};
+    Py_buffer *words, *seqs;
+    if (!has_count("keep_live", count, 2)
+        || (words = view_of(&views, args[0], PyBUF_WRITABLE)) == NULL
+        || (seqs = view_of(&views, args[1], PyBUF_WRITABLE)) == NULL) {
+        release(&views);
+        return NULL;
+    }
+    if (!is_lines(words, ROW_WORDS) || !is_array(seqs, 8, -1) || seqs->shape[0] != words->shape[0]) {
+        release(&views);
+        PyErr_SetString(PyExc_ValueError, "each row has a number");
+        return NULL;
+    }
+    uint8_t *row = words->buf, *to = row;
+    int64_t *seq = seqs->buf, *kept = seq;
+    for (Py_ssize_t left = words->shape[0]; left--; row += ROW_BYTES, seq++) {
+        if (*row) {
+            memmove(to, row, ROW_BYTES);
+            to += ROW_BYTES;
+            *kept++ = *seq;
+        }
+    }
+    Py_ssize_t live = kept - (int64_t *)seqs->buf;
+    release(&views);
+    return PyLong_FromSsize_t(live);
 }
 
 /* unpacking.unpack_rows(packed, wide, narrow, rates) */
@@ -1087,12 +1165,6 @@ tell_given(const int64_t *batch, const int64_t *stretch, Columns *to, int64_t pl
     return stretch;
 }
 
-static int
-is_lines(const Py_buffer *view, Py_ssize_t numbers)
-{
-    return view->ndim == 2 && view->itemsize == 8 && view->shape[1] == numbers;
-}
-
 /* unpacking.unpack_batches(words, batches, kinds, seqs, given, wide, narrow, rates, present) */
 static PyObject *
 unpack_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -1407,17 +1479,6 @@ told_words(const uint8_t *row, uint64_t *to)
     to[WORD_SIZE] = load_u32(row + AT_LENGTH) | (uint64_t)load_u32(row + AT_GENERATION) << 32;
 }
 
-/* Two words of a row. */
-typedef uint64_t Pair __attribute__((vector_size(16)));
-
-static Pair
-load_pair(const uint8_t *at)
-{
-    Pair pair;
-    memcpy(&pair, at, sizeof pair);
-    return pair;
-}
-
 /* A row that has the bits in which rows differ; of what no event tells, none. */
 static void
 fold_differences(const Rows *rows, uint8_t *differ)
@@ -1692,6 +1753,7 @@ static PyMethodDef methods[] = {
     TWIN(unpack_batches),
     TWIN(spell_ids),
     TWIN(join_batch),
+    TWIN(keep_live),
     {"encode_columns", encode_columns, METH_O, NULL},
     {"fold_rows", fold_rows, METH_O, NULL},
     {"pack_tokens", pack_tokens, METH_O, NULL},

@@ -73,3 +73,42 @@ def test_large_partitions_come_a_few_pages_at_a_time(broker: Broker) -> None:
     states = {row["message_id"]: row["state"] for row in tables[0].to_pylist()}
     assert [states.pop(lease.id) for lease in leases] == ["leased"] * 3
     assert set(states.values()) == {"ready"}
+
+
+def test_what_is_the_same_for_all_messages_is_told_as_where_they_differ(
+    broker: Broker, clock: ManualClock
+) -> None:
+    kinds = [
+        Message(b"x"),
+        Message(b"longer", importance=9, ttl_ms=600_000, decay_rate=0.5),
+        Message(b"", durable=False, importance=1),
+        Message(b"later", delay_ms=500_000),
+        Message(b"gone soon", ttl_ms=400_000),
+    ]
+    # What is asked of placement differs, so that each queue has steps of its own.
+    for number, kind in enumerate(kinds):
+        broker.declare(QueueSpec(f"alike-{number}", score_base=number + 1))
+        broker.publish(f"alike-{number}", [kind] * 3)
+    broker.declare(QueueSpec("mixed", retry_delay_ms=0))
+    mixed = [receipt.id for receipt in broker.publish("mixed", kinds)]
+    clock.advance(5_000)
+    leased = broker.lease("mixed", count=1)
+    broker.retry("mixed", [lease.token for lease in leased], delay_ms=0)
+    tables = tables_of(broker)
+    assert len(tables) == len(kinds) + 1
+    rows = {row["message_id"]: row for table in tables for row in table.to_pylist()}
+    own = ("message_id", "queue", "decay_score", "policy_version")
+    for number, kind in enumerate(kinds):
+        same = [row for row in rows.values() if row["queue"] == f"alike-{number}"]
+        found = rows[mixed[number]]
+        other = {"generation", "attempts", "failures"} if leased[0].id == mixed[number] else set()
+        assert [len(same), *(row["decay_score"] for row in same)] == [3, *[number + 1.0] * 3]
+        for row in same:
+            left_out = {*own, *other}
+            assert {name: row[name] for name in row.keys() - left_out} == {
+                name: found[name] for name in found.keys() - left_out
+            }
+        assert (found["ttl_ms"], found["durable"]) == (kind.ttl_ms, kind.durable)
+        assert found["state"] == ("scheduled" if kind.delay_ms else "ready")
+    tried = rows[leased[0].id]
+    assert (tried["generation"], tried["attempts"], tried["failures"]) == (1, 1, 1)

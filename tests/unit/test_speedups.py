@@ -193,6 +193,15 @@ def happened(**other: Any) -> Happened:
 #: one for all of them.
 TWINS: dict[str, tuple[Any, tuple[st.SearchStrategy[Any], ...] | st.SearchStrategy[Any]]] = {
     "join_batch": (joining, st.tuples(batches(), st.builds(joined_before, st.integers(0, 3)))),
+    "keep_live": (
+        unpacking,
+        st.lists(st.just(bytes(64)) | ANY_ROWS, max_size=40).map(
+            lambda packed: (
+                block.as_words(bytearray(b"".join(packed))),
+                np.arange(5, 5 + len(packed), dtype=np.int64),
+            )
+        ),
+    ),
     "unpack_rows": (
         unpacking,
         st.lists(ANY_ROWS, max_size=40).map(
@@ -352,6 +361,11 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("packed_runs", (np.zeros(2, dtype=np.int32), 1), ValueError),
     ("packed_runs", (np.zeros(2, dtype=np.int64), 2**32), OverflowError),
     ("packed_runs", ([1, 2], 1), TypeError),
+    ("keep_live", (np.zeros((2, 8), np.uint64), np.zeros(3, np.int64)), ValueError),
+    ("keep_live", (np.zeros((2, 7), np.uint64), np.zeros(2, np.int64)), ValueError),
+    ("keep_live", (np.zeros((2, 8), np.uint64), np.zeros(2, np.int32)), ValueError),
+    ("keep_live", (np.zeros(8, np.uint64), np.zeros(1, np.int64)), ValueError),
+    ("keep_live", (block.as_words(bytes(64)), np.zeros(1, np.int64)), ValueError),
     ("unpack_rows", (bytes(63), *row_room(0)), ValueError),
     ("unpack_rows", (bytes(64), *row_room(2)), ValueError),
     *[

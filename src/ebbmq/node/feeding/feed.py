@@ -31,7 +31,7 @@ from ebbmq.node.feeding.joining import EVENTS_MAX
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
 from ebbmq.node.feeding.parting import Parting
-from ebbmq.node.feeding.snapshots import Snapshot
+from ebbmq.node.feeding.snapshots import Snapshot, Workroom
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Feed:
         self._is_open = self._is_started = False
         self._places: dict[int, tuple[str, int]] = {}
         self._room = room_for_events()
+        self._workroom = Workroom()
         self._next_ms = self._events_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
         self._snapshot_asked = False
@@ -264,7 +265,7 @@ class Feed:
 
     def _snapshot(self) -> None:
         """Write down all messages that are there; events go on meanwhile."""
-        snapshot = Snapshot(self._engine, self.files.boot)
+        snapshot = Snapshot(self._engine, self.files.boot, self._workroom)
         parting = Parting(snapshot.at_ms)
         parts: list[Part] = []
         try:

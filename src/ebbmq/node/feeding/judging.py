@@ -70,14 +70,19 @@ def review_at(judged: Judged, crossing: Ints, now_ms: int) -> Ints:
     published a moment ago is left alone until it is evaluated, unless it lacks a copy.
     """
     terms, kept, which, scores, enqueued = judged
-    acts = np.array([[_acts(each, terms, phase) for phase in Phase] for each in kept])
-    if not acts.any():
+    if not acts(kept, terms):
         return crossing
+    urgencies = np.array([[_acts(each, terms, phase) for phase in Phase] for each in kept])
     phases = (scores > terms.score.medium).astype(np.int8)
     phases[scores > terms.score.high] = int(Phase.FADED)
-    urgency = acts[which, phases]
+    urgency = urgencies[which, phases]
     evaluated = np.maximum(enqueued + terms.evaluate_every_ms, now_ms)
     return np.select([urgency == _URGENT, urgency == _WAITS], [now_ms, evaluated], crossing)
+
+
+def acts(kept: Sequence[Kept], terms: Terms) -> bool:
+    """Whether a plan has something to do about messages that are kept in some of these ways."""
+    return any(_acts(each, terms, phase) for each in kept for phase in Phase)
 
 
 def _acts(kept: Kept, terms: Terms, phase: Phase) -> int:

@@ -1,8 +1,9 @@
 """Catalog snapshots: every message that is there, page by page, the lock free in between.
 
 A page is copied under the engine's lock, and many are made into columns without it: each step on
-arrays takes the interpreter from whoever publishes once more, however long they are. So a snapshot
-is of an instant only as far as pages are: a message that leaves while it is taken may be in it or
+arrays takes the interpreter from whoever publishes once more, however long they are. So there is an
+array only of what differs between messages (one look at their rows tells), and a snapshot is of an
+instant only as far as pages are: a message that leaves while it is taken may be in it or
 not.
 """
 
@@ -15,15 +16,16 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq import limits
+from ebbmq.core import block
 from ebbmq.core import row as rows
-from ebbmq.core.block import FLAGS_BIT, KIND, STATE, WORDS
+from ebbmq.core.block import WORDS
 from ebbmq.core.copies import NORMAL, name_of
 from ebbmq.core.reviews import ages_of
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.snapshots import CATALOG, STATES
 from ebbmq.node.feeding import arrays, judging
 from ebbmq.node.feeding.judging import Judged
-from ebbmq.node.feeding.unpacking import row_columns
+from ebbmq.node.feeding.unpacking import keep_live
 from ebbmq.node.keeping import telling
 from ebbmq.policy.advice import Kept
 from ebbmq.policy.decay import decay_score, next_crossing_ms
@@ -46,16 +48,24 @@ if TYPE_CHECKING:
 #: Of one table, at most: a step of a snapshot takes some milliseconds.
 _MESSAGES_AT_ONCE: Final = 16 * limits.PAGE_ROWS
 _PAGES_AT_ONCE: Final = 64
-#: Where fewer than one row in so many is a message, only these are kept of a page.
-_SPARSE: Final = 4
-_HELD: Final = np.uint64(rows.HELD << FLAGS_BIT)
+_HELD: Final = rows.HELD << block.FLAGS_BIT
 #: Texts that are the same for many messages, and stand there by their codes.
-_CODED: Final = ("node", "queue")
+_CODED: Final = ("node", "queue", "state")
 _SCHEMA: Final = schema_of(CATALOG)
 _STATES: Final = pa.array(STATES)
 #: By the state in a row: its place in STATES.
 _STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
 assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
+#: Where a field stands in a row: its word, from which bit on, and which bits.
+_STATE: Final = block.KIND, 0, block.STATE
+_DURABLE: Final = block.KIND, block.FLAGS_BIT, rows.DURABLE
+_IMPORTANCE: Final = block.KIND, block.IMPORTANCE_BIT, block.BYTE
+_RATE: Final = block.KIND, block.RATE_BIT, block.LOW32
+_ENQUEUED: Final = block.ENQUEUED, 0, rows.LOW48
+_FAILURES: Final = block.ENQUEUED, rows.HIGH, 0xFFFF
+_DEAD: Final = block.DEAD, 0, rows.LOW48
+_BYTES: Final = block.SIZE, 0, block.LOW32
+_GENERATION: Final = block.LEASE, 0, block.LOW32
 
 
 class _Run(NamedTuple):
@@ -74,7 +84,6 @@ class _Page(NamedTuple):
 
     shard: Shard
     terms: Terms
-    #: All its rows, also those of no message.
     run: _Run
     seqs: Ints
     #: Runs of messages that wait for their level: the first, and how many.
@@ -88,28 +97,69 @@ class _Copied(NamedTuple):
     terms: Terms
     runs: list[_Run]
     seqs: Ints
-    words: Words
-    #: Which of the distinct holdings each message has.
-    holdings: npt.NDArray[np.int32]
+    fields: _Fields
+    #: Which of the distinct holdings each message has; None where all have the usual one.
+    holdings: npt.NDArray[np.int32] | None
     #: By their places here: reads of those that are read, and those that wait for their level.
     accesses: dict[int, Access]
     waiting: Ints
 
 
+class _Fields:
+    """What rows have in their fields."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        #: The bits that some row has, and those that every row has.
+        self.some, self.every = block.fold_rows(words)
+
+    def of(self, word: int, bit: int, bits: int) -> int | Ints:
+        """A field: one number where it is the same in all rows."""
+        same = self.every[word] >> bit & bits
+        if self.some[word] >> bit & bits == same:
+            return same
+        return (self.words[:, word] >> np.uint64(bit) & np.uint64(bits)).astype(np.int64)
+
+
+class Workroom:
+    """What snapshots use one after the other: memory that is mapped anew takes time."""
+
+    def __init__(self) -> None:
+        #: Where the rows of pages are copied to, one after the other.
+        self.rows = np.empty((_MESSAGES_AT_ONCE + limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        self._zeros = np.zeros(_MESSAGES_AT_ONCE, dtype=np.int32)
+        #: By column, one value for as many messages as a table has.
+        self._made: dict[str, tuple[object, pa.Array]] = {}
+
+    def same(self, value: object, column: str, count: int) -> pa.Array:
+        """One value for so many messages: made once, as most pages have the same."""
+        made, whole = self._made.get(column, (None, None))
+        if whole is None or made != value:
+            kind = _SCHEMA.field(column).type
+            one = pa.array([value], kind)
+            if value is None:
+                whole = pa.nulls(_MESSAGES_AT_ONCE, kind)
+            elif column in _CODED:
+                whole = arrays.coded(self._zeros, one)
+            else:
+                whole = one.take(arrays.plain(self._zeros))
+            self._made[column] = value, whole
+        return whole.slice(0, count)
+
+
 class Snapshot:
     """One snapshot in the making."""
 
-    def __init__(self, engine: Engine, boot: int) -> None:
+    def __init__(self, engine: Engine, boot: int, workroom: Workroom | None = None) -> None:
         self._engine = engine
         self._boot = boot
         self._node = engine.config.node
         #: Distinct ones, the usual one first.
         self._holdings: dict[Holding, int] = {NORMAL: 0}
-        #: Where the rows of pages are copied to, one after the other.
-        self._room = np.empty((_MESSAGES_AT_ONCE + limits.PAGE_ROWS, WORDS), dtype=np.uint64)
+        workroom = workroom or Workroom()
+        self._same = workroom.same
+        self._room = workroom.rows
         self._bytes = self._room.data.cast("B")
-        #: By column, one value for as many messages as a table has.
-        self._made: dict[str, tuple[object, pa.Array]] = {}
         with engine.lock:
             self.at_ms = engine.now_ms()
             self._pages = self._in_order()
@@ -159,45 +209,40 @@ class Snapshot:
             spec, place = shard.queue.spec, shard.queue.shards.index(shard)
             terms = engine.keeping.placing.terms(spec)
             held = [(run.first, run.length) for _, _, runs in partition.held for run in runs]
-            is_sparse = page.live * _SPARSE < count
+            is_whole = page.live == count
         seqs = _slots(number, thin)
-        if is_sparse:
-            rows_of_it = self._room[at : at + count]
-            live = np.flatnonzero(rows_of_it[:, KIND] & np.uint64(STATE))
-            seqs, rows_of_it[: len(live)] = seqs[live], rows_of_it[live]
+        if not is_whole:
+            seqs = seqs[: keep_live(self._room[at : at + count], seqs)]
         run = _Run(spec.name, place, partition.pid, terms.version, len(seqs))
         return _Page(shard, _unversioned(terms), run, seqs, held)
 
     def _made_of(self, pages: list[_Page], count: int) -> Iterator[pa.Table]:
-        """The messages of pages whose rows are in the room; none where none is there."""
-        words = self._room[:count]
-        live = np.flatnonzero(words[:, KIND] & np.uint64(STATE))
-        if not len(live):
-            return
-        ends = np.cumsum([len(page.seqs) for page in pages])
-        bounds = [0, *np.searchsorted(live, ends).tolist()]
+        """The messages of pages whose rows are in the room."""
+        fields = _Fields(self._room[:count])
         seqs = np.concatenate([page.seqs for page in pages])
-        seqs, words = (seqs, words.copy()) if len(live) == count else (seqs[live], words[live])
-        holdings = np.zeros(len(live), dtype=np.int32)
-        is_held = np.bitwise_or.reduce(words[:, KIND]) & _HELD
+        holdings = None
+        if fields.some[block.KIND] & _HELD:
+            holdings = np.zeros(len(seqs), dtype=np.int32)
         accesses: dict[int, Access] = {}
         waiting: list[Ints] = []
         runs: list[_Run] = []
-        for page, begin, end in zip(pages, bounds[:-1], bounds[1:], strict=True):
-            mine = seqs[begin:end]
-            if is_held:
-                holdings[begin:end] = self._which(page.run.pid, mine, words[begin:end])
+        end = 0
+        for page in pages:
+            begin, end = end, end + len(page.seqs)
+            mine = page.seqs
+            if holdings is not None:
+                holdings[begin:end] = self._which(page.run.pid, mine, fields.words[begin:end])
             found = _accesses(page.shard, mine)
             accesses |= {begin + place: access for place, access in found.items()}
-            waiting.append(begin + _waiting(mine, page.held))
-            _add_run(runs, page.run._replace(messages=end - begin))
-        yield self._table(
-            _Copied(pages[0].terms, runs, seqs, words, holdings, accesses, np.concatenate(waiting))
-        )
+            if page.held:
+                waiting.append(begin + _waiting(mine, page.held))
+            _add_run(runs, page.run)
+        places = np.concatenate(waiting) if waiting else np.empty(0, dtype=np.int64)
+        yield self._table(_Copied(pages[0].terms, runs, seqs, fields, holdings, accesses, places))
 
     def _which(self, pid: int, seqs: Ints, words: Words) -> npt.NDArray[np.int32]:
         out = np.zeros(len(seqs), dtype=np.int32)
-        places = np.flatnonzero(words[:, KIND] & _HELD)
+        places = np.flatnonzero(words[:, block.KIND] & np.uint64(_HELD))
         if len(places):
             names = [name_of(pid, seq) for seq in seqs[places].tolist()]
             with self._engine.lock:
@@ -209,26 +254,44 @@ class Snapshot:
     # Columns
 
     def _table(self, page: _Copied) -> pa.Table:
-        count, known = len(page.seqs), row_columns(page.words)
-        generation, enqueued = arrays.plain(known["generation"]), known["enqueued_at_ms"]
-        columns = {
-            "node": self._same(self._node, "node", count),
-            "boot": self._same(self._boot, "boot", count),
-            "at_ms": self._same(self.at_ms, "at_ms", count),
-            "message_id": arrays.message_ids(_of_runs(page, "pid", np.int64), page.seqs),
+        count, of = len(page.seqs), page.fields.of
+        generation, enqueued = of(*_GENERATION), of(*_ENQUEUED)
+        known: dict[str, object] = {
+            "node": self._node,
+            "boot": self._boot,
+            "at_ms": self.at_ms,
             "generation": generation,
-            "state": arrays.coded(_states(page, known["state"]), _STATES),
-            "importance": arrays.plain(known["importance"]),
-            "decay_rate": arrays.plain(known["rate"]),
-            "ttl_ms": arrays.plain(known["ttl_ms"], known["ttl_ms"] == 0),
-            "bytes": arrays.plain(known["bytes"]),
+            "importance": of(*_IMPORTANCE),
+            "decay_rate": of(*_RATE) / rows.RATE_UNIT,
+            "ttl_ms": _ttl(of(*_DEAD), enqueued),
+            "bytes": of(*_BYTES),
             "attempts": generation,
-            "failures": arrays.plain(known["failures"]),
-            "enqueued_at_ms": arrays.plain(enqueued),
-            "durable": arrays.plain((known["flags"] & rows.DURABLE) > 0),
+            "failures": of(*_FAILURES),
+            "enqueued_at_ms": enqueued,
+            "durable": of(*_DURABLE) > 0,
+            **self._reads(page, enqueued),
         }
-        columns |= self._places(page) | self._reads(page, enqueued) | self._copies(page)
-        return arrays.table_of(columns, _SCHEMA)
+        columns = {name: self._column(name, value, count) for name, value in known.items()}
+        columns["message_id"] = arrays.message_ids(_of_runs(page, "pid", np.int64), page.seqs)
+        columns["state"] = self._state(page)
+        return arrays.table_of(columns | self._places(page) | self._copies(page), _SCHEMA)
+
+    def _column(self, name: str, value: object, count: int) -> pa.Array:
+        """A column of one value, or of an array; where that may be absent, 0 is nothing."""
+        if not isinstance(value, np.ndarray):
+            return self._same(value, name, count)
+        field = _SCHEMA.field(name)
+        values = value.astype(field.type.to_pandas_dtype(), copy=False)
+        return arrays.plain(values, values == 0 if field.nullable else None)
+
+    def _state(self, page: _Copied) -> pa.Array:
+        """What people call the state; what waits for its level is ready only by its row."""
+        found, count = page.fields.of(*_STATE), len(page.seqs)
+        if not len(page.waiting) and not isinstance(found, np.ndarray):
+            return self._same(STATES[_STATE_CODES[found]], "state", count)
+        codes = np.broadcast_to(_STATE_CODES[found], count).copy()
+        codes[page.waiting] = _STATE_CODES[rows.REPLICATING]
+        return arrays.coded(codes, _STATES)
 
     def _places(self, page: _Copied) -> dict[str, pa.Array]:
         """Which queue and partition messages are of, and the version of what that one asks."""
@@ -247,12 +310,18 @@ class Snapshot:
             "policy_version": arrays.plain(_of_runs(page, "version", np.int64)),
         }
 
-    def _reads(self, page: _Copied, enqueued: Ints) -> dict[str, pa.Array]:
+    def _reads(self, page: _Copied, since: int | Ints) -> dict[str, object]:
         """What depends on how often messages are read: rate, score, when to look again."""
+        score, ages, kept = page.terms.score, ages_of(page.terms), self._kept()
+        if not (page.accesses or score.per_day or ages) and not judging.acts(kept, page.terms):
+            faded = decay_score(0.0, 0.0, score.base, 0.0, 0.0)
+            return {
+                "access_rate": 0.0, "access_at_ms": 0, "decay_score": faded, "review_at_ms": None
+            }  # fmt: skip
+        enqueued = np.broadcast_to(since, len(page.seqs))
         rate, read_at = np.zeros(len(enqueued)), np.zeros(len(enqueued), dtype=np.int64)
         present = rate.copy()
-        review_at = _review_at(enqueued, ages_of(page.terms), self.at_ms)
-        score = page.terms.score
+        review_at = _review_at(enqueued, ages, self.at_ms)
         for at, access in page.accesses.items():
             rate[at], read_at[at] = access
             present[at] = access.rate_at(self.at_ms)
@@ -260,13 +329,13 @@ class Snapshot:
             review_at[at] = crossing_ms or 0
         days = (self.at_ms - enqueued) / limits.DAY_MS
         faded = decay_score(days, present, score.base, score.per_day, score.access_bonus)
-        judged = Judged(page.terms, self._kept(), page.holdings, faded, enqueued)
-        review_at = judging.review_at(judged, review_at, self.at_ms)
+        which = np.zeros(1, dtype=np.int32) if page.holdings is None else page.holdings
+        judged = Judged(page.terms, kept, which, faded, enqueued)
         return {
-            "access_rate": arrays.plain(rate),
-            "access_at_ms": arrays.plain(read_at),
-            "decay_score": arrays.plain(faded),
-            "review_at_ms": arrays.plain(review_at, review_at == 0),
+            "access_rate": rate,
+            "access_at_ms": read_at,
+            "decay_score": faded,
+            "review_at_ms": judging.review_at(judged, review_at, self.at_ms),
         }
 
     def _kept(self) -> list[Kept]:
@@ -296,24 +365,14 @@ class Snapshot:
             "tier": [telling.tier_of(each.copies, states) or None for each in known],
             "devices": there,
         }
-        if not which.any():
-            return {name: self._same(each[0], name, len(which)) for name, each in values.items()}
+        if which is None:
+            count = len(page.seqs)
+            return {name: self._same(each[0], name, count) for name, each in values.items()}
         places = arrays.plain(which)
         return {
             name: pa.array(each, _SCHEMA.field(name).type).take(places)
             for name, each in values.items()
         }
-
-    def _same(self, value: object, column: str, count: int) -> pa.Array:
-        """One value for so many messages: made once, as most pages have the same."""
-        made, whole = self._made.get(column, (None, None))
-        if whole is None or made != value:
-            one = pa.array([value], _SCHEMA.field(column).type)
-            zeros = np.zeros(_MESSAGES_AT_ONCE, dtype=np.int32)
-            is_coded = column in _CODED
-            whole = arrays.coded(zeros, one) if is_coded else one.take(arrays.plain(zeros))
-            self._made[column] = value, whole
-        return whole.slice(0, count)
 
 
 def _unversioned(terms: Terms) -> Terms:
@@ -367,11 +426,11 @@ def _of_runs(page: _Copied, field: str, kind: type[np.integer[Any]]) -> npt.NDAr
     return np.repeat(values, [run.messages for run in page.runs])
 
 
-def _states(page: _Copied, states: Ints) -> npt.NDArray[np.int32]:
-    """What people call the state; what waits for its level is ready only by its row."""
-    codes: npt.NDArray[np.int32] = _STATE_CODES[states]
-    codes[page.waiting] = _STATE_CODES[rows.REPLICATING]
-    return codes
+def _ttl(dead: int | Ints, enqueued: int | Ints) -> int | Ints | None:
+    """For how long messages may wait; nothing, or 0, where that is for ever."""
+    if isinstance(dead, np.ndarray) or (isinstance(enqueued, np.ndarray) and dead):
+        return np.where(dead > 0, dead - enqueued, 0)
+    return dead - enqueued if dead else None
 
 
 def _review_at(enqueued: Ints, ages: list[int], now_ms: int) -> Ints:

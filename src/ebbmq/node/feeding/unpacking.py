@@ -125,6 +125,17 @@ class Room:
         )
 
 
+@twin
+def keep_live(words: npt.NDArray[np.uint64], seqs: Ints) -> int:
+    """Move the rows of messages, and their numbers, before those of none; returns how many."""
+    if len(words) != len(seqs):
+        raise ValueError("each row has a number")
+    live = np.flatnonzero(words[:, block.KIND] & np.uint64(block.STATE))
+    seqs[: len(live)] = seqs[live]
+    words[: len(live)] = words[live]
+    return len(live)
+
+
 def row_columns(packed: bytes | npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     """What rows tell, by its name."""
     room = Room().of(len(_rows(packed)), ROW_WIDE, ROW_NARROW)

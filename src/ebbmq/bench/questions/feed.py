@@ -42,11 +42,12 @@ def measure(run: Run) -> list[Row]:
     """Per message at `written`, with and without a feed, in turns, on several pairs of brokers.
 
     Two brokers without a feed differ by a few percent for as long as they live, by where their
-    memory is: so there are several pairs, and the median of them counts. A turn lasts about a
-    second, so that what happens in it is written during it, and a snapshot runs all the while.
+    memory is: so there are many pairs, few turns each, and the median of pairs counts. A turn lasts
+    about half a second, so that what happens in it is written during it or with the next, and a
+    snapshot runs all the while.
     """
     backlog, count = run.scale(200_000, 2_000), run.scale(80_000, 2_000)
-    pairs, rounds = run.scale(5, 1), run.scale(6, 2)
+    pairs, rounds = run.scale(9, 1), run.scale(4, 2)
     messages = fifo_messages(count, KIB) * _TIMES
     found, told = [], []
     for number in range(pairs):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.feed import runs
 from ebbmq.feed.manifests import Part, UnknownFeed
-from ebbmq_spark.lake import OUTSIDE, busy
+from ebbmq_spark.lake import OUTSIDE, busy, for_spark
 from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class DirectoryLake:
 
         whole = schema_of(table)
         wanted = whole if columns is None else T.StructType([whole[name] for name in columns])
-        return spark.read.schema(wanted).parquet(*files)
+        return spark.read.schema(wanted).parquet(*map(for_spark, files))
 
     def write(self, frame: DataFrame, directory: str) -> tuple[Part, ...]:
         """See Lake."""

@@ -6,6 +6,7 @@ what is visible in them is decided the same way.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ebbmq.feed.table import Table
 
 _SCHEMES: Final = ("s3", "gs", "az")
+#: What Spark takes for more than a letter of a path.
+_OF_PATTERNS: Final = re.compile(r"[\\*?{}\[\]]")
 
 
 class PipelineBusy(ClientError):
@@ -170,6 +173,14 @@ def open_lake(address: str | Path, options: Mapping[str, str] | None = None) -> 
             "pip install 'ebbmq[feed]'",
             code="missing_package",
         ) from error
+
+
+def for_spark(place: str | Path) -> str:
+    """A file of this machine as Spark's readers take it: letter by letter, and of no other system.
+
+    Without a scheme Hadoop may take another one for granted, and some letters for a pattern.
+    """
+    return "file://" + _OF_PATTERNS.sub(r"\\\g<0>", str(Path(place).absolute()))
 
 
 def opened(where: Where) -> Lake:

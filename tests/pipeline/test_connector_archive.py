@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import crc32c
+import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
 from ebbmq import Message
 from ebbmq.core import envelope
-from ebbmq.errors import DamagedRecord
+from ebbmq.errors import DamagedRecord, InvalidSpec
+from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.holding import pack
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Properties
 from ebbmq.holding.objects import ObjectDevice
 from ebbmq_spark import places
-from ebbmq_spark.connector import packs, register
+from ebbmq_spark.connector import bits, packs, read_archive, register
 from ebbmq_spark.connector.archive import packs_of
 from ebbmq_spark.connector.at_hand import IN_PYTHON, InPython
+from ebbmq_spark.connector.files import NamedFile
 from tests.pipeline.kept import Kept, keeping
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_connector_handover import is_native, plans_of, told, validated
@@ -70,10 +73,8 @@ def put(directory: Path, copies: Sequence[Copy], dead: Sequence[int] = ()) -> No
     archive.close()
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fill(directory: Path) -> None:
     """Packs of two stores, of one group of rows and of several, with dead rows and without."""
-    directory = tmp_path_factory.mktemp("archived")
     # 20 rows to a group: first and last ones are dead, whole groups, and some here and there.
     large = [copy(seq, size=12_000) for seq in range(100, 200)]
     put(directory, large, [100, 101, 119, 120, *range(140, 160), 177, 199])
@@ -87,6 +88,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(directory, [copy(n, "pay/ments", TWO) for n in range(100, 140)], [100, 139])
     put(directory, [copy(7, "orders", TWO)])
     put(directory, [copy(8, "orders", TWO)._replace(properties=None)])
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("archived")
+    fill(directory)
     return directory
 
 
@@ -171,6 +178,10 @@ def test_rows_are_those_that_python_reads(
             made = asked(load(spark, archived))
             assert told(made) == expected, settings
             assert is_native(made)
+            if not archived.is_remote:
+                kept = asked(read_archive(spark, archived.directory))
+                assert told(kept) == expected, settings
+                assert is_native(kept)
 
 
 def test_every_row_is_as_it_was_written(spark: SparkSession, archive: Path) -> None:
@@ -250,6 +261,74 @@ def test_columns_are_in_the_order_they_are_asked_for(spark: SparkSession, archiv
     for source in ("ebbmq", IN_PYTHON):
         with pytest.raises(Exception, match=r"invalid_spec.*option columns names 'pack' twice"):
             load(spark, archive, source, columns="pack,pack")
+
+
+def test_messages_as_of_a_call_stay_the_same(
+    spark: SparkSession, tmp_path: Path, keep: Keeping
+) -> None:
+    directory = tmp_path / "m[1] %41*"
+    directory.mkdir()
+    assert read_archive(spark, directory).collect() == []
+    put(directory, [copy(n) for n in range(30)], dead=[3])
+    put(directory, [copy(n) for n in range(30, 40)])
+    kept = keep(directory)
+    frame = read_archive(spark, kept.place.address, ["pack", "id"], kept.place.store)
+    assert frame.columns == ["pack", "id"]
+    assert is_native(frame)
+    found = told(frame)
+    assert found == told(load(spark, kept, columns="pack,id"))
+    assert len(found) == 39
+    put(directory, [copy(n) for n in range(40, 50)], dead=[40])
+    archive = device(directory)
+    archive.delete_many([Key(ONE, 1, 4)])
+    archive.close()
+    assert told(read_archive(spark, directory, ["pack", "id"])) == told(
+        load(spark, directory, IN_PYTHON, columns="pack,id")
+    )
+    if not kept.is_remote:
+        assert told(frame.select("*")) == found
+
+
+def test_an_archive_that_cannot_be_read_is_told_when_it_is_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(UnknownFeed, match="there is no directory"):
+        read_archive(spark, tmp_path / "nowhere")
+    put(tmp_path, [copy(n) for n in range(10)])
+    with pytest.raises(InvalidSpec, match="columns name 'seq'"):
+        read_archive(spark, tmp_path, ["seq"])
+    shortened(10)(pack_of(tmp_path, 1))
+    with pytest.raises(DamagedRecord, match=r"pack-0000000001\.parquet"):
+        read_archive(spark, tmp_path)
+
+
+def test_a_row_that_nobody_knows_to_be_dead_or_not_is_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path, [copy(n) for n in range(100)])
+    read = spark.read.parquet(str(pack_of(tmp_path, 1)))
+    frame = read.withColumns({"store": F.lit("a"), "pack": F.lit(1)})
+    known = bits.Bits([np.array([1, 0])], {"a": -1})
+    assert known.alive(spark, frame).count() == 99
+    short = bits.Bits([np.array([1])], {"a": -1})
+    for ansi in ("true", "false"):
+        with (
+            under(spark, {"spark.sql.ansi.enabled": ansi}),
+            pytest.raises(Exception, match=r"rows were added to .*pack-0000000001\.parquet"),
+        ):
+            short.alive(spark, frame).collect()
+
+
+def test_packs_with_dead_rows_too_far_apart_are_not_told() -> None:
+    def dead(store: str, number: int) -> NamedFile:
+        return NamedFile("", 0, {"store": store, "pack": number}, bytes(8))
+
+    found = [dead("a", 7), dead("b", 2), dead("a", 9)]
+    told = bits.bits_of(found, places_max=4)
+    assert told is not None
+    assert told.shifts == {"a": -7, "b": 1}
+    assert [each is None for each in told.places] == [False, True, False, False]
+    assert bits.bits_of(found, places_max=3) is None
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])

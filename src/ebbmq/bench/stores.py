@@ -69,14 +69,14 @@ def _opened(url: str, options: dict[str, str], retries: Any = None) -> tuple[Any
 @contextlib.contextmanager
 def object_store(directory: Path) -> Iterator[ObjectStore]:
     """A store that keeps what it has in a directory, until the block ends."""
-    port = _free_port()
+    port = free_port()
     store = ObjectStore(port)
     credentials = [{"accessKey": _KEY, "secretKey": _KEY}]
     identity = {"name": _KEY, "credentials": credentials, "actions": ["Admin", "Read", "Write"]}
     settings = directory / "s3.json"
     settings.write_text(json.dumps({"identities": [identity]}))
     parts = ("master", "volume", "filer", "admin")
-    ports = [f"-{part}.port{kind}={_free_port()}" for part in parts for kind in ("", ".grpc")]
+    ports = [f"-{part}.port{kind}={free_port()}" for part in parts for kind in ("", ".grpc")]
     command = (
         _weed(),
         "mini",
@@ -87,13 +87,13 @@ def object_store(directory: Path) -> Iterator[ObjectStore]:
         f"-bucket={_BUCKET}",
         *ports,
         f"-s3.port={port}",
-        f"-s3.port.grpc={_free_port()}",
+        f"-s3.port.grpc={free_port()}",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-master.telemetry=false",
         "-admin.ui=false",
         "-webdav=false",
-        f"-metricsPort={_free_port()}",
+        f"-metricsPort={free_port()}",
     )
     with (
         (directory / "weed.log").open("wb") as log,
@@ -116,7 +116,8 @@ def _weed() -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

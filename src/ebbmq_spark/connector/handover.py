@@ -133,7 +133,11 @@ def install(spark: SparkSession, source: str, files: FilesOf) -> bool:
         Whether it could be done. Where it could not, the log says why and Python reads.
     """
     if is_connect(spark):
-        _logger.warning("%s: the driver of Spark Connect is elsewhere", _IN_PYTHON)
+        _logger.warning(
+            "%s: the driver of Spark Connect is elsewhere; read_lake and read_archive have Spark "
+            "read them",
+            _IN_PYTHON,
+        )
         return False
     try:
         with _installing:

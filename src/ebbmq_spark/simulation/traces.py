@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
@@ -19,7 +17,7 @@ from ebbmq.feed.events import EVENTS
 from ebbmq.feed.traces import TRACE
 from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS
-from ebbmq_spark.lake import opened, read_table, visible
+from ebbmq_spark.lake import for_spark, opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled, to_table
 from ebbmq_spark.transforms.quality import usable
@@ -38,8 +36,6 @@ BLOCKS = (
     "queue string, messages long, consumers int, useful_ms long, block binary, error string, "
     "is_done_at_all boolean"
 )
-#: What Spark takes for more than a letter of a path.
-_OF_PATTERNS: Final = re.compile(r"[\\*?{}\[\]]")
 
 
 def read_trace(spark: SparkSession, path: str) -> DataFrame:
@@ -67,7 +63,7 @@ def _located(path: str) -> str:
     # Path.exists raises for names that no file system has.
     if not os.path.exists(path):  # noqa: PTH110
         return path
-    return "file://" + _OF_PATTERNS.sub(r"\\\g<0>", str(Path(path).absolute()))
+    return for_spark(path)
 
 
 def hand_over(spark: SparkSession, traffic: Traffic) -> DataFrame:

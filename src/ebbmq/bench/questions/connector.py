@@ -8,9 +8,12 @@ connector is asked as a user asks it, so that finding out what there is to read 
 None of it goes through Python. The same files are also read from an object store, and must reach
 the bar, too, against Spark's own reader of the directory, by the CPU that Spark takes: the server
 that sends them has the same two cores to work with, so that the time by the clock, which is stated,
-is its own, too. Then what it takes where Python has to read (over Spark Connect, of a store that
-signs no URLs), and what a source in Python reaches that has its batches at hand and decodes nothing
-(`at_hand`).
+is its own, too. Then what it takes where Python has to read (of a store that signs no URLs), and
+what a source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
+
+Over Spark Connect the same directories are read by `read_lake` and `read_archive`, which must reach
+the bar, against Spark's own reader in the same session, which is told the schema, as they tell it;
+and by `format("ebbmq")`, which there goes through Python.
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ebbmq.bench import archives, lakes
+from ebbmq.bench.connecting import connect_server
 from ebbmq.bench.load import KIB
 from ebbmq.bench.row import Row, at_least, stated
 from ebbmq.bench.serving import served
@@ -49,6 +53,8 @@ _OURS: Final = "connector"
 _STORED: Final = "in an object store"
 _PYTHON: Final = "through Python"
 _LEAST: Final = "at hand in Python"
+_CONNECT: Final = "over Spark Connect"
+_MEMORY: Final = "2g"
 _COLUMNS: Final = (
     "at_ms",
     "queue",
@@ -85,6 +91,15 @@ class _Table(NamedTuple):
     settings: dict[str, Any]
 
 
+class _Archive(NamedTuple):
+    """Messages with their bodies, and how many of them are dead."""
+
+    name: str
+    place: Path
+    rows: int
+    dead: int
+
+
 class _Taken(NamedTuple):
     """What it takes to read a table: time, and CPU of Java, wherever the rows come from."""
 
@@ -93,46 +108,83 @@ class _Taken(NamedTuple):
 
 
 def measure(run: Run) -> list[Row]:
-    """Both, in one session."""
+    """All of it: in one session, and then in one of a server."""
     from ebbmq_spark.connector import register  # noqa: PLC0415  # an extra
     from ebbmq_spark.connector.at_hand import AtHand, InPython  # noqa: PLC0415
     from ebbmq_spark.session import Settings, spark_session  # noqa: PLC0415
 
-    settings = Settings(master="local[2]", memory="2g", shuffle_partitions=2)
+    lake = run.fresh("lake")
+    lakes.fill(run, lake, _lake_rows(run))
+    filled = list(_archives(run))
+    settings = Settings(master="local[2]", memory=_MEMORY, shuffle_partitions=2)
     with spark_session(settings, "ebbmq bench") as spark:
         register(spark)
         for source in (AtHand, InPython):
             spark.dataSource.register(source)
         with object_store(run.fresh("store")) as store:
-            read = _reading(run, spark, store)
-        return [*read, *_leasing(run, spark)]
+            tables = [
+                *_of_a_lake(run, spark, lake, store),
+                *_of_an_archive(spark, filled, store),
+            ]
+            rows = list(_reading(run, tables, _java_of(spark), _told))
+        rows += _leasing(run, spark)
+    with (
+        connect_server(run.fresh("connect"), 2, _MEMORY) as server,
+        spark_session(Settings(master=server.master, shuffle_partitions=2)) as spark,
+    ):
+        register(spark)
+        tables = [*_connected_lake(run, spark, lake), *_connected_archives(spark, filled)]
+        return [*rows, *_reading(run, tables, server.pid, _told_of_connect)]
 
 
-def _reading(run: Run, spark: Any, store: ObjectStore) -> list[Row]:
-    tables = [*_of_a_lake(run, spark, store), *_of_an_archive(run, spark, store)]
+def _java_of(spark: Any) -> int:
+    pid: int = spark.sparkContext._gateway.proc.pid  # noqa: SLF001  # it has no public name
+    return pid
+
+
+def _lake_rows(run: Run) -> int:
+    return run.scale(20_000_000, 8_000)
+
+
+def _archives(run: Run) -> Iterator[_Archive]:
+    """None of the messages dead, and a tenth of them."""
+    count = run.scale(300_000, 2_000)
+    for name, dead in (
+        (_MESSAGES, range(0)),
+        (f"{_MESSAGES}, one in {_DEAD_EVERY} dead,", range(0, count, _DEAD_EVERY)),
+    ):
+        place = run.fresh(f"archive-{len(dead)}")
+        archives.fill(run, place, count)
+        archives.kill(place, dead)
+        yield _Archive(name, place, count, len(dead))
+
+
+def _reading(
+    run: Run,
+    tables: Sequence[_Table],
+    java: int,
+    tell: Callable[[_Table, dict[str, _Taken]], Iterator[Row]],
+) -> Iterator[Row]:
     times: dict[tuple[str, str], list[_Taken]] = {}
     rounds = run.scale(_ROUNDS, 1)
     for number in range(rounds + 1):
         for table in tables:
             for way, frame in table.ways.items():
-                taken = _taken(spark, frame)
+                taken = _taken(java, frame)
                 # The first of each compiles.
                 if number:
                     times.setdefault((table.name, way), []).append(taken)
         run.progress("reading", number + 1, rounds + 1)
-    out: list[Row] = []
     for table in tables:
         best = {
             way: [min(each) for each in zip(*times[table.name, way], strict=True)]
             for way in table.ways
         }
-        out += _told(table, {way: _Taken(*each) for way, each in best.items()})
-    return out
+        yield from tell(table, {way: _Taken(*each) for way, each in best.items()})
 
 
-def _taken(spark: Any, frame: Callable[[], Any]) -> _Taken:
+def _taken(java: int, frame: Callable[[], Any]) -> _Taken:
     """What it takes to read all rows of a frame, made by the way."""
-    java = spark.sparkContext._gateway.proc.pid  # noqa: SLF001  # it has no public name
     before_s = _cpu_s(java)
     wall_s = _timed(lambda: _read(frame()))
     return _Taken(wall_s, _cpu_s(java) - before_s)
@@ -166,6 +218,18 @@ def _told(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
             yield stated(name, speeds[way] / theirs, "x", **told)
 
 
+def _told_of_connect(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
+    """What it is to Spark's own reader in the same session."""
+    told = {"rows": table.rows, **table.settings}
+    theirs_s = taken[_THEIRS].wall_s
+    name = f"{table.name} {_CONNECT}"
+    share = theirs_s / taken[_OURS].wall_s
+    yield at_least(f"{name}, to Spark's own reader", share, "x", _SHARE, **told)
+    yield stated(f"{name}", table.rows / taken[_OURS].wall_s, "rows/s")
+    share = theirs_s / taken[_PYTHON].wall_s
+    yield stated(f"{name} {_PYTHON}, to Spark's own reader", share, "x", **told)
+
+
 def _read(frame: Any) -> None:
     frame.write.format("noop").mode("append").save()
 
@@ -188,22 +252,19 @@ def _at_hand(spark: Any, place: Path, columns: Sequence[str]) -> Any:
     return asked.load(str(place))
 
 
-def _of_a_lake(run: Run, spark: Any, store: ObjectStore) -> Iterator[_Table]:
+def _of_a_lake(run: Run, spark: Any, lake: Path, store: ObjectStore) -> Iterator[_Table]:
     """All columns of a lake, and some of them."""
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
     from ebbmq_spark.lake import read_table, visible  # noqa: PLC0415
 
-    count = run.scale(20_000_000, 8_000)
-    lake = run.fresh("lake")
-    lakes.fill(run, lake, count)
     files = visible(lake, EVENTS).files
     url = store.keep(lake)
     whole = tuple(EVENTS.names)
     for some in (whole, _COLUMNS, _COLUMNS[:3]):
         yield _Table(
-            name=_WHOLE if some == whole else f"{len(some)} of {len(whole)} columns of a lake",
-            rows=count,
+            name=_lake_name(some, whole),
+            rows=_lake_rows(run),
             ways={
                 _THEIRS: partial(read_table, spark, EVENTS, files, columns=some),
                 _OURS: partial(_connected, spark, lake, "events", some),
@@ -215,35 +276,77 @@ def _of_a_lake(run: Run, spark: Any, store: ObjectStore) -> Iterator[_Table]:
         )
 
 
-def _of_an_archive(run: Run, spark: Any, store: ObjectStore) -> Iterator[_Table]:
-    """Messages with their bodies, none of them dead, and a tenth of them."""
-    from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
+def _lake_name(some: Sequence[str], whole: Sequence[str]) -> str:
+    return _WHOLE if some == whole else f"{len(some)} of {len(whole)} columns of a lake"
 
-    count = run.scale(300_000, 2_000)
-    for name, dead in (
-        (_MESSAGES, range(0)),
-        (f"{_MESSAGES}, one in {_DEAD_EVERY} dead,", range(0, count, _DEAD_EVERY)),
-    ):
-        archive = run.fresh(f"archive-{len(dead)}")
-        archives.fill(run, archive, count)
-        archives.kill(archive, dead)
-        url = store.keep(archive)
+
+def _connected_lake(run: Run, spark: Any, lake: Path) -> Iterator[_Table]:
+    """The same over Spark Connect."""
+    from ebbmq.feed.events import EVENTS  # noqa: PLC0415
+    from ebbmq_spark.connector import read_lake  # noqa: PLC0415
+    from ebbmq_spark.lake import read_table, visible  # noqa: PLC0415
+
+    files = visible(lake, EVENTS).files
+    whole = tuple(EVENTS.names)
+    for some in (whole, _COLUMNS, _COLUMNS[:3]):
         yield _Table(
-            name=name,
-            rows=count,
+            name=_lake_name(some, whole),
+            rows=_lake_rows(run),
             ways={
-                _THEIRS: partial(_plain, spark, archive),
-                _OURS: partial(_connected, spark, archive, "archive", _ARCHIVED),
-                _STORED: partial(_stored, spark, store, url, "archive", _ARCHIVED),
-                _PYTHON: partial(_connected, spark, archive, "archive", _ARCHIVED, IN_PYTHON),
+                _THEIRS: partial(read_table, spark, EVENTS, files, columns=some),
+                _OURS: partial(read_lake, spark, lake, EVENTS.name, some),
+                _PYTHON: partial(_connected, spark, lake, EVENTS.name, some),
             },
-            settings={"columns": len(_ARCHIVED), "body": KIB, "dead": len(dead)},
+            settings={"columns": len(some), "files": len(files)},
         )
 
 
-def _plain(spark: Any, archive: Path) -> Any:
+def _of_an_archive(spark: Any, filled: Sequence[_Archive], store: ObjectStore) -> Iterator[_Table]:
+    """Messages with their bodies."""
+    from ebbmq_spark.connector.at_hand import IN_PYTHON  # noqa: PLC0415
+
+    for name, place, rows, dead in filled:
+        url = store.keep(place)
+        yield _Table(
+            name=name,
+            rows=rows,
+            ways={
+                _THEIRS: partial(_plain, spark, place),
+                _OURS: partial(_connected, spark, place, "archive", _ARCHIVED),
+                _STORED: partial(_stored, spark, store, url, "archive", _ARCHIVED),
+                _PYTHON: partial(_connected, spark, place, "archive", _ARCHIVED, IN_PYTHON),
+            },
+            settings={"columns": len(_ARCHIVED), "body": KIB, "dead": dead},
+        )
+
+
+def _connected_archives(spark: Any, filled: Sequence[_Archive]) -> Iterator[_Table]:
+    """The same over Spark Connect."""
+    from ebbmq_spark.connector import read_archive  # noqa: PLC0415
+
+    for name, place, rows, dead in filled:
+        yield _Table(
+            name=name,
+            rows=rows,
+            ways={
+                _THEIRS: partial(_plain, spark, place, _schema_of_packs()),
+                _OURS: partial(read_archive, spark, place, _ARCHIVED),
+                _PYTHON: partial(_connected, spark, place, "archive", _ARCHIVED),
+            },
+            settings={"columns": len(_ARCHIVED), "body": KIB, "dead": dead},
+        )
+
+
+def _schema_of_packs() -> Any:
+    from ebbmq_spark.connector.columns import ARCHIVED  # noqa: PLC0415
+
+    return type(ARCHIVED)([ARCHIVED[name] for name in _ARCHIVED])
+
+
+def _plain(spark: Any, archive: Path, schema: Any = None) -> Any:
     """Packs as Spark reads them, who does not know of dead rows."""
-    return spark.read.parquet(str(archive / layout.ARCHIVE)).select(*_ARCHIVED)
+    read = spark.read if schema is None else spark.read.schema(schema)
+    return read.parquet(str(archive / layout.ARCHIVE)).select(*_ARCHIVED)
 
 
 def _leasing(run: Run, spark: Any) -> list[Row]:

@@ -12,7 +12,7 @@ is its own, too. Then what it takes where Python has to read (of a store that si
 what a source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
 
 Over Spark Connect the same directories are read by `read_lake` and `read_archive`, which must reach
-the bar, against Spark's own reader in the same session, which is told the schema, as they tell it;
+the bar where the connector must, against Spark's own reader in the same session, which is told the schema, as they tell it;
 and by `format("ebbmq")`, which there goes through Python.
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
@@ -202,7 +202,7 @@ def _told(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
     speeds = {way: table.rows / each.wall_s for way, each in taken.items()}
     told = {"rows": table.rows, **table.settings}
     theirs = speeds[_THEIRS]
-    tell = partial(at_least, bar=_SHARE) if table.name in (_WHOLE, _MESSAGES) else stated
+    tell = _teller(table)
     name = f"{table.name} read through the connector"
     yield tell(f"{name}, to Spark's own reader", speeds[_OURS] / theirs, "x", **told)
     yield stated(name, speeds[_OURS], "rows/s")
@@ -218,14 +218,19 @@ def _told(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
             yield stated(name, speeds[way] / theirs, "x", **told)
 
 
+def _teller(table: _Table) -> Callable[..., Row]:
+    """All columns of a lake and all messages must reach the bar."""
+    return partial(at_least, bar=_SHARE) if table.name in (_WHOLE, _MESSAGES) else stated
+
+
 def _told_of_connect(table: _Table, taken: dict[str, _Taken]) -> Iterator[Row]:
     """What it is to Spark's own reader in the same session."""
     told = {"rows": table.rows, **table.settings}
     theirs_s = taken[_THEIRS].wall_s
     name = f"{table.name} {_CONNECT}"
     share = theirs_s / taken[_OURS].wall_s
-    yield at_least(f"{name}, to Spark's own reader", share, "x", _SHARE, **told)
-    yield stated(f"{name}", table.rows / taken[_OURS].wall_s, "rows/s")
+    yield _teller(table)(f"{name}, to Spark's own reader", share, "x", **told)
+    yield stated(name, table.rows / taken[_OURS].wall_s, "rows/s")
     share = theirs_s / taken[_PYTHON].wall_s
     yield stated(f"{name} {_PYTHON}, to Spark's own reader", share, "x", **told)
 

@@ -12,8 +12,8 @@ is its own, too. Then what it takes where Python has to read (of a store that si
 what a source in Python reaches that has its batches at hand and decodes nothing (`at_hand`).
 
 Over Spark Connect the same directories are read by `read_lake` and `read_archive`, which must reach
-the bar where the connector must, against Spark's own reader in the same session, which is told the schema, as they tell it;
-and by `format("ebbmq")`, which there goes through Python.
+the bar where the connector must, against Spark's own reader in the same session, which is told the
+schema, as they tell it; and by `format("ebbmq")`, which there goes through Python.
 
 Leasing: one `ebbmq serve` and Spark with two cores share the machine; messages of 100 bytes are
 leased, read and acked until the queue is empty, from the start of the query to its end.

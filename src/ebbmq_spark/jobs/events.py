@@ -323,7 +323,11 @@ def judge(
 
 def of_run(spark: SparkSession, lake: Lake, table: Table, run: str | None) -> DataFrame:
     """What a run wrote of a table; nothing for a run there was not."""
+    return read_table(spark, table, files_of(lake, table, run), lake)
+
+
+def files_of(lake: Lake, table: Table, run: str | None) -> list[str]:
+    """The files of a table that a run wrote; none for a run there was not."""
     # A run is named by its instant, and so are its manifests.
     found = visible(lake, table, lambda told: run_name(told.at_ms) == run).files
-    files = [file for file in found if layout.told_in(file, "run") == run]
-    return read_table(spark, table, files, lake)
+    return [file for file in found if layout.told_in(file, "run") == run]

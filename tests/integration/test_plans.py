@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 
 from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun, limits
 from ebbmq.core.copies import LOG, Holding, name_of
+from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.limits import DAY_MS
@@ -22,7 +22,7 @@ from tests.advice import plan_row, publish, until_usable, write, write_plan
 from tests.feeds import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ebbmq.feed.advice import Applied
@@ -443,9 +443,11 @@ def test_a_tier_whose_devices_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 
 ROWS = 3 * AT_ONCE
+#: A device that gets full while rows are taken would refuse some of them for that.
+SLOW = {"placement": {"move_bytes_per_s": 1 << 10}}
 #: Rows of a plan about a message each: what the message at a place is worth.
 WORTHS: dict[str, Callable[[int], float]] = {
-    "the newest": lambda at: float(at),
+    "the newest": float,
     "the oldest": lambda at: float(-at),
     "anywhere": lambda at: float(at * 7_919 % ROWS),
 }
@@ -456,7 +458,7 @@ WORTHS: dict[str, Callable[[int], float]] = {
 def test_where_not_all_fit_the_most_valuable_do(tmp_path: Path, most: str, partitions: int) -> None:
     size, worth = 1 << 10, WORTHS[most]
     small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
-    scene = Scene(tmp_path, hdd=small)
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
     try:
         scene.broker.declare(msgspec.structs.replace(SPEC, name="many", partitions=partitions))
         ids = [each.id for each in scene.broker.publish("many", [Message(bytes(size))] * ROWS)]
@@ -472,12 +474,40 @@ def test_where_not_all_fit_the_most_valuable_do(tmp_path: Path, most: str, parti
         scene.broker.close()
 
 
+def test_the_most_valuable_of_all_files_of_a_plan_come_first(tmp_path: Path) -> None:
+    size = 1 << 10
+    small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
+    try:
+        ids = [each.id for each in scene.broker.publish("q", [Message(bytes(size))] * ROWS)]
+        fields = {"action": "move", "to_tier": "slow", "bytes": size}
+        rows = [scene.row(each, value=float(at), **fields) for at, each in enumerate(ids)]
+        # Every tenth of those that would fit is refused for another reason.
+        for row in rows[::-10]:
+            row["generation"] = 1
+        names = [layout.plan_file("r1", number) for number in range(4)]
+        some = [rows[at : at + ROWS // 4] for at in range(0, ROWS, ROWS // 4)]
+        files = [
+            write(scene.lake, PLANS, name, each, None)
+            for name, each in zip(names, some, strict=True)
+        ]
+        publish(scene.lake, PLANS, files, scene.broker.engine.clock.wall_ms(), rows=ROWS // 4)
+        (told,) = scene.broker.apply_plans("r1")
+        assert told.rows == ROWS
+        assert told.refused["generation"] == -(-ROWS // 10)
+        assert told.applied > ROWS * 0.4
+        sound = [row["message_id"] for row in rows if not row["generation"]]
+        assert scene.held(ids) == {*sound[-told.applied :]}
+    finally:
+        scene.broker.close()
+
+
 def test_room_that_refused_rows_leave_is_for_the_most_valuable_of_the_others(
     tmp_path: Path,
 ) -> None:
     size = 1 << 10
     small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
-    scene = Scene(tmp_path, hdd=small)
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
     try:
         ids = [each.id for each in scene.broker.publish("q", [Message(bytes(size))] * ROWS)]
         # Every second one was leased since, as far as its row knows.

@@ -6,6 +6,7 @@ numbers is the fastest. The others can have only what those leave, and are taken
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,9 +15,15 @@ from ebbmq import limits
 from ebbmq.core.block import SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
     from ebbmq.node.advising.room import Room
     from ebbmq.node.advising.rows import Ints, Rows
     from ebbmq.node.engine import Engine
+
+    Floats = npt.NDArray[np.float64]
 
 #: Messages whose sizes are looked up under one hold of the lock.
 _AT_ONCE: Final = 2_048
@@ -43,6 +50,33 @@ def ranked(engine: Engine, room: Room, rows: Rows) -> tuple[Rows, Rows]:
             fits[mine] = np.cumsum(sizes[mine]) <= left
     fits[by_value[max(0, limits.PINS_MAX - len(engine.pins)) :]] = False
     return rows[fits], rows[by_value[~fits[by_value]]]
+
+
+def cut(
+    engine: Engine, room: Room, worth: Mapping[str | None, tuple[Floats, Ints]]
+) -> float | None:
+    """A value such that there is room for all rows that are worth more; None if for all of them.
+
+    Args:
+        engine: whose devices.
+        room: on them.
+        worth: by tier, what rows are worth and how many bytes they are to write.
+    """
+    if engine.devices is None:
+        return None
+    found: list[float] = []
+    for tier, (values, sizes) in worth.items():
+        left = _left(engine, room, tier)
+        if sizes.sum() > left:
+            by_value = np.argsort(-values, kind="stable")
+            fit = int(np.searchsorted(np.cumsum(sizes[by_value]), left, side="right"))
+            found.append(float(values[by_value[fit]]))
+    left = limits.PINS_MAX - len(engine.pins)
+    if sum(len(values) for values, _ in worth.values()) > left:
+        every = -np.sort(-np.concatenate([values for values, _ in worth.values()]))
+        found.append(float(every[max(0, left)]))
+    numbers = [each for each in found if not math.isnan(each)]
+    return max(numbers) if numbers else None
 
 
 def in_order(rows: Rows) -> Rows:

@@ -90,19 +90,53 @@ def _messages(events: DataFrame) -> DataFrame:
 
 
 def concurrency(events: DataFrame) -> DataFrame:
-    """The most leases of a queue that were held at once: queue, consumers."""
-    step = (
-        F.when(F.col("event") == "leased", F.lit(1))
-        .when(F.col("event").isin(*feed.SETTLES), F.lit(-1))
-        .otherwise(F.lit(0))
+    """The most leases of a queue that were held at once: queue, consumers.
+
+    A lease ends when it is settled, or its message leaves. Where neither is told of it, that was
+    left out: it is taken to end before the first number that is missing after it, or with the last
+    one of its boot. One whose begin was left out lasted as long as its end says.
+    """
+    leases = _leases(events)
+    steps = leases.select("queue", F.col("from_ms").alias("at_ms"), F.lit(1).alias("step")).union(
+        leases.select("queue", F.greatest("to_ms", "from_ms"), F.lit(-1))
     )
-    # At one instant leases end before others begin; by node and number, so that it is the same
-    # each time.
-    in_time = Window.partitionBy("queue").orderBy("at_ms", step, "node", "boot", "seq")
-    held = F.sum(step).over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    # At one instant leases end before others begin.
+    in_time = Window.partitionBy("queue").orderBy("at_ms", "step")
+    held = F.sum("step").over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     return (
-        events.where(step != 0)
-        .select("queue", held.alias("held"))
+        steps.select("queue", held.alias("held"))
         .groupBy("queue")
         .agg(F.greatest(F.max("held"), F.lit(1)).cast("int").alias("consumers"))
+    )
+
+
+def _leases(events: DataFrame) -> DataFrame:
+    """Every lease as far as it is known: queue, from_ms, to_ms."""
+    event, at_ms = F.col("event"), F.col("at_ms")
+    is_lease, is_end = event == "leased", event.isin(*feed.SETTLES, *feed.LAST)
+    # From the last on: what comes after a row was looked at before it.
+    back = Window.partitionBy("node", "boot").orderBy(F.desc("seq"))
+    is_whole = F.coalesce(F.lag("seq").over(back) == F.col("seq") + 1, F.lit(False))
+    so_far = back.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    known_to_ms = F.last(F.when(~F.col("_is_whole"), at_ms), ignorenulls=True).over(so_far)
+    told = events.withColumn("_is_whole", is_whole).withColumn("_known_to_ms", known_to_ms)
+    of_message = Window.partitionBy(*_KEY).orderBy("boot", "seq")
+    lease = F.when(is_lease, F.col("generation"))
+    steps = told.where(is_lease | is_end | event.isin(*feed.ARRIVALS)).withColumns(
+        {
+            "_ends": F.lead(F.when(is_end, F.col("generation"))).over(of_message),
+            "_next_ms": F.lead("at_ms").over(of_message),
+            "_began": F.lag(lease).over(of_message),
+        }
+    )
+    # At the last instant that is known it was held; least leaves out what is null.
+    to_ms = F.when(F.col("_ends") == F.col("generation"), F.col("_next_ms")).otherwise(
+        F.least("_next_ms", F.col("_known_to_ms") + 1)
+    )
+    has_begun = F.coalesce(F.col("_began") == F.col("generation"), F.lit(False))
+    is_alone = event.isin(*feed.SETTLES) & ~has_begun & F.col("latency_ms").isNotNull()
+    return steps.where(is_lease | is_alone).select(
+        "queue",
+        F.when(is_lease, at_ms).otherwise(at_ms - F.col("latency_ms")).alias("from_ms"),
+        F.when(is_lease, to_ms).otherwise(at_ms).alias("to_ms"),
     )

@@ -11,8 +11,19 @@ import pytest
 
 from ebbmq import AdaptSpec, Broker, Message, QueueSpec, limits
 from ebbmq.cli.main import main
-from ebbmq.feed.plans import PlanRow
-from tests.advice import plan_row, rate_row, until_usable, write_plan, write_rates
+from ebbmq.core.copies import name_of
+from ebbmq.feed import layout
+from ebbmq.feed.plans import PLANS, PlanRow
+from ebbmq.node.outflow import parse_id
+from tests.advice import (
+    plan_row,
+    publish,
+    rate_row,
+    until_usable,
+    write,
+    write_plan,
+    write_rates,
+)
 from tests.served import Served
 
 if TYPE_CHECKING:
@@ -237,6 +248,34 @@ def test_of_a_plan_that_is_too_old_one_request_is_refused_and_the_rest_is_not_se
         (known,) = served.broker.plans().runs
         assert known.rows == limits.PLAN_ROWS_MAX
         assert outcomes(run, *where) == {}
+
+
+def test_the_most_valuable_of_a_plan_are_handed_over_first(run: Run, tmp_path: Path) -> None:
+    lake, size, count = tmp_path / "lake", 1 << 10, 1_200
+    short = {**DEVICES["hdd"], "capacity_bytes": size * count // 2}
+    # A device that gets full while rows are taken would refuse some of them for that.
+    config = {"devices": {**DEVICES, "hdd": short}, "placement": {"move_bytes_per_s": size}}
+    with Served(tmp_path / "data", node="n1", **config) as served:
+        served.broker.declare(SPEC)
+        until_usable(served.broker)
+        bodies = [Message(bytes(size))] * count
+        ids = [each.id for each in served.broker.publish("mine", bodies)]
+        now_ms = time.time_ns() // 1_000_000
+        times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}
+        fields = {"queue": "mine", "action": "move", "to_tier": "slow", "bytes": size, **times}
+        rows = [plan_row(each, value=float(at), **fields) for at, each in enumerate(ids)]
+        files = [
+            write(lake, PLANS, layout.plan_file("r1", number), some, None)
+            for number, some in enumerate((rows[: count // 2], rows[count // 2 :]))
+        ]
+        publish(lake, PLANS, files, now_ms, rows=count // 2)
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        ((applied, _, refused),) = outcomes(run, *where).values()
+        assert (applied + refused["no_room"], applied > count * 0.4) == (count, True)
+        with served.broker.engine.lock:
+            names = [name_of(*parse_id(each)) for each in ids]
+            held = [advice is not None for advice in served.broker.engine.pins.of_many(names)]
+        assert held == [False] * (count - applied) + [True] * applied
 
 
 def test_a_plan_without_rows_about_a_node_is_new_to_it_once(run: Run, tmp_path: Path) -> None:

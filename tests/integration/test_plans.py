@@ -11,9 +11,11 @@ import pytest
 
 from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun, limits
 from ebbmq.core.copies import LOG, Holding, name_of
+from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.limits import DAY_MS
+from ebbmq.node.advising.applying import AT_ONCE
 from ebbmq.node.outflow import parse_id
 from ebbmq.testing import ManualClock
 from tests.advice import plan_row, publish, until_usable, write, write_plan
@@ -108,6 +110,12 @@ class Scene:
         while not is_so():
             assert time.monotonic() < deadline
             time.sleep(0.005)
+
+    def held(self, ids: list[str]) -> set[str]:
+        """Those of some messages that are held to plans."""
+        with self.broker.engine.lock:
+            found = self.broker.engine.pins.of_many([name_of(*parse_id(each)) for each in ids])
+        return {each for each, advice in zip(ids, found, strict=True) if advice is not None}
 
     def pinned(self) -> int:
         with self.broker.engine.lock:
@@ -434,23 +442,83 @@ def test_a_tier_whose_devices_cannot_be_used_is_refused(tmp_path: Path) -> None:
         scene.broker.close()
 
 
-def test_where_not_all_fit_the_most_valuable_do(tmp_path: Path) -> None:
-    small = {"kind": "file", "capacity_bytes": 1 << 20, "tier": "slow"}
-    scene = Scene(tmp_path, hdd=small)
+ROWS = 3 * AT_ONCE
+#: A device that gets full while rows are taken would refuse some of them for that.
+SLOW = {"placement": {"move_bytes_per_s": 1 << 10}}
+#: Rows of a plan about a message each: what the message at a place is worth.
+WORTHS: dict[str, Callable[[int], float]] = {
+    "the newest": float,
+    "the oldest": lambda at: float(-at),
+    "anywhere": lambda at: float(at * 7_919 % ROWS),
+}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("most", WORTHS)
+def test_where_not_all_fit_the_most_valuable_do(tmp_path: Path, most: str, partitions: int) -> None:
+    size, worth = 1 << 10, WORTHS[most]
+    small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
     try:
-        bodies = [Message(bytes(300 << 10)) for _ in range(5)]
-        ids = [receipt.id for receipt in scene.broker.publish("q", bodies)]
-        worth = [1.0, 5.0, 3.0, 4.0, 2.0]
-        told = scene.apply(
-            *(
-                scene.row(each, action="move", to_tier="slow", value=value)
-                for each, value in zip(ids, worth, strict=True)
-            )
-        )
-        assert told.refused["no_room"] >= 2
-        assert told.applied == 5 - told.refused["no_room"] >= 1
-        scene.until_on(ids[1], "hdd")
-        assert scene.copies(ids[0]) == {LOG}
+        scene.broker.declare(msgspec.structs.replace(SPEC, name="many", partitions=partitions))
+        ids = [each.id for each in scene.broker.publish("many", [Message(bytes(size))] * ROWS)]
+        values = {each: worth(at) for at, each in enumerate(ids)}
+        fields = {"queue": "many", "action": "move", "to_tier": "slow"}
+        told = scene.apply(*(scene.row(each, value=values[each], **fields) for each in ids))
+        assert told.applied + told.refused["no_room"] == ROWS
+        # Most of the room that half of them need is free, and all of it is used.
+        assert ROWS * 0.4 < told.applied <= ROWS // 2
+        by_value = sorted(ids, key=lambda each: -values[each])
+        assert scene.held(ids) == set(by_value[: told.applied])
+    finally:
+        scene.broker.close()
+
+
+def test_the_most_valuable_of_all_files_of_a_plan_come_first(tmp_path: Path) -> None:
+    size = 1 << 10
+    small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
+    try:
+        ids = [each.id for each in scene.broker.publish("q", [Message(bytes(size))] * ROWS)]
+        fields = {"action": "move", "to_tier": "slow", "bytes": size}
+        rows = [scene.row(each, value=float(at), **fields) for at, each in enumerate(ids)]
+        # Every tenth of those that would fit is refused for another reason.
+        for row in rows[::-10]:
+            row["generation"] = 1
+        names = [layout.plan_file("r1", number) for number in range(4)]
+        some = [rows[at : at + ROWS // 4] for at in range(0, ROWS, ROWS // 4)]
+        files = [
+            write(scene.lake, PLANS, name, each, None)
+            for name, each in zip(names, some, strict=True)
+        ]
+        publish(scene.lake, PLANS, files, scene.broker.engine.clock.wall_ms(), rows=ROWS // 4)
+        (told,) = scene.broker.apply_plans("r1")
+        assert told.rows == ROWS
+        assert told.refused["generation"] == -(-ROWS // 10)
+        assert told.applied > ROWS * 0.4
+        sound = [row["message_id"] for row in rows if not row["generation"]]
+        assert scene.held(ids) == {*sound[-told.applied :]}
+    finally:
+        scene.broker.close()
+
+
+def test_room_that_refused_rows_leave_is_for_the_most_valuable_of_the_others(
+    tmp_path: Path,
+) -> None:
+    size = 1 << 10
+    small = {"kind": "file", "capacity_bytes": size * ROWS // 2, "tier": "slow"}
+    scene = Scene(tmp_path, settings=SLOW, hdd=small)
+    try:
+        ids = [each.id for each in scene.broker.publish("q", [Message(bytes(size))] * ROWS)]
+        # Every second one was leased since, as far as its row knows.
+        rows = [
+            scene.row(each, action="move", to_tier="slow", value=float(at), generation=at % 2)
+            for at, each in enumerate(ids)
+        ]
+        told = scene.apply(*rows)
+        assert told.refused["generation"] == ROWS // 2
+        assert told.applied > ROWS * 0.4
+        assert scene.held(ids) == {*ids[::2][-told.applied :]}
     finally:
         scene.broker.close()
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from ebbmq import Broker, Message
+from ebbmq import Broker, Client, Message
+from ebbmq.cli.main import main
 from ebbmq_spark.jobs.running import Arguments, run
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, DEVICES, FADING, Node, counted, rows
+from tests.pipeline.lakes import ADAPT, DAY_MS, DEVICES, FADING, Node, counted, rows
+from tests.served import Served
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -51,6 +54,32 @@ def test_what_spark_plans_really_moves_and_what_is_slow_here_fades_sooner_there(
         assert (of_others.rows, of_others.rows_in_all) == (0, 16)
         other.publish("orders", [Message(b"y", decay_rate=0.1)])
         assert other.peek("orders", 1)[0].decay_rate == pytest.approx(0.2)
+
+
+def test_slow_consumers_here_make_what_is_published_on_a_server_elsewhere_fade_sooner(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Node(tmp_path, "a") as node:
+        node.work(took_ms=5_000)
+    record = run(spark, Arguments(tmp_path / "lake"))
+    # It has no lake: it knows what it is told.
+    with Served(tmp_path / "b", node="b") as served:
+        url = f"http://127.0.0.1:{served.port}"
+        rated = Message(b"rated", decay_rate=0.1)
+        spec = msgspec.structs.replace(FADING, decay_rate=0.3)
+        with Client(url) as client:
+            client.declare(spec)
+            client.publish("orders", [rated])
+            with pytest.raises(SystemExit) as ended:
+                main(("pipeline", "apply", "--lake", str(tmp_path / "lake"), "--url", url))
+            assert (ended.value.code or 0) == 0, capsys.readouterr().err
+            assert record.run in capsys.readouterr().out
+            client.publish("orders", [rated, Message(b"of the queue")])
+            rates = [each.decay_rate for each in client.peek("orders", 3)]
+            assert sorted(rates) == pytest.approx([0.1, 0.2, 0.6])
+            assert client.stats("orders")["decay_factor"] == ADAPT.step
+            (known,) = (each for each in client.plans().runs if each.table == "rates")
+            assert (known.run, known.applied, known.refused) == (record.run, 1, {})
 
 
 def test_clocks_that_are_two_hours_apart_do_not_keep_a_plan_from_being_applied_or_make_it_young(

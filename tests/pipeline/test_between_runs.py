@@ -93,6 +93,27 @@ def test_in_parts_as_much_is_found_and_counted_as_at_once(
     assert whole.heard == records[-1].heard == {"a": {1: (Stretch(1, 11), Stretch(13, 13))}}
 
 
+def test_a_row_that_is_set_aside_is_not_missing_and_hides_only_its_own_message(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    parts = [
+        told((1, "a", "published"), (2, "b", "published"), (3, "b", "eaten"), (4, "a", "acked")),
+        # What b went through is not known, also to the next run.
+        told((5, "b", "acked"), (6, "c", "published"), (7, "d", "published"), (8, "c", "eaten")),
+        told((9, "c", "leased"), (10, "d", "acked"), (11, "e", "published")),
+        # This may have been about e, and about whoever came before.
+        [{"seq": 12, "message_id": None}, *told((13, "e", "acked"), (14, "f", "published"))],
+        told((15, "b", "leased"), (16, "f", "acked")),
+    ]
+    records = in_parts(spark, tmp_path, parts)
+    assert [each.rejected for each in records] == [1, 1, 0, 1, 0]
+    assert [each.impossible for each in records] == [1, 0, 1, 0, 1]
+    whole = run(spark, Arguments(tmp_path, full=True))
+    assert found(records) == found([whole]) == (16, 0, 0, 3)
+    assert whole.rejected == 3
+    assert whole.heard == records[-1].heard == {"a": {1: (Stretch(1, 16),)}}
+
+
 def test_a_gap_that_a_restored_file_fills_is_told_to_be_filled(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -163,6 +163,37 @@ def test_a_factor_that_ended_long_ago_counts_as_1(spark: SparkSession) -> None:
     assertDataFrameEqual(last_factors(before, NOW_MS), spark.createDataFrame(expected, BEFORE))
 
 
+def test_a_factor_outside_the_bounds_of_today_is_moved_to_the_nearest(spark: SparkSession) -> None:
+    adapt = msgspec.structs.replace(ADAPT, dwell_ms=10_000, factor_min=0.5, factor_max=2.0)
+    cases = {
+        f"from {before} at {latency_ms} ms, {rested_ms} ms after": (before, latency_ms, rested_ms)
+        for before in (0.1, 1.25, 8.0)
+        for latency_ms in (None, 100, 700, 5_000)
+        for rested_ms in (0, 10_000)
+    }
+    expected = {}
+    for queue, (before, latency_ms, rested_ms) in cases.items():
+        controller = AdaptiveDecay(adapt)
+        controller.restore(AdaptState(factor=before, rested_from_ms=NOW_MS - rested_ms))
+        if latency_ms is not None:
+            controller.observe(latency_ms, NOW_MS)
+        expected[queue] = controller.factor(NOW_MS)
+    told = events(
+        spark,
+        *(
+            {"queue": queue, "event": "acked", "latency_ms": latency_ms}
+            for queue, (_, latency_ms, _) in cases.items()
+        ),
+    )
+    before = spark.createDataFrame(
+        [(queue, factor, NOW_MS - rested) for queue, (factor, _, rested) in cases.items()], BEFORE
+    )
+    queues = [QueueSpec(queue, adapt=adapt) for queue in cases]
+    got = recommended_factors(told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS + 1).collect()
+    assert {row.queue: row.factor for row in got} == expected
+    assert {*expected.values()} >= {0.5, 1.25, 2.0}
+
+
 def test_leases_that_do_not_count_are_not_moved(spark: SparkSession) -> None:
     wide = QueueSpec("wide", adapt=msgspec.structs.replace(ADAPT, window=512))
     found = recommended_factors(

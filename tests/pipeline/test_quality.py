@@ -186,3 +186,29 @@ def test_all_of_it_is_told_by_node(spark: SparkSession) -> None:
             "node string, rows long, rejected long, duplicates long, missing long, impossible long",
         ),
     )
+
+
+def test_a_row_that_is_set_aside_is_not_missing_and_hides_only_its_own_message(
+    spark: SparkSession,
+) -> None:
+    told = events(
+        spark,
+        {"seq": 1, "message_id": "across"},
+        {"seq": 2, "message_id": "its own"},
+        # It may have been a lease of its message, and of no other one.
+        {"seq": 3, "message_id": "its own", "event": "eaten"},
+        {"seq": 3, "message_id": "its own", "event": "eaten"},
+        {"seq": 4, "message_id": "across", "event": "acked"},
+        {"seq": 5, "message_id": "its own", "event": "acked"},
+        {"seq": 6, "message_id": "its own", "event": "leased"},
+        # This one may have been about any message.
+        {"seq": 1, "node": "b"},
+        {"seq": 3, "node": "b", "event": "acked"},
+    )
+    nameless = events(spark, {"seq": 2, "node": "b"}).selectExpr(
+        *(f"NULL as {name}" if name == "message_id" else name for name in told.columns)
+    )
+    assert {tuple(row) for row in summary(told.union(nameless)).collect()} == {
+        ("a", 7, 2, 1, 0, 2),
+        ("b", 3, 1, 0, 0, 0),
+    }

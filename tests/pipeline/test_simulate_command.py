@@ -87,7 +87,9 @@ def test_what_of_a_lake_is_not_simulated_is_said(tmp_path: Path) -> None:
         JAVA_TOOL_OPTIONS=QUICK_JAVA,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    left_out, astray = [line for line in done.stderr.splitlines() if "attention:" in line][:2]
+    told_of = [line for line in done.stderr.splitlines() if "attention:" in line]
+    missing, left_out, astray = told_of[:3]
+    assert missing.startswith("attention: the lake lacks 4 events of node a: leases whose end is")
     assert left_out == "attention: left out, as no message of it was ever done: dead"
     assert astray.startswith("attention: [queues.ordres] counts for nothing: there is no such")
     assert astray.endswith("; did you mean 'orders'?")

@@ -16,7 +16,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq_spark.jobs import history
 from ebbmq_spark.jobs.events_source import FORMAT, EventsSource
 from ebbmq_spark.jobs.running import Arguments as RunArguments
-from ebbmq_spark.jobs.running import run
+from ebbmq_spark.jobs.running import figures, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments, stream
 from ebbmq_spark.jobs.writing import RUNS_KEPT, sweep_aside
 from ebbmq_spark.lake import opened
@@ -75,6 +75,31 @@ def test_what_is_told_is_counted_as_it_comes(spark: SparkSession, tmp_path: Path
     )
     assert (slow["samples"], slow["p50_ms"], slow["p99_ms"]) == (4, 700, 700)
     assert [each.kind for each in history.read(lake).records] == ["stream", "stream"]
+
+
+def test_a_report_is_of_what_a_run_counted_whatever_a_stream_has_counted_since(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    stale = {"event": "stale", "reason": "stale"}
+    tell(tmp_path, 1, [{"seq": 1, **stale}], at_ms=now_ms)
+    stream(spark, Arguments(tmp_path, once=True, partitions=2))
+    # Nobody else counted yet.
+    assert figures(spark, tmp_path).losses == [("stale", "stale", 1)]
+    later = [tell(tmp_path, number, [{"seq": number, **stale}], at_ms=now_ms) for number in (2, 3)]
+    counted = run(spark, RunArguments(tmp_path))
+    for path in later:
+        path.write_bytes(path.read_bytes()[:-1])
+    # One that begins anew, and has not come far.
+    begun = Arguments(tmp_path, once=True, partitions=2, state=tmp_path / "begun")
+    assert stream(spark, begun).events == 1
+    (newest,) = rows(tmp_path, PROFILES)
+    assert newest["count"] == 1
+    assert figures(spark, tmp_path).losses == [("stale", "stale", 3)]
+    # Neither is a plan a run that counts.
+    assert run_plan(spark, RunArguments(tmp_path)).counted is None
+    assert figures(spark, tmp_path).losses == [("stale", "stale", 3)]
+    assert run(spark, RunArguments(tmp_path)).counted == counted.run
 
 
 def again(lake: Path, number: int) -> None:

@@ -144,6 +144,34 @@ def test_too_many_policies_are_refused() -> None:
         sweep.candidates(1)
 
 
+def test_policies_of_values_that_are_next_to_each_other_have_names_of_their_own() -> None:
+    values = [0.5, 0.12345671, 0.12345679, 1e-7, 0.1 + 0.2]
+    tried = Sweep(sweep={"decay_rate": values}).candidates(1_000)
+    found = {policy.name: policy.changes for policy in tried}
+    assert found["decay_rate=0.5"] == {"decay_rate": 0.5}
+    assert [
+        each["decay_rate"] for name, each in found.items() if name.startswith("decay_rate")
+    ] == values
+    assert len(tried) == len(found) == 2 + len(values)
+
+
+def test_a_value_that_is_there_twice_is_one_policy() -> None:
+    policies = Sweep(sweep={"decay_rate": [1, 1.0, 0.5, 1.0]}).candidates(1_000)
+    assert [each.name for each in policies[2:]] == ["decay_rate=1", "decay_rate=0.5"]
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        Sweep(sweep={"decay_rate": [1.0]}, policies={"decay_rate=1": {"band_width": 2.0}}),
+        Sweep(sweep={"dead_queue": ["None", None]}),
+    ],
+)
+def test_two_policies_of_one_name_are_refused(sweep: Sweep) -> None:
+    with pytest.raises(InvalidSpec, match=r"two policies are called '(decay_rate|dead_queue)="):
+        sweep.candidates(1_000)
+
+
 def test_the_front_is_what_nobody_beats() -> None:
     outcomes = [told("a", 0.9, 9), told("b", 0.8, 3), told("c", 0.8, 4), told("d", 0.5, 1),
                 told("e", 0.4, 2), told("f", 0.9, 9)]  # fmt: skip

@@ -164,12 +164,14 @@ class _Handing:
     def _plan(self, found: Found, node: str) -> Iterable[Applied]:
         names = tuple(name for name in PlanRow.__struct_fields__ if name != "partition")
         too_old_ms = -1
-        for batch in self._reading.batches(self._lake, PLANS, found, names, node):
+        for batch in self._batches(found, names, node):
             read = [_row(names, values) for values in zip(*batch.values(), strict=True)]
             rows = [each for each in read if each is not None]
             if len(rows) < len(read):
                 none = len(read) - len(rows)
                 yield Applied(run=found.run, rows=none, refused={"invalid": none})
+            # The broker may not have room for all of them.
+            rows.sort(key=lambda row: -row.value)
             for first in range(0, len(rows), limits.PLAN_ROWS_MAX):
                 some = rows[first : first + limits.PLAN_ROWS_MAX]
                 if all(row.decided_at_ms <= too_old_ms for row in some):
@@ -180,6 +182,20 @@ class _Handing:
                 yield told
         # Until the broker knows that this was all, the plan is new to it.
         yield self._broker.apply_plan_rows(found.run, [])
+
+    def _batches(
+        self, found: Found, names: tuple[str, ...], node: str
+    ) -> Iterator[dict[str, list[Any]]]:
+        """Rows of a plan about a node: those of each batch are worth more than the next."""
+        reading = self._reading
+        try:
+            worth = reading.worth(self._lake, found, node)
+        except UnknownFeed:  # it is told once rows before it are handed over
+            yield from reading.batches(self._lake, PLANS, found, names, node)
+            return
+        for band in reading.bands(values for values, _ in worth.values()):
+            read = reading.batches(self._lake, PLANS, found, names, node, band)
+            yield from reading.joined(read)
 
     def _rates(self, found: Found, _node: str) -> Iterable[Applied]:
         columns = ("queue", "factor", "decided_at_ms", "until_ms")

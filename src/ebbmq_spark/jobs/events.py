@@ -6,6 +6,7 @@ only ever rise. A manifest that could not be read is noted by name and tried aga
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import Observation
@@ -141,29 +142,32 @@ def check(
     Returns:
         what was found, and the events that count: each once, in all runs
     """
-    sound = quality.usable(told)
-    rejected, stretches = _told(told)
-    if rejected:
+    sound, unknown = quality.usable(told), None
+    new = _told(told)
+    if new.rejected:
         output.set_aside(EVENTS, quality.rejected(told))
+        unknown = quality.unknown_steps(told)
     before = heard_by(last)
     added = {
-        node: heard.add({node: before.get(node, {})}, some) for node, some in stretches.items()
+        node: heard.add({node: before.get(node, {})}, some) for node, some in new.stretches.items()
     }
     again = [place for each in added.values() for place in each.again]
     if again:
         sound = quality.without(sound, frame_of(spark, again, _PLACES))
     after = before | {node: each.heard[node] for node, each in added.items()}
-    impossible = _judge_steps(spark, sound, (before, after), last, output)
+    steps = sound if unknown is None else sound.unionByName(unknown)
+    boots = _boots(before, after, new.nameless)
+    impossible = _judge_steps(spark, steps, boots, last, output)
     nodes = {
         node: Checks(
-            events=rejected.get(node, 0) + sum(each.rows for each in stretches.get(node, ())),
-            rejected=rejected.get(node, 0),
+            events=new.events[node],
+            rejected=new.rejected[node],
             duplicates=known.duplicates,
             missing=known.missing,
             recovered=known.recovered,
             impossible=impossible.get(node, 0),
         )
-        for node in sorted({*rejected, *added})
+        for node in sorted(new.events)
         for known in (added.get(node, _NOTHING),)
     }
     totals = {name: sum(getattr(each, name) for each in nodes.values()) for name in _COUNTS}
@@ -183,31 +187,86 @@ def heard_by(last: Record | None) -> Heard:
     return {**ends, **last.heard}
 
 
-def _told(told: DataFrame) -> tuple[dict[str, int], dict[str, list[heard.Told]]]:
-    """By node: how many rows cannot be used, and the stretches of those that can."""
+class _Told(NamedTuple):
+    """What rows say, by node; a row that does not say whose it is is of a node without a name."""
+
+    events: Counter[str]
+    rejected: Counter[str]
+    #: Of numbers, whatever else is wrong with their rows.
+    stretches: dict[str, list[heard.Told]]
+    #: By boot, too: from the first to the last number that does not say which message it is about.
+    nameless: dict[tuple[str, int], heard.Stretch]
+
+
+def _told(told: DataFrame) -> _Told:
     judged = quality.with_faults(told)
-    found = quality.stretches(judged.where(F.col("fault").isNull()))
-    # A row that does not say whose it is counts as that of a node without a name.
+    found = quality.stretches(judged.where(quality.is_numbered()))
     node = F.coalesce("node", F.lit("")).alias("node")
-    faulty = judged.where("fault IS NOT NULL").groupBy(node).agg(F.count("*").alias("times"))
-    rejected: dict[str, int] = {}
-    stretches: dict[str, list[heard.Told]] = {}
-    for row in found.unionByName(faulty, allowMissingColumns=True).collect():
-        if row.boot is None:
-            rejected[row.node] = row.times
-            continue
-        holes = row.last_seq - row.first_seq + 1 - row.numbers
-        stretch = heard.Stretch(row.first_seq, row.last_seq, holes)
-        stretches.setdefault(row.node, []).append(
-            heard.Told(row.node, row.boot, stretch, row.times)
+    # Of no boot where there is no number: it is none of those that were told.
+    boot = F.when(quality.is_numbered(), F.col("boot")).alias("boot")
+    nameless = F.when(quality.is_numbered() & ~quality.is_of_message(), F.col("seq"))
+    faulty = (
+        judged.where("fault IS NOT NULL")
+        .groupBy(node, boot)
+        .agg(
+            F.count("*").alias("rejected"),
+            F.min(nameless).alias("from_seq"),
+            F.max(nameless).alias("to_seq"),
         )
-    return rejected, stretches
+    )
+    out = _Told(Counter(), Counter(), {}, {})
+    for row in found.unionByName(faulty, allowMissingColumns=True).collect():
+        if row.rejected is None:
+            holes = row.last_seq - row.first_seq + 1 - row.numbers
+            stretch = heard.Stretch(row.first_seq, row.last_seq, holes)
+            each = heard.Told(row.node, row.boot, stretch, row.times)
+            out.stretches.setdefault(row.node, []).append(each)
+            out.events[row.node] += row.times
+            continue
+        out.rejected[row.node] += row.rejected
+        if row.boot is None:
+            out.events[row.node] += row.rejected
+        if row.from_seq is not None:
+            out.nameless[row.node, row.boot] = heard.Stretch(row.from_seq, row.to_seq)
+    return out
+
+
+def _boots(
+    before: Heard, after: Heard, nameless: Mapping[tuple[str, int], heard.Stretch]
+) -> list[tuple[object, ...]]:
+    """Rows of _BOOTS, for each boot of which numbers are known."""
+    rows: list[tuple[object, ...]] = []
+    for node, found in after.items():
+        for boot, stretches in found.items():
+            earlier, odd = before.get(node, {}).get(boot), nameless.get((node, boot))
+            told_to = earlier[-1].last if earlier else None
+            kept_from = stretches[-1].last - STEPS_KEPT + 1 if boot == max(found) else None
+            if odd is not None and kept_from is not None:
+                # It may have been about any message.
+                kept_from = max(kept_from, odd.last + 1)
+            rows.append((node, boot, told_to, kept_from, _apart(stretches, odd)))
+    return rows
+
+
+def _apart(stretches: Iterable[heard.Stretch], odd: heard.Stretch | None) -> list[list[int]]:
+    """The first number of each stretch and how many of it nobody knows; `odd` is one by itself."""
+    out: list[list[int]] = []
+    for each in stretches:
+        if odd is None or odd.last < each.first or each.last < odd.first:
+            out.append([each.first, each.holes])
+            continue
+        if each.first < odd.first:
+            out.append([each.first, each.holes])
+        out.append([max(each.first, odd.first), 1])
+        if odd.last < each.last:
+            out.append([odd.last + 1, each.holes])
+    return out
 
 
 def _judge_steps(
     spark: SparkSession,
     events: DataFrame,
-    heard: tuple[Heard, Heard],
+    boots: list[tuple[object, ...]],
     last: Record | None,
     output: Output,
 ) -> dict[str, int]:
@@ -215,26 +274,14 @@ def _judge_steps(
 
     Args:
         spark: where to run.
-        events: each once, in all runs.
-        heard: which numbers there were before, and are now.
+        events: each once, in all runs, and those of which nobody knows what they are.
+        boots: rows of _BOOTS.
         last: the run before.
         output: where to write to.
     """
-    before, after = heard
     known = of_run(spark, output.lake, STEPS, last.counted if last else None)
-    boots = [
-        (
-            node,
-            boot,
-            before[node][boot][-1].last if boot in before.get(node, {}) else None,
-            stretches[-1].last - STEPS_KEPT + 1 if boot == max(found) else None,
-            [[each.first, each.holes] for each in stretches],
-        )
-        for node, found in after.items()
-        for boot, stretches in found.items()
-    ]
     # In the same job, and in its last stage, of which each task counts once.
-    observed, nodes = Observation(), sorted(after)
+    observed, nodes = Observation(), sorted({str(node) for node, *_ in boots})
     counts = [
         F.sum(F.when(F.col("node") == node, F.col("impossible"))).alias(f"of_{number}")
         for number, node in enumerate(nodes)
@@ -323,7 +370,11 @@ def judge(
 
 def of_run(spark: SparkSession, lake: Lake, table: Table, run: str | None) -> DataFrame:
     """What a run wrote of a table; nothing for a run there was not."""
+    return read_table(spark, table, files_of(lake, table, run), lake)
+
+
+def files_of(lake: Lake, table: Table, run: str | None) -> list[str]:
+    """The files of a table that a run wrote; none for a run there was not."""
     # A run is named by its instant, and so are its manifests.
     found = visible(lake, table, lambda told: run_name(told.at_ms) == run).files
-    files = [file for file in found if layout.told_in(file, "run") == run]
-    return read_table(spark, table, files, lake)
+    return [file for file in found if layout.told_in(file, "run") == run]

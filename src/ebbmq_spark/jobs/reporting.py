@@ -16,8 +16,9 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.jobs import page
+from ebbmq_spark.jobs import history, page
 from ebbmq_spark.jobs.changes import Changed, changed
+from ebbmq_spark.jobs.events import files_of
 from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
@@ -121,7 +122,7 @@ def figures(
         before: the run of which it is told what became of its plan.
         planned: what its plan asks for; that of the last plan unless given.
     """
-    files = _last(lake, PROFILES)
+    files = _counted(lake, record)
     # There are few hours and queues: these need no Spark.
     hours = _columns(lake, files, *_OF_HOURS)
     profiles = read_table(spark, PROFILES, files, lake)
@@ -191,9 +192,23 @@ def _columns(lake: Lake, files: list[str], *names: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _last(lake: Lake, table: Table) -> list[str]:
-    """The files of the newest manifest of a table that every run writes as a whole."""
-    found = visible(lake, table).manifests
+def _counted(lake: Lake, record: Record | None) -> list[str]:
+    """The profiles that hold: of the run that counted last; without one, those of a stream.
+
+    A stream that was begun anew has counted little by now, and a run that was killed nothing.
+    """
+    run = record.counted if record is not None else None
+    if run is None:
+        known = history.read(lake).last_counted()
+        run = known.counted if known is not None else None
+    if run is not None:
+        return files_of(lake, PROFILES, run)
+    return _last(lake, PROFILES, but=layout.PIPELINE)
+
+
+def _last(lake: Lake, table: Table, but: str | None = None) -> list[str]:
+    """The files of the newest manifest of a table, but for those of one writer."""
+    found = [each for each in visible(lake, table).manifests if each.node != but]
     newest = max(found, key=lambda each: each.written_at_ms, default=None)
     return [lake.file(part.path) for part in newest.parts] if newest else []
 

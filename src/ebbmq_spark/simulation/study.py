@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import shlex
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -76,6 +77,8 @@ class Study(NamedTuple):
     astray: dict[str, str | None]
     #: What of a lake could not be read.
     refused: Sequence[UnknownFeed] = ()
+    #: By node, how many events between others are not in the lake.
+    missing: Mapping[str, int] = MappingProxyType({})
 
 
 def study(
@@ -211,7 +214,8 @@ class _OfLake(NamedTuple):
 
     def carry_out(self) -> Study:
         """All of it."""
-        return self.study()._replace(refused=self.found.refused)
+        missing = {row.node: row.missing for row in self.found.missing.orderBy("node").collect()}
+        return self.study()._replace(refused=self.found.refused, missing=missing)
 
     def damaged(self) -> dict[str, UnknownFeed]:
         """Of what was to be read: manifests that name a damaged file, and why."""

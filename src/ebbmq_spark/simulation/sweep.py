@@ -118,13 +118,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     policies: dict[str, dict[str, Any]] = {}
 
     def candidates(self, useful_ms: int) -> list[Policy]:
-        """The policies to try: named ones, references, and every combination of the values.
+        """The policies to try, each under a name of its own, in the order in which they count.
 
-        Of those that come to the same the first counts: what somebody named, or the simplest.
-        Where the file names none, what usually matters is combined, by how long work is useful.
+        Those the file names come first, then references it does not name itself, then every
+        combination of the values; a combination that is there twice is one policy. Where the file
+        has neither policies nor values, what usually matters is combined, by how long work is
+        useful.
 
         Raises:
-            InvalidSpec: there are too many.
+            InvalidSpec: there are too many, or two that differ have one name.
         """
         named = {**self.policies, **REFERENCES, **self.policies}
         values = self.sweep if self.sweep or self.policies else usual(useful_ms)
@@ -135,7 +137,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"the sweep has {count:,} policies, the limit is {POLICIES_MAX:,}",
                 "try fewer values of some field",
             )
-        return [*(Policy(name, changes) for name, changes in named.items()), *combined]
+        return _each_once([*(Policy(name, changes) for name, changes in named.items()), *combined])
 
     def fields(self, queue: str, policy: Policy) -> dict[str, Any]:
         """What a queue has of its own under a policy: all that is not a default."""
@@ -248,5 +250,21 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[Policy]:
     return out
 
 
+def _each_once(policies: Iterable[Policy]) -> list[Policy]:
+    found: dict[str, Policy] = {}
+    for each in policies:
+        known = found.setdefault(each.name, each)
+        if known.changes != each.changes:
+            raise InvalidSpec(
+                f"two policies are called {each.name!r}: {known.changes} and {each.changes}",
+                "give the one in [policies] another name, or leave one of the values away",
+            )
+    return list(found.values())
+
+
 def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A value in the name of a policy: others have another name."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)

@@ -20,7 +20,7 @@ from ebbmq_spark.attempts import SPARK_ERRORS
 from ebbmq_spark.lake import for_spark, opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled, to_table
-from ebbmq_spark.transforms.quality import usable
+from ebbmq_spark.transforms.quality import gaps, is_numbered, usable
 from ebbmq_spark.transforms.recorded import trace_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class Recorded(NamedTuple):
     refused: list[UnknownFeed]
     #: Of what is read.
     manifests: list[Manifest]
+    #: Events that are missing: node, missing.
+    missing: DataFrame
 
 
 def read_lake(
@@ -107,8 +109,9 @@ def read_lake(
             f"there are no events in the lake at {lake.where}",
             "name the place that feed.lake of the nodes' configuration names",
         )
-    told = usable(read_table(spark, EVENTS, files, lake))
-    return Recorded(trace_of(told), refused, sound)
+    told = read_table(spark, EVENTS, files, lake)
+    missing = gaps(told.where(is_numbered())).groupBy("node").agg(F.sum("missing").alias("missing"))
+    return Recorded(trace_of(usable(told)), refused, sound, missing)
 
 
 def as_trace(rows: DataFrame, name: str) -> DataFrame:

@@ -111,7 +111,7 @@ def recommended_factors(
     above the upper threshold, down where it is below the lower one, and neither before the last
     step is `dwell_ms` ago. What counts is what the brokers' own controllers judge by: of each
     partition on each node the last `window` leases. A queue of which nothing is told keeps its
-    factor.
+    factor; one outside today's bounds is moved to the nearest.
 
     Args:
         events: of the table EVENTS, since the last run; those before are judged already.
@@ -144,7 +144,10 @@ def recommended_factors(
             F.percentile_approx("latency_ms", 0.95, _ACCURACY).cast("double").alias("p95_ms"),
         )
     )
-    last = F.coalesce(F.col("factor"), F.lit(1.0))
+    # A queue may have other bounds since.
+    last = F.least(
+        F.greatest(F.coalesce("factor", F.lit(1.0)), F.col("factor_min")), F.col("factor_max")
+    )
     stepped = F.coalesce(F.col("stepped_at_ms"), F.lit(0))
     rested = F.lit(now_ms) - stepped >= F.col("dwell_ms")
     up = rested & (F.col("mean_ms") > F.col("raise_above_ms"))

@@ -7,6 +7,10 @@ Events come in parts. `stretches` of one, with those of the parts before it, say
 what is told again (`ebbmq.feed.heard`); from the last steps of messages in those before
 `next_steps` finds what cannot have happened. Where numbers are missing between two events of a
 message, what was left out may have been about it: nothing is said of the second one.
+
+A row with a fault that has a number was told: it is not missing. What happened to its message is
+not known, so that nothing is said of the event after it; nor, where it names no message, of any
+event that has one before it.
 """
 
 from __future__ import annotations
@@ -57,6 +61,23 @@ def usable(events: DataFrame) -> DataFrame:
 def rejected(events: DataFrame) -> DataFrame:
     """The rows with a fault, and why; to be kept aside."""
     return with_faults(events).where(F.col("fault").isNotNull())
+
+
+def is_numbered() -> Column:
+    """Whether a row, sound or not, says which event of its node it is."""
+    return F.col("node").isNotNull() & F.col("boot").isNotNull() & (F.col("seq") >= 1)
+
+
+def is_of_message() -> Column:
+    """Whether a row, sound or not, says which message it is about."""
+    return F.col("queue").isNotNull() & F.col("message_id").isNotNull()
+
+
+def unknown_steps(events: DataFrame) -> DataFrame:
+    """The rows with a fault that name their event and their message, each without `event`."""
+    known = rejected(events).where(is_numbered() & is_of_message()).drop("fault")
+    nothing = F.lit(None).cast("string")
+    return known.dropDuplicates(list(TOLD_ONCE)).withColumn("event", nothing)
 
 
 def duplicates(events: DataFrame) -> DataFrame:
@@ -135,6 +156,9 @@ def without(events: DataFrame, places: DataFrame) -> DataFrame:
 def impossible(events: DataFrame) -> DataFrame:
     """Events that cannot follow what was told of the same message before, with nothing missing.
 
+    Args:
+        events: of the table EVENTS, each told once; one without `event` is of `unknown_steps`.
+
     Returns:
         node, boot, seq, queue, message_id, event, after (the event before it), fault
     """
@@ -152,11 +176,12 @@ def next_steps(events: DataFrame, steps: DataFrame, boots: DataFrame) -> DataFra
     not judged: of what was told around it only the last step is remembered.
 
     Args:
-        events: of the table EVENTS, each told once, and not in earlier parts.
+        events: of the table EVENTS, each told once, and not in earlier parts; one without `event`
+            is of `unknown_steps`.
         steps: those of earlier parts, of the table STEPS.
         boots: node, boot, told_to (the last number in earlier parts; null: none), kept_from (the
             first number of which steps are to be kept; null: none is), stretches (of numbers told
-            by now, in order: the first of each, and how many are missing in it); a row for each.
+            by now, in order: the first of each, and how many of it nobody knows); a row for each.
 
     Returns:
         of the table STEPS; impossible: how many events of the message, as `impossible` has them;
@@ -176,14 +201,16 @@ def next_steps(events: DataFrame, steps: DataFrame, boots: DataFrame) -> DataFra
         .select(*columns)
     )
     is_fault = F.col("fault").isNotNull() & F.col("is_judged")
+    is_late_enough = F.coalesce(F.max(F.col("seq") >= F.col("kept_from")), F.lit(False))
+    last = F.max_by("event", F.struct("seq", F.col("event").isNull()))
     return (
         _with_step_faults(judged)
         .groupBy(*_OF_MESSAGE)
         .agg(
             F.max("seq").alias("seq"),
-            F.max_by("event", "seq").alias("event"),
+            last.alias("event"),
             F.count_if(is_fault).alias("impossible"),
-            F.coalesce(F.max(F.col("seq") >= F.col("kept_from")), F.lit(False)).alias("is_kept"),
+            (is_late_enough & last.isNotNull()).alias("is_kept"),
         )
     )
 
@@ -195,8 +222,8 @@ def _with_step_faults(events: DataFrame) -> DataFrame:
         events: of the table EVENTS, and `_stretch`, the same for numbers without one missing
             between them.
     """
-    of_message = Window.partitionBy(*_OF_MESSAGE).orderBy("seq")
-    steps = events.where(F.col("event").isin(*STEPS)).withColumns(
+    of_message = Window.partitionBy(*_OF_MESSAGE).orderBy("seq", F.col("event").asc_nulls_last())
+    steps = events.where(F.col("event").isNull() | F.col("event").isin(*STEPS)).withColumns(
         {
             "after": F.lag("event").over(of_message),
             "_is_next": F.col("_stretch") == F.lag("_stretch").over(of_message),
@@ -210,7 +237,8 @@ def _with_step_faults(events: DataFrame) -> DataFrame:
         _fault(event.isin(*feed.SETTLES) & (after != "leased"), "settled, but not leased"),
         _fault((event == "leased") & ~after.isin(*_BEFORE_LEASE), "leased, but not ready"),
     ]
-    return steps.withColumn("fault", F.when(F.col("_is_next"), F.coalesce(*faults)))
+    is_known = event.isNotNull() & after.isNotNull()
+    return steps.withColumn("fault", F.when(is_known & F.col("_is_next"), F.coalesce(*faults)))
 
 
 def _fault(holds: Column, text: str) -> Column:
@@ -223,14 +251,14 @@ def counts(events: DataFrame) -> DataFrame:
     `what` is rows, rejected, duplicates, missing or impossible.
     """
     judged = with_faults(events)
-    sound = usable(events)
-    twice = duplicates(judged.where(F.col("fault").isNull()))
+    numbered = judged.where(is_numbered())
+    steps = usable(events).unionByName(unknown_steps(events))
     found = (
         ("rows", judged, F.count("*")),
         ("rejected", judged, F.count("fault")),
-        ("duplicates", twice, F.sum(F.col("times") - 1)),
-        ("missing", gaps(sound), F.sum("missing")),
-        ("impossible", impossible(sound), F.count("*")),
+        ("duplicates", duplicates(numbered), F.sum(F.col("times") - 1)),
+        ("missing", gaps(numbered), F.sum("missing")),
+        ("impossible", impossible(steps), F.count("*")),
     )
     parts = [
         rows.groupBy("node").agg(total.cast("long").alias("times")).withColumn("what", F.lit(what))

@@ -90,19 +90,66 @@ def _messages(events: DataFrame) -> DataFrame:
 
 
 def concurrency(events: DataFrame) -> DataFrame:
-    """The most leases of a queue that were held at once: queue, consumers."""
-    step = (
-        F.when(F.col("event") == "leased", F.lit(1))
-        .when(F.col("event").isin(*feed.SETTLES), F.lit(-1))
-        .otherwise(F.lit(0))
+    """The most leases of a queue that were held at once: queue, consumers.
+
+    A lease ends when it is settled, or its message leaves. Where neither is told of it, that was
+    left out: it is taken to end before the first number that is missing after it, or with the last
+    one of its boot. One whose begin was left out lasted as long as its end says.
+    """
+    leases = _leases(events)
+    steps = leases.select("queue", F.col("from_ms").alias("at_ms"), F.lit(1).alias("step")).union(
+        leases.select("queue", F.greatest("to_ms", "from_ms"), F.lit(-1))
     )
-    # At one instant leases end before others begin; by node and number, so that it is the same
-    # each time.
-    in_time = Window.partitionBy("queue").orderBy("at_ms", step, "node", "boot", "seq")
-    held = F.sum(step).over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    # At one instant leases end before others begin.
+    in_time = Window.partitionBy("queue").orderBy("at_ms", "step")
+    held = F.sum("step").over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     return (
-        events.where(step != 0)
-        .select("queue", held.alias("held"))
+        steps.select("queue", held.alias("held"))
         .groupBy("queue")
         .agg(F.greatest(F.max("held"), F.lit(1)).cast("int").alias("consumers"))
+    )
+
+
+def _leases(events: DataFrame) -> DataFrame:
+    """Every lease as far as it is known: queue, from_ms, to_ms."""
+    event, at_ms, lease = F.col("event"), F.col("at_ms"), F.col("generation")
+    is_lease, is_end = event == "leased", event.isin(*feed.SETTLES, *feed.LAST)
+    of_message = Window.partitionBy(*_KEY).orderBy("boot", "seq")
+    steps = events.where(is_lease | is_end).withColumns(
+        {
+            "_ends": F.lead(F.when(is_end, lease)).over(of_message),
+            "_next_ms": F.lead("at_ms").over(of_message),
+            "_began": F.lag(F.when(is_lease, lease)).over(of_message),
+        }
+    )
+    has_begun = F.coalesce(F.col("_began") == lease, F.lit(False))
+    is_alone = event.isin(*feed.SETTLES) & ~has_begun & F.col("latency_ms").isNotNull()
+    known_to_ms = F.when(is_lease & (F.col("_ends") == lease), F.col("_next_ms"))
+    leases = steps.where(is_lease | is_alone).select(
+        *("node", "boot", "seq", "queue", "_next_ms"),
+        F.when(is_lease, at_ms).otherwise(at_ms - F.col("latency_ms")).alias("from_ms"),
+        F.when(is_lease, known_to_ms).otherwise(at_ms).alias("to_ms"),
+    )
+    # From the last on: the first break after a lease is the last that was looked at before it.
+    back = Window.partitionBy("node", "boot").orderBy(
+        F.desc("seq"), F.col("queue").asc_nulls_first()
+    )
+    # At the last instant that is known it was held; least leaves out what is null.
+    until_ms = F.least("_next_ms", F.last("_break_ms", ignorenulls=True).over(back) + 1)
+    return (
+        leases.unionByName(_breaks(events), allowMissingColumns=True)
+        .withColumn("to_ms", F.coalesce("to_ms", until_ms))
+        .where(F.col("queue").isNotNull())
+        .select("queue", "from_ms", "to_ms")
+    )
+
+
+def _breaks(events: DataFrame) -> DataFrame:
+    """Numbers after which the next one is not told: node, boot, seq, _break_ms."""
+    in_order = Window.partitionBy("node", "boot").orderBy("seq")
+    is_whole = F.lead("seq").over(in_order) == F.col("seq") + 1
+    return (
+        events.select("node", "boot", "seq", "at_ms", is_whole.alias("_is_whole"))
+        .where(~F.coalesce("_is_whole", F.lit(False)))
+        .select("node", "boot", "seq", F.col("at_ms").alias("_break_ms"))
     )

@@ -5,8 +5,9 @@ instant it bears: that is of another machine's clock. It is read, a batch of row
 row is checked and applied or refused (`applying`). Rows of a plan are dated by this node's own
 time: if all of them are more than an hour old, they are counted as such and not read. What became
 of a run is a fact, appended when all of it was looked at; until then it is new, and to look again
-costs nothing but time. A lake that fails is tried again; a file that is none is named, and its run
-is not tried again unless somebody asks for it.
+costs nothing but time. A plan there is not room for is read in turns, the most valuable first, so
+that they are so of all of it, and not of each batch alone. A lake that fails is tried again; a file
+that is none is named, and its run is not tried again unless somebody asks for it.
 
 The pipeline keeps its last hundred runs. Manifests are read once, so that looking costs a list of
 names; a node that sees a lake for the first time goes through all of them once.
@@ -28,7 +29,7 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
 from ebbmq.node import declaring
-from ebbmq.node.advising import pinning, rates
+from ebbmq.node.advising import pinning, ranking, rates
 from ebbmq.node.advising.applying import Applying
 from ebbmq.node.advising.room import Room
 from ebbmq.node.advising.rows import COLUMNS, rows_of
@@ -38,7 +39,7 @@ from ebbmq.node.log import log
 from ebbmq.plain import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ebbmq.errors import ClientError
     from ebbmq.feed.advice import AdviceTable, FactorOutcome
@@ -292,8 +293,6 @@ class Adviser:
         self, lake: Lake, found: Found, table: AdviceTable, progress: Progress | None
     ) -> Applied:
         """All rows of a run that are about this node."""
-        from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
-
         began = Applied(
             run=found.run,
             table=table,
@@ -302,12 +301,10 @@ class Adviser:
             rows_in_all=found.rows,
         )
         counts: Counter[str] = Counter()
-        what, columns = (PLANS, COLUMNS) if table == layout.PLANS else (RATES, rates.COLUMNS)
-        node = self._node if table == layout.PLANS else None
         try:
             if (too_old := self._too_old(lake, found, table)) is not None:
                 return self._end(began, Counter(too_old=too_old))
-            for batch in reading.batches(lake, what, found, columns, node):
+            for batch in self._batches(lake, found, table):
                 counts += self._counted(found.run, table, batch)
                 self._now = _with(began, counts)
                 if progress is not None:
@@ -318,6 +315,28 @@ class Adviser:
             return self._end(replace(began, detail=error.detail), counts, state="failed")
         finally:
             self._now = None
+
+    def _batches(
+        self, lake: Lake, found: Found, table: AdviceTable
+    ) -> Iterator[dict[str, list[Any]]]:
+        """Rows of a run that are about this node; where not all of a plan fits, by value."""
+        from ebbmq.node.advising import reading  # noqa: PLC0415  # needs the extra `feed`
+
+        if table == layout.RATES:
+            yield from reading.batches(lake, RATES, found, rates.COLUMNS, None)
+            return
+        self._room.look()
+        try:
+            worth = reading.worth(lake, found, self._node)
+        except UnknownFeed:  # it is told once rows before it are taken
+            worth = {}
+        cut = ranking.cut(self._engine, self._room, worth)
+        if cut is None:
+            yield from reading.batches(lake, PLANS, found, COLUMNS, self._node)
+            return
+        for band in reading.bands((values for values, _ in worth.values()), cut):
+            read = reading.batches(lake, PLANS, found, COLUMNS, self._node, band)
+            yield from reading.joined(read)
 
     def _too_old(self, lake: Lake, found: Found, table: AdviceTable) -> int | None:
         """How many rows a plan has that nothing is known of, if all are too old; else None."""

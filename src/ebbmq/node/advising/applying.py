@@ -1,6 +1,7 @@
 """Applying a plan: rows that fit the present become pins, and copies that the mover makes.
 
-Some rows at a time, the lock free in between, so that delivery goes on. Of each batch the facts
+Some rows at a time, the lock free in between, so that delivery goes on; where there is not room for
+all that are handed over at once, the most valuable first (`ranking`). Of each batch the facts
 about copies are appended first and those about pins after them: whoever finds a pin after a restart
 finds what follows from it.
 """
@@ -17,7 +18,7 @@ from ebbmq.core.block import SIZE
 from ebbmq.core.copies import name_of
 from ebbmq.core.pins import Advice
 from ebbmq.feed.advice import plan_reason
-from ebbmq.node.advising import checks, pinning
+from ebbmq.node.advising import checks, pinning, ranking
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.keeping.placing import replicas_of
 from ebbmq.policy.decay import Phase
@@ -76,13 +77,17 @@ class Applying:
         """
         valid = rows[rows["is_valid"]]
         self.counts["invalid"] += len(rows) - len(valid)
-        # Neighbours are looked at, told of and journaled together.
-        valid = valid[np.lexsort((valid["seq"], valid["pid"]))]
-        for pid in np.unique(valid["pid"]).tolist():
-            mine = valid[valid["pid"] == pid]
+        fitting, rest = ranking.ranked(self._engine, self._room, valid)
+        for pid in np.unique(fitting["pid"]).tolist():
+            mine = fitting[fitting["pid"] == pid]
             for first in range(0, len(mine), AT_ONCE):
                 self._of_partition(pid, mine[first : first + AT_ONCE])
                 self._engine.let_others_in()
+        for first in range(0, len(rest), AT_ONCE):
+            some = ranking.in_order(rest[first : first + AT_ONCE])
+            for pid in np.unique(some["pid"]).tolist():
+                self._of_partition(pid, some[some["pid"] == pid])
+            self._engine.let_others_in()
 
     def _of_partition(self, pid: int, mine: Rows) -> None:
         engine = self._engine

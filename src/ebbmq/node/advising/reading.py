@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -17,16 +18,24 @@ from ebbmq import limits
 from ebbmq.feed import layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.plans import PLANS
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from ebbmq.feed.manifests import Manifest, Part
     from ebbmq.feed.table import Table
     from ebbmq.node.feeding.lake import Lake
 
+    Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+
 _ROWS_AT_ONCE: Final = 65_536
+#: A plan of which the most valuable come first is read as often at most, and once more.
+_BANDS_MAX: Final = 16
 #: Runs of a table that are looked at; a node remembers as many of both tables.
 RUNS_MAX: Final = limits.RUNS_KEPT_MAX // 2
 
@@ -125,17 +134,103 @@ def _joined(before: Found, more: Found) -> Found:
     return Found(before.run, max(before.written_at_ms, more.written_at_ms), parts)
 
 
+class Band(NamedTuple):
+    """Rows that are worth more than one value, and no more than another; None is no bound."""
+
+    above: float | None = None
+    upto: float | None = None
+
+    def has(self, values: Floats) -> npt.NDArray[np.bool_]:
+        """Whether rows are of it, by their values; what is worth no number is of the lowest."""
+        is_in = np.ones(len(values), dtype=bool)
+        if self.above is not None:
+            is_in &= values > self.above
+        if self.upto is not None:
+            is_in &= ~(values > self.upto)
+        return is_in
+
+
+ALL: Final = Band()
+
+
 def batches(
-    lake: Lake, table: Table, found: Found, columns: Sequence[str], node: str | None
+    lake: Lake,
+    table: Table,
+    found: Found,
+    columns: Sequence[str],
+    node: str | None,
+    band: Band = ALL,
 ) -> Iterator[dict[str, list[Any]]]:
-    """The rows of a run about a node, or about all, by columns.
+    """The rows of a run about a node, or about all, by columns; of a plan, those of a band.
 
     Raises:
         UnknownFeed: a file is missing, damaged, or of no known form.
     """
     for part in _parts(lake, table, found, node):
         with _opened(lake, table, part) as parquet:
-            yield from _batches(parquet, table, columns, _wanted(parquet, node))
+            yield from _batches(parquet, table, columns, _wanted(parquet, node), band)
+
+
+def joined(some: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]]]:
+    """Batches of the same rows, of several files together where these have few."""
+    held: dict[str, list[Any]] = {}
+    count = 0
+    for batch in some:
+        more = len(next(iter(batch.values())))
+        if count and count + more > _ROWS_AT_ONCE:
+            yield held
+            held, count = {}, 0
+        for name, values in batch.items():
+            held.setdefault(name, []).extend(values)
+        count += more
+    if count:
+        yield held
+
+
+def worth(lake: Lake, found: Found, node: str) -> dict[str | None, tuple[Floats, Ints]]:
+    """By tier: what the rows of a plan about a node are worth, and the bytes they are to write.
+
+    It takes 16 bytes a row, and no time to speak of: no other column is read.
+
+    Raises:
+        UnknownFeed: a file is missing, damaged, or of no known form.
+    """
+    out: dict[str | None, list[tuple[Floats, Ints]]] = {}
+    for part in _parts(lake, PLANS, found, node):
+        with _opened(lake, PLANS, part) as parquet:
+            wanted = _wanted(parquet, node)
+            for rows in _tables(parquet, ("to_tier", "value", "bytes"), wanted):
+                tiers = rows["to_tier"].cast(pa.string())
+                values = _values(rows)
+                sizes = np.maximum(pc.fill_null(rows["bytes"].cast(pa.int64()), 0).to_numpy(), 0)
+                for tier in pc.unique(tiers).to_pylist():
+                    # Null is equal to null here.
+                    mine = pc.is_in(tiers, pa.array([tier], pa.string())).to_numpy()
+                    out.setdefault(tier, []).append((values[mine], sizes[mine]))
+    return {
+        tier: (np.concatenate([v for v, _ in some]), np.concatenate([s for _, s in some]))
+        for tier, some in out.items()
+    }
+
+
+def bands(values: Iterable[Floats], below: float | None = None) -> list[Band]:
+    """Bands of some ten thousand rows each, or of a part of all, the most valuable first.
+
+    Args:
+        values: of rows.
+        below: what is worth more is a band by itself.
+    """
+    known = [each for each in values if len(each)]
+    every = np.concatenate(known) if known else np.zeros(0)
+    every = every[~np.isnan(every)] if below is None else every[every <= below]
+    every = -np.sort(-every)
+    step = max(_ROWS_AT_ONCE, -(-len(every) // _BANDS_MAX))
+    edges = [] if below is None else [below]
+    for edge in every[step::step].tolist():
+        # What is worth as much as another is of the same band.
+        if edge < (edges[-1] if edges else every[0]):
+            edges.append(edge)
+    return [Band(*each) for each in zip([*edges, None], [None, *edges], strict=True)]
 
 
 def outdated(lake: Lake, table: Table, found: Found, node: str, before_ms: int) -> int | None:
@@ -220,20 +315,36 @@ def _check(parquet: pq.ParquetFile, table: Table, part: Part) -> None:
 
 
 def _batches(
-    parquet: pq.ParquetFile, table: Table, columns: Sequence[str], node: str | None
+    parquet: pq.ParquetFile, table: Table, columns: Sequence[str], node: str | None, band: Band
 ) -> Iterator[dict[str, list[Any]]]:
     there = [name for name in columns if name in parquet.schema_arrow.names]
-    read = there if node is None else list(dict.fromkeys(("node", *there)))
-    groups = _groups(parquet, node)
     known = schema_of(table)
-    for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=read):
-        rows = pa.Table.from_batches([batch])
-        if node is not None:
-            rows = rows.filter(pc.equal(rows["node"].cast(pa.string()), node))
+    more = () if band == ALL else ("value",)
+    for read in _tables(parquet, list(dict.fromkeys((*there, *more))), node):
+        rows = read if band == ALL else read.filter(pa.array(band.has(_values(read))))
         if len(rows):
             lists = {name: rows[name].cast(known.field(name).type).to_pylist() for name in there}
             none = [None] * len(rows)
             yield {name: lists.get(name, none) for name in columns}
+
+
+def _tables(
+    parquet: pq.ParquetFile, columns: Sequence[str], node: str | None
+) -> Iterator[pa.Table]:
+    """Some columns of the rows about a node, or about all."""
+    read = columns if node is None else list(dict.fromkeys(("node", *columns)))
+    groups = _groups(parquet, node)
+    for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=read):
+        rows = pa.Table.from_batches([batch])
+        if node is not None:
+            rows = rows.filter(pc.equal(rows["node"].cast(pa.string()), node))
+        yield rows
+
+
+def _values(rows: pa.Table) -> Floats:
+    """What rows of a plan are worth; nothing where they do not say."""
+    found: Floats = pc.fill_null(rows["value"].cast(pa.float64()), 0.0).to_numpy()
+    return found
 
 
 def _count(parquet: pq.ParquetFile, groups: Sequence[int], node: str | None) -> int:

@@ -260,7 +260,7 @@ class Snapshot:
             review_at[at] = crossing_ms or 0
         days = (self.at_ms - enqueued) / limits.DAY_MS
         faded = decay_score(days, present, score.base, score.per_day, score.access_bonus)
-        judged = Judged(page.terms, self._kept(), page.holdings, faded, enqueued)
+        judged = Judged(page.terms, self._kept(page.terms), page.holdings, faded, enqueued)
         review_at = judging.review_at(judged, review_at, self.at_ms)
         return {
             "access_rate": arrays.plain(rate),
@@ -269,11 +269,16 @@ class Snapshot:
             "review_at_ms": arrays.plain(review_at, review_at == 0),
         }
 
-    def _kept(self) -> list[Kept]:
+    def _kept(self, terms: Terms) -> list[Kept]:
         """The distinct ways messages are kept."""
         states = self._states()
         return [
-            Kept(each.replicas, each.target, len(each.copies), telling.tier_of(each.copies, states))
+            Kept(
+                each.replicas,
+                each.target,
+                len(each.copies),
+                telling.first_tier_of(each.copies, states, terms.tiers),
+            )
             for each in self._holdings
         ]
 
@@ -293,7 +298,10 @@ class Snapshot:
             "replicas": [each.replicas for each in known],
             "replica_target": [each.target for each in known],
             "copies": [len(each.copies) for each in known],
-            "tier": [telling.tier_of(each.copies, states) or None for each in known],
+            "tier": [
+                telling.first_tier_of(each.copies, states, page.terms.tiers) or None
+                for each in known
+            ],
             "devices": there,
         }
         if not which.any():

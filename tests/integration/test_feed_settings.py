@@ -32,6 +32,7 @@ def test_a_snapshot_has_the_parameters_of_queues_and_the_room_on_devices(tmp_pat
         assert getattr(queue, name) == getattr(spec, name)
     (device,) = told.devices
     assert (device.name, device.tier, device.cost_per_gib_month) == ("log", "ssd", 0.5)
+    assert device.place == ""
     assert 0 < device.free_bytes <= 1 << 30
 
 

@@ -18,7 +18,9 @@ from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
 from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.jobs import room as fleet_room
 from ebbmq_spark.jobs.bounding import Limits, bounded
+from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.lake import opened, read_table
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms import bounds
@@ -39,7 +41,8 @@ PRICES = {"ssd": 0.1, "hdd": 0.02, "s3": 0.005, "": 0.3}
 BASE: dict[str, Any] = {
     "node": "a", "queue": "q", "partition": 0, "generation": 0, "action": "add_copy", "target": 1,
     "from_tier": None, "to_tier": "ssd", "bytes": GIB, "freed_bytes": None, "value": 5.0,
-    "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0,
+    "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0, "written_to": None,
+    "freed_from": None,
 }  # fmt: skip
 FADED = {"action": "archive", "from_tier": "ssd", "to_tier": "s3", "freed_bytes": GIB, "value": 1.0}
 DROPPED = {"action": "drop_copy", "from_tier": "ssd", "bytes": 0, "freed_bytes": GIB, "value": 0.5}
@@ -164,6 +167,37 @@ def test_what_is_not_paid_for_takes_no_room_from_what_saves(spark: SparkSession)
     assert found.left_out == {"money": Action(1, GIB)}
 
 
+def test_copies_in_several_tiers_are_booked_where_each_of_them_is(spark: SparkSession) -> None:
+    capacity = spark.createDataFrame(
+        [
+            ("a", "ssd", "ssd", [("ssd", 9 * GIB, 1.0)]),
+            ("a", "hdd", "hdd", [("hdd", GIB, 1.0)]),
+            ("a", "hdd + s3", "both", [("hdd", GIB, 0.5), ("s3", 3 * GIB, 0.5)]),
+        ],
+        "node string, tier string, pool string, "
+        "rooms array<struct<room string, free_bytes long, part double>>",
+    )
+    both = {"written_to": "hdd + s3", "bytes": 2 * GIB}
+    plan = plan_of(
+        spark,
+        first={"value": 9.0, **both},
+        second={"value": 8.0, **both},
+        third={"value": 7.0, "written_to": "hdd"},
+        beside={"value": 1.0},
+    )
+    found = bounded(plan, Limits(capacity, None, PRICES))
+    # The first one has all that is free of one of its tiers.
+    assert ids(found.plan) == {"first", "beside"}
+    assert found.left_out == {"room": Action(2, 3 * GIB)}
+    prices = {**PRICES, "hdd + s3": 0.0125}
+    # A copy each of 0.02 and 0.005, not two of 0.1.
+    assert ids(bounded(plan, Limits(capacity, 0.025, prices)).plan) == {"first"}
+    dropped = {**DROPPED, "freed_from": "hdd"}
+    saved = plan_of(spark, dropped=dropped, more={"value": 9.0, "to_tier": "ssd"})
+    # What goes is of the cheaper tier: it does not pay for the dearer one.
+    assert ids(bounded(saved, Limits(None, 0.0, PRICES)).plan) == {"dropped"}
+
+
 @contextlib.contextmanager
 def made_to_code(spark: SparkSession) -> Iterator[None]:
     """Have Spark make code of what is asked for, which takes tests too long elsewhere."""
@@ -186,14 +220,17 @@ def test_the_code_that_spark_makes_of_a_plan_is_short_enough_for_java_to_compile
     parts = catalogs.write(tmp_path, 100, 1.0, now_ms, lambda done: None)
     catalogs.publish(tmp_path, parts, now_ms, 1, GIB)
     found = fleets.read(tmp_path, now_ms)
-    prices, capacity = fleets.prices(found), fleets.capacity(spark, found)
+    ways = Ways()
+    parameters = fleets.parameters_of(spark, found, ways)
+    prices = ways.priced(fleets.prices(found))
+    capacity = fleet_room.capacity(spark, found, ways.texts)
     messages = read_table(spark, CATALOG, found.files, opened(tmp_path), NEEDED)
     if is_used:
         told = events(spark, {"node": "bench", "event": "peeked", "at_ms": now_ms})
         messages = as_now(
             messages, broadcast(touched(since(told, fleets.snapshots_of(spark, found))))
         )
-    plan = as_plan(judged(messages, fleets.parameters_of(spark, found), 0), 1)
+    plan = as_plan(judged(messages, parameters, 0, ways.frame(spark)), 1)
     cuts = spark.createDataFrame([("ssd of bench", 9)], "pool string, refused_from long")
     paid = bounds.affordable(plan, prices, 9)
     with made_to_code(spark):

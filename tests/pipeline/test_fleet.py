@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,13 +14,15 @@ from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq_spark.jobs.fleet import (
     Fleet,
     Snapshot,
-    capacity,
     cost,
     parameters_of,
     prices,
     read,
+    tiers,
     told_since,
 )
+from ebbmq_spark.jobs.room import capacity
+from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.lake import opened
 from ebbmq_spark.transforms.bounds import within_capacity
 from tests.feeds import manifests_of
@@ -44,11 +46,14 @@ QUEUE = msgspec.convert(
 )  # fmt: skip
 
 
-def room(name: str, kind: str, tier: str, free_bytes: int, *, usable: bool = True) -> DeviceRoom:
-    return DeviceRoom(
-        name=name, kind=kind, tier=tier, durable=True, usable=usable, used_bytes=7,
-        capacity_bytes=7 + free_bytes, cost_per_gib_month=0.1,
-    )  # fmt: skip
+def room(
+    name: str, kind: str, tier: str, free_bytes: int, *, usable: bool = True, **more: Any
+) -> DeviceRoom:
+    told = {
+        "name": name, "kind": kind, "tier": tier, "durable": True, "usable": usable,
+        "used_bytes": 7, "capacity_bytes": 7 + free_bytes, "cost_per_gib_month": 0.1,
+    }  # fmt: skip
+    return DeviceRoom(**{**told, **more})
 
 
 def node(name: str, *devices: DeviceRoom) -> Snapshot:
@@ -152,9 +157,13 @@ def test_a_node_whose_store_nobody_tells_counts_by_its_name(
     assert found_in(tmp_path) == (["b.2", "b.renamed"], [])
 
 
-def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], tuple[str, int]]:
+def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], list[tuple[str, int]]]:
+    """What bounds writes, by node and tier."""
     found = capacity(spark, Fleet(list(nodes), [], {}, [])).collect()
-    return {(row.node, row.tier): (row.pool, row.free_bytes) for row in found}
+    assert {room.part for row in found for room in row.rooms} == {1.0}
+    return {
+        (row.node, row.tier): [(room.room, room.free_bytes) for room in row.rooms] for row in found
+    }
 
 
 def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them(
@@ -171,9 +180,9 @@ def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them(
         ),
     )
     assert found == {
-        ("a", "ssd"): ("ssd of a", 100),
-        ("a", "hdd"): ("hdd of a", 42),
-        ("a", "s3"): ("s3 of a", 0),
+        ("a", "ssd"): [("ssd of a", 100)],
+        ("a", "hdd"): [("hdd of a", 42)],
+        ("a", "s3"): [("s3 of a", 0)],
     }
 
 
@@ -185,7 +194,9 @@ def test_a_device_that_nodes_share_counts_once_as_who_sees_least_room_on_it_sees
         node("a", room("cold", "object", "s3", 100)),
         node("b", room("cold", "object", "s3", 90), room("other", "object", "s3", 10)),
     )
-    assert (found["a", "s3"], found["b", "s3"]) == (("s3", 100), ("s3", 100))
+    # Who has no more than the shared one writes no more than fits there.
+    assert found["a", "s3"] == [("s3 of a", 90), ("s3 of 2 nodes, 1", 100)]
+    assert found["b", "s3"] == [("s3 of 2 nodes, 1", 100)]
     plan = actions(spark, *((f"m{n}", "archive", "s3", 1, 5.0) for n in range(300)))
     both = plan.unionAll(plan.selectExpr("'b' AS node", *plan.columns[1:]))
     table = capacity(
@@ -203,17 +214,61 @@ def test_a_device_that_nodes_share_counts_once_as_who_sees_least_room_on_it_sees
     assert 80 < within_capacity(both, table).count() <= 100
 
 
-def test_of_what_a_node_shares_beside_devices_of_its_own_it_has_its_part_and_others_the_rest(
-    spark: SparkSession,
-) -> None:
+def test_what_a_node_has_beside_what_it_shares_is_room_for_nobody_else(spark: SparkSession) -> None:
     found = rooms(
         spark,
         node("a", room("cold", "object", "s3", 90), room("own", "file", "s3", 5)),
         node("b", room("cold", "object", "s3", 90)),
         node("c", room("cold", "object", "s3", 90)),
     )
-    assert found["a", "s3"] == ("s3 of a", 35)
-    assert (found["b", "s3"], found["c", "s3"]) == (("s3", 60), ("s3", 60))
+    shared, every = ("s3 of 2 nodes, 1", 90), ("s3 of 3 nodes, 0", 95)
+    assert found["a", "s3"] == [every]
+    assert found["b", "s3"] == found["c", "s3"] == [every, shared]
+
+
+def test_nodes_without_a_device_in_common_do_not_bound_each_other(spark: SparkSession) -> None:
+    found = rooms(
+        spark,
+        node("a", room("archive-a", "object", "s3", 0)),
+        node("b", room("archive-b", "object", "s3", 100)),
+        node("c", room("archive-b", "object", "s3", 100), room("archive-c", "object", "s3", 1)),
+        node("d", room("archive-c", "object", "s3", 1)),
+    )
+    assert found["a", "s3"] == [("s3 of a", 0)]
+    # Those that are connected through others bound each other.
+    assert {free for each in "bcd" for _, free in found[each, "s3"]} == {1, 100, 101}
+    assert [free for _, free in found["b", "s3"]] == [100, 101]
+
+
+@pytest.mark.parametrize("kind", ["sql", "object", "grid"])
+def test_a_device_is_shared_by_nodes_that_name_the_same_place(
+    spark: SparkSession, kind: str
+) -> None:
+    def of(*places: str | None) -> Fleet:
+        nodes = [
+            node(name, room("disk", kind, "s3", 90, used_bytes=10, place=place))
+            for name, place in zip("ab", places, strict=True)
+        ]
+        return Fleet(nodes, [], {}, [])
+
+    def seen(fleet: Fleet) -> tuple[int, int]:
+        pools = {row.pool for row in capacity(spark, fleet).collect() if row.tier == "s3"}
+        return tiers(fleet)["s3"].used_bytes, len(pools)
+
+    assert seen(of("", "")) == (20, 2)
+    assert seen(of("s3://one", "s3://two")) == (20, 2)
+    assert seen(of("s3://one", "s3://one")) == (10, 1)
+    # Of brokers that do not say it: by the name, as their kind may be shared.
+    assert seen(of(None, None)) == (10, 1)
+
+
+def test_what_a_month_costs_is_what_each_device_has_at_its_own_price() -> None:
+    gib = 1 << 30
+    cheap = room("cheap", "file", "hdd", 0, used_bytes=100 * gib, cost_per_gib_month=1.0)
+    dear = room("dear", "file", "hdd", 0, used_bytes=2 * gib, cost_per_gib_month=9.0)
+    fleet = Fleet([node("a", cheap, dear)], [], {}, [])
+    assert cost(fleet) == 118.0
+    assert prices(fleet)["hdd"] == 5.0
 
 
 def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
@@ -231,5 +286,6 @@ def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
     assert prices(fleet) == {"ssd": 1.0, "hdd": 0.5, "": 0.75}
     assert cost(fleet) == 3.0
     assert prices(Fleet([], [], {}, [])) == {"": 0.0}
-    told = {row.node: row.devices for row in parameters_of(spark, fleet).collect()}
-    assert told == {"a": {"ssd": 1, "hdd": 1}, "b": {"ssd": 1}}
+    told = {row.node: row for row in parameters_of(spark, fleet, Ways()).collect()}
+    assert told["a"].weights == {"log": 1, "x": 2, "away": 0}
+    assert (told["a"].helds, told["b"].helds) == (4, 2)

@@ -74,7 +74,8 @@ def messages(now_ms: int) -> pa.Table:
     }
     same = {"boot": 1, "at_ms": now_ms, "attempts": 0, "failures": 0, "decay_score": 0.0}
     columns |= {name: [value] * ROWS for name, value in same.items()}
-    columns |= {"durable": [True] * ROWS, "devices": [["ssd"]] * ROWS}
+    held = [(), ("ssd",), ("hdd",), ("s3", "hdd"), ("ssd", "s3"), ("ssd", "tape"), catalogs.TIERS]
+    columns |= {"durable": [True] * ROWS, "devices": one_of(*held)}
     schema = schema_of(CATALOG)
     filled = [
         pa.array(columns.get(name, [None] * ROWS), schema.field(name).type) for name in schema.names

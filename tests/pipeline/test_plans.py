@@ -9,6 +9,7 @@ import msgspec
 from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.feed.plans import ACTIONS, PLANS
+from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.model import QueueSpec
 from ebbmq.policy.advice import Kept, advised
 from ebbmq.policy.decay import Phase
@@ -16,10 +17,13 @@ from ebbmq.policy.placement import Placed, Terms, place
 from ebbmq.policy.rules.choose import Chooser, Strategy
 from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq.policy.rules.rule import RuleSet
+from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.jobs.fleet import Fleet, Snapshot
+from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
-from ebbmq_spark.transforms.plans import planned, wanted_target
+from ebbmq_spark.transforms.plans import as_plan, judged, planned, wanted_target
 from tests.pipeline.rows import DAY_MS, NOW_MS, catalog, frame
 
 if TYPE_CHECKING:
@@ -141,21 +145,88 @@ def test_what_is_written_and_freed_counts_all_copies_that_come_and_go(spark: Spa
         {"message_id": "promote", "tier": "s3", "enqueued_at_ms": YOUNG},
         {"message_id": "drop_copy", "tier": "hdd", "enqueued_at_ms": MIDDLE, "copies": 3},
     )  # fmt: skip
-    queue = parameters_of(spark, [SPEC])
-    one_each = queue.selectExpr("*", "map('ssd', 1, 'hdd', 1) AS devices")
+    plan = planned(rows, parameters_of(spark, [SPEC]), now_ms=NOW_MS, until_ms=NOW_MS + 1)
+    told = {
+        row.message_id: (row.bytes // 1_000, row.freed_bytes // 1_000)
+        for row in plan.collect()
+        if row.action == row.message_id
+    }
+    assert told == {
+        "repair": (2, 0), "archive": (1, 3), "drop_copy": (0, 2), "move": (2, 2), "promote": (2, 1),
+    }  # fmt: skip
 
-    def told(parameters: DataFrame) -> dict[str, tuple[int, int]]:
-        plan = planned(rows, parameters, now_ms=NOW_MS, until_ms=NOW_MS + 1)
+
+def devices_of(*tiers: str, away: tuple[str, ...] = ()) -> tuple[DeviceRoom, ...]:
+    """A device of each of these tiers, called by it and a number."""
+    return tuple(
+        DeviceRoom(
+            name=f"{tier}-{number}", kind="file", tier=tier, durable=True, used_bytes=0,
+            usable=f"{tier}-{number}" not in away, capacity_bytes=1, cost_per_gib_month=0.0,
+        )
+        for number, tier in enumerate(tiers)
+    )  # fmt: skip
+
+
+def booked(
+    spark: SparkSession, rows: DataFrame, devices: tuple[DeviceRoom, ...], spec: QueueSpec = SPEC
+) -> dict[str, tuple[str, int, str | None, int, str | None]]:
+    """By message: what is done, and copies that are written and go, and where."""
+    ways = Ways()
+    queue = msgspec.convert(
+        {name: getattr(spec, name, 0) for name in QueueParameters.__struct_fields__},
+        QueueParameters,
+    )
+    node = Snapshot("a", 1, 0, 0, NOW_MS, (), 0, Settings(queues=(queue,), devices=devices))
+    parameters = fleets.parameters_of(spark, Fleet([node], [], {}, []), ways)
+    plan = as_plan(judged(rows, parameters, 0, ways.frame(spark)), 1)
+    return {
+        row.message_id: (
+            row.action, row.bytes // 1_000, row.written_to, row.freed_bytes // 1_000,
+            row.freed_from,
+        )
+        for row in plan.collect()
+    }  # fmt: skip
+
+
+def test_copies_are_booked_in_the_tiers_where_they_come_and_go(spark: SparkSession) -> None:
+    def kept(name: str, enqueued: int, *devices: str, target: int = 1) -> dict[str, Any]:
         return {
-            row.message_id: (row.bytes // 1_000, row.freed_bytes // 1_000)
-            for row in plan.collect()
-            if row.action == row.message_id
-        }
+            "message_id": name, "enqueued_at_ms": enqueued, "devices": list(devices),
+            "tier": min((each[:-2] for each in devices), key=SPEC.tiers.index),
+            "copies": len(devices), "replica_target": target,
+        }  # fmt: skip
 
-    as_many = {"repair": (2, 0), "archive": (1, 3), "drop_copy": (0, 2)}
-    assert told(queue) == {**as_many, "move": (2, 2), "promote": (2, 1)}
-    # One of the copies has to be elsewhere: it stays where it is.
-    assert told(one_each) == {**as_many, "move": (1, 1), "promote": (1, 0)}
+    rows = catalog(
+        spark,
+        kept("second copy", YOUNG, "ssd-0"),
+        kept("third copy", YOUNG, "ssd-0", "hdd-1", target=2),
+        kept("repair", MIDDLE, "hdd-1", target=3),
+        kept("cools", MIDDLE, "ssd-0"),
+        kept("cools, with a copy there", MIDDLE, "ssd-0", "hdd-1", target=2),
+        kept("spare", MIDDLE, "hdd-1", "s3-2"),
+        kept("faded, archived already", OLD, "ssd-0", "s3-2", target=2),
+        kept("faded", OLD, "ssd-0", "hdd-1", target=2),
+        kept("hot again", YOUNG, "hdd-1", "s3-2", target=2),
+    )
+    assert booked(spark, rows, devices_of("ssd", "hdd", "s3")) == {
+        "second copy": ("add_copy", 1, "hdd", 0, None),
+        "third copy": ("add_copy", 1, "s3", 0, None),
+        "repair": ("repair", 2, "ssd + s3", 0, None),
+        "cools": ("move", 1, None, 1, None),
+        # One of its two copies has to be elsewhere, and stays: there is nothing to do.
+        "spare": ("drop_copy", 0, None, 1, "s3"),
+        "faded, archived already": ("archive", 0, None, 1, "ssd"),
+        "faded": ("archive", 1, None, 2, "ssd + hdd"),
+        "hot again": ("promote", 1, None, 0, None),
+    }
+    # Two of the first tier, one of which is away.
+    more = devices_of("ssd", "hdd", "s3", "ssd", "ssd", away=("ssd-4",))
+    found = booked(spark, rows, more)
+    assert found["second copy"] == ("add_copy", 1, None, 0, None)
+    assert found["third copy"] == ("add_copy", 1, None, 0, None)
+    # Without a device for it, a copy more is not asked for.
+    alone = booked(spark, rows, devices_of("ssd", away=()))
+    assert "second copy" not in alone
 
 
 def test_a_reason_tells_the_score_to_two_digits(spark: SparkSession) -> None:
@@ -205,6 +276,7 @@ def actions(spark: SparkSession, *rows: tuple):
     base = {
         "node": "a", "queue": "q", "partition": 0, "generation": 0, "from_tier": None, "target": 1,
         "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0, "freed_bytes": 0,
+        "written_to": None, "freed_from": None,
     }  # fmt: skip
     named = [
         {

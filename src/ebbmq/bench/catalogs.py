@@ -220,7 +220,10 @@ def _table(
         "replica_target": arrays.plain(copies.astype(np.int32)),
         "copies": arrays.plain(copies.astype(np.int32)),
         "tier": words(tier, list(TIERS)),
-        "devices": pa.array([["ssd"]], pa.list_(pa.string())).take(pa.array(zeros)),
+        # One device of each tier, by its name; a second copy is in the next one.
+        "devices": pa.array(
+            [*([tier] for tier in TIERS), list(TIERS[:2])], pa.list_(pa.string())
+        ).take(pa.array(np.where(copies > 1, len(TIERS), tier))),
         "review_at_ms": arrays.plain(review),
         "policy_version": same(1, pa.int64()),
     }

@@ -58,7 +58,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     #: Looked at, over all the times it was handed over; the next three add up to it.
     rows: int = 0
     applied: int = 0
-    #: Applied before.
+    #: Applied before, or of messages that were kept so already.
     in_force: int = 0
     #: By reason, see REFUSALS.
     refused: dict[str, int] = {}

@@ -52,6 +52,9 @@ class DeviceRoom(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     used_bytes: int
     capacity_bytes: int
     cost_per_gib_month: float
+    #: The server or store it is on, the same on all nodes that use it; empty for one of the node
+    #: alone. None: who wrote this does not say.
+    place: str | None = None
 
     @property
     def free_bytes(self) -> int:

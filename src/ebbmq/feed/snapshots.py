@@ -43,7 +43,11 @@ CATALOG: Final = Table(
         Column("replicas", "int32", "copies its publisher asked for"),
         Column("replica_target", "int32", "copies it should have"),
         Column("copies", "int32", "copies it has"),
-        optional("tier", "text", "where its best copy is; absent without tiers"),
+        optional(
+            "tier",
+            "text",
+            "of its copies the first in the queue's order of tiers; absent without tiers",
+        ),
         Column("devices", "texts", "where its copies are, best first"),
         optional("review_at_ms", "int64", "when to look at it again; absent for never"),
         Column("policy_version", "int64", "of the queue's parameters it was judged by"),

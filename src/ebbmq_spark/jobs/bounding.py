@@ -44,14 +44,15 @@ def bounded(plan: DataFrame, limits: Limits) -> Bounded:
     money.
     """
     capacity, money = limits.capacity, limits.money
-    if money is None:
-        if capacity is None:
-            return Bounded(plan, {})
-        return _fitted(plan, capacity, bounds.histogram(plan, capacity))
+    if money is None and capacity is None:
+        return Bounded(plan, {})
     # Its few lines are gone through more than once, the plan is not. Spark would keep them in 200
     # parts, and begin a task for each of them time and again.
-    lines = bounds.histogram(plan, capacity, limits.prices).coalesce(_PARTS).persist()
+    prices = None if money is None else limits.prices
+    lines = bounds.histogram(plan, capacity, prices).coalesce(_PARTS).persist()
     try:
+        if money is None:
+            return _fitted(plan, capacity, lines)
         full = None if capacity is None else bounds.overfull(lines, capacity)
         ((step, *short),) = bounds.unfunded(bounds.has_room(lines, full), money).collect()
         left_out = {}
@@ -61,20 +62,20 @@ def bounded(plan: DataFrame, limits: Limits) -> Bounded:
             plan = bounds.affordable(plan, limits.prices, step)
             # What is not paid for takes no room from what saves.
             paid = lines.where(~lines["costs"] | (lines["step"] > step))
-        if capacity is not None:
-            plan, others = _fitted(plan, capacity, paid)
-            left_out |= others
-        return Bounded(plan, left_out)
+        plan, others = _fitted(plan, capacity, paid)
+        return Bounded(plan, left_out | others)
     finally:
         lines.unpersist()
 
 
-def _fitted(plan: DataFrame, capacity: DataFrame, lines: DataFrame) -> Bounded:
+def _fitted(plan: DataFrame, capacity: DataFrame | None, lines: DataFrame) -> Bounded:
+    if capacity is None:
+        return Bounded(plan, {})
     full = bounds.overfull(lines, capacity).collect()
     if not full:
         return Bounded(plan, {})
     cuts = frame_of(
         plan.sparkSession, [(row["pool"], row["refused_from"]) for row in full], _OVERFULL
     )
-    without = Action(sum(row["actions"] for row in full), sum(row["bytes"] for row in full))
-    return Bounded(bounds.fitting(plan, capacity, cuts), {"room": without})
+    (without,) = bounds.left_out(lines, cuts).collect()
+    return Bounded(bounds.fitting(plan, capacity, cuts), {"room": Action(*without)})

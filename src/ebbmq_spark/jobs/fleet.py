@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,6 +20,7 @@ from ebbmq_spark import soundness
 from ebbmq_spark.lake import opened, visible
 from ebbmq_spark.schemas import frame_of
 from ebbmq_spark.transforms import parameters
+from ebbmq_spark.transforms.plans import NUMBERED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from ebbmq.feed.layout import Named
     from ebbmq.feed.manifests import Manifest
     from ebbmq.feed.settings import DeviceRoom, QueueParameters
+    from ebbmq_spark.jobs.ways import Numbering, Ways
     from ebbmq_spark.lake import Lake, Where
 
-#: Of kinds that several nodes may use at once; their name is the same on all of them.
+#: Of kinds that several nodes may use at once.
 _SHARED: Final = ("object", "sql", "grid")
 #: Clocks that differ by less are taken to be the same.
 _SAME_CLOCK_MS: Final = 60_000
@@ -46,19 +47,7 @@ _SNAPSHOTS: Final = (
     .add("ended_ms", T.LongType())
     .add("now_ms", T.LongType())
 )
-_OF_NODE: Final = (
-    T.StructType()
-    .add("node", T.StringType())
-    .add("now_ms", T.LongType())
-    .add("devices", T.MapType(T.StringType(), T.IntegerType()))
-)
-_CAPACITY: Final = (
-    T.StructType()
-    .add("node", T.StringType())
-    .add("tier", T.StringType())
-    .add("pool", T.StringType())
-    .add("free_bytes", T.LongType())
-)
+_OF_NODE: Final = T.StructType().add("node", T.StringType()).add("now_ms", T.LongType())
 
 
 class Snapshot(NamedTuple):
@@ -311,21 +300,21 @@ def snapshots_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
     return frame_of(spark, rows, _SNAPSHOTS)
 
 
-def parameters_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
-    """One row a node and queue: its parameters, the node's clock, and its devices by tier."""
-    schema = T.StructType([*_OF_NODE.fields, *parameters.schema().fields])
+def parameters_of(spark: SparkSession, fleet: Fleet, ways: Ways) -> DataFrame:
+    """One row a node and queue: the node's clock, how cases are numbered there, its parameters."""
+    schema = T.StructType([*_OF_NODE.fields, *NUMBERED.fields, *parameters.schema().fields])
     now = fleet.clocks()
-    rows = [
-        (each.node, now[each.node], list(_by_tier(each).items()), *values)
-        for each in fleet.snapshots
-        for values in parameters.rows_of(each.settings.queues)
-    ]
+    rows: list[tuple[object, ...]] = []
+    for each in fleet.snapshots:
+        known: dict[tuple[str, ...], Numbering] = {}
+        for queue, values in zip(
+            each.settings.queues, parameters.rows_of(each.settings.queues), strict=True
+        ):
+            if queue.tiers not in known:
+                known[queue.tiers] = ways.of(queue.tiers, each.settings.devices)
+            *numbers, weights = known[queue.tiers]
+            rows.append((each.node, now[each.node], *numbers, list(weights.items()), *values))
     return frame_of(spark, rows, schema)
-
-
-def _by_tier(node: Snapshot) -> dict[str, int]:
-    """How many devices of a node can be used, by tier."""
-    return dict(Counter(each.tier for each in node.settings.devices if each.tier and each.usable))
 
 
 def queues(fleet: Fleet) -> list[QueueParameters]:
@@ -337,69 +326,32 @@ def queues(fleet: Fleet) -> list[QueueParameters]:
     return list(found.values())
 
 
-def capacity(spark: SparkSession, fleet: Fleet) -> DataFrame:
-    """What may be written where: node, tier, pool, free_bytes; as `within_capacity` takes it."""
-    rows: list[tuple[object, ...]] = []
-    shared = _shared(fleet)
-    # Of what it shares, a node that has more in the tier gets its part; the others have the rest.
-    parts = {name: room.free_bytes // _users(fleet, name) for name, room in shared.items()}
-    left = {name: room.free_bytes for name, room in shared.items()}
-    for each in fleet.snapshots:
-        for name in _beside_own(each):
-            left[name] -= parts[name]
-    for each in fleet.snapshots:
-        asked = {tier for queue in each.settings.queues for tier in queue.tiers}
-        own = {device.tier for device in each.settings.devices if device.tier}
-        # Where a node has no device there is no room.
-        rows += [(each.node, tier, f"{tier} of {each.node}", 0) for tier in sorted(asked - own)]
-        for tier in sorted(own):
-            devices = [device for device in each.settings.devices if device.tier == tier]
-            if all(device.kind in _SHARED for device in devices):
-                # Nodes that share a device share what is free on it.
-                free = sum(left[name] for name, room in shared.items() if room.tier == tier)
-                rows.append((each.node, tier, tier, free))
-            else:
-                free = sum(
-                    parts[device.name] if device.kind in _SHARED else device.free_bytes
-                    for device in devices
-                )
-                rows.append((each.node, tier, f"{tier} of {each.node}", free))
-    return frame_of(spark, rows, _CAPACITY)
+def device_key(node: str, device: DeviceRoom) -> tuple[str, ...]:
+    """What tells devices of a fleet apart: a server or store that nodes use is the same for all.
+
+    Where nobody says whether it is one, those of a kind that may be are told by their names.
+    """
+    if device.place:
+        return device.kind, device.place
+    if device.place is None and device.kind in _SHARED:
+        return device.kind, "", device.name
+    return "of a node", node, device.name
 
 
-def _users(fleet: Fleet, name: str) -> int:
-    """How many nodes have a device."""
-    return sum(any(name == own.name for own in each.settings.devices) for each in fleet.snapshots)
-
-
-def _beside_own(node: Snapshot) -> list[str]:
-    """Devices that a node shares, of tiers in which it has others for itself."""
-    devices = node.settings.devices
-    own = {device.tier for device in devices if device.kind not in _SHARED}
-    return [each.name for each in devices if each.kind in _SHARED and each.tier in own]
-
-
-def _shared(fleet: Fleet) -> dict[str, DeviceRoom]:
-    """Devices that several nodes may use, each once: as the node sees it that has least room."""
-    found: dict[str, DeviceRoom] = {}
+def by_key(fleet: Fleet) -> dict[tuple[str, ...], DeviceRoom]:
+    """Every device once, of those that nodes share as the node sees it that has least room."""
+    found: dict[tuple[str, ...], DeviceRoom] = {}
     for each in fleet.snapshots:
         for device in each.settings.devices:
-            if device.kind in _SHARED:
-                known = found.get(device.name)
-                if known is None or device.free_bytes < known.free_bytes:
-                    found[device.name] = device
+            known = found.setdefault(device_key(each.node, device), device)
+            if device.free_bytes < known.free_bytes:
+                found[device_key(each.node, device)] = device
     return found
 
 
 def devices(fleet: Fleet) -> list[DeviceRoom]:
     """Every device once."""
-    own = [
-        device
-        for each in fleet.snapshots
-        for device in each.settings.devices
-        if device.kind not in _SHARED
-    ]
-    return own + list(_shared(fleet).values())
+    return list(by_key(fleet).values())
 
 
 class Tier(NamedTuple):
@@ -409,11 +361,8 @@ class Tier(NamedTuple):
     capacity_bytes: int
     #: Of one GiB, the mean over its devices.
     price: float
-
-    @property
-    def cost(self) -> float:
-        """Of a month."""
-        return self.used_bytes / GIB * self.price
+    #: Of a month, what is on each device at its own price.
+    cost: float
 
 
 def cost(fleet: Fleet) -> float:
@@ -438,6 +387,7 @@ def tiers(fleet: Fleet) -> dict[str, Tier]:
             sum(each.used_bytes for each in members),
             sum(each.capacity_bytes for each in members),
             sum(each.cost_per_gib_month for each in members) / len(members),
+            sum(each.used_bytes * each.cost_per_gib_month for each in members) / GIB,
         )
         for name, members in sorted(found.items())
     }

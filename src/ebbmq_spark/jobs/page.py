@@ -245,7 +245,8 @@ def _plan(told: Figures) -> str:
         (
             (
                 each.action.replace("_", " "),
-                each.from_tier or "-", each.to_tier or "-", f"{each.times:,}",
+                each.freed_from or each.from_tier or "-", each.written_to or each.to_tier or "-",
+                f"{each.times:,}",
                 _bytes(each.bytes), _bytes(each.freed_bytes),
             )
             for each in told.planned

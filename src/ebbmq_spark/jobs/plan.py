@@ -20,10 +20,11 @@ from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
 from ebbmq_spark import reaching
-from ebbmq_spark.jobs import bounding
+from ebbmq_spark.jobs import bounding, room
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import totals as totalling
 from ebbmq_spark.jobs.bounding import Limits
+from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.lake import Reach, read_table
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged
 from ebbmq_spark.transforms.quality import usable
@@ -88,10 +89,12 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
     told = changes.told if changes is not None and changes.messages else None
     catalog, looked_at = _messages(spark, fleet, output.lake, told, full=asked.full)
     # What was decided for a node is dated by its clock.
-    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), asked.hold_ms)
-    before, prices = fleets.cost(fleet), fleets.prices(fleet)
+    ways = Ways()
+    parameters = fleets.parameters_of(spark, fleet, ways)
+    chosen = as_plan(judged(catalog, parameters, 0, ways.frame(spark)), asked.hold_ms)
+    before, prices = fleets.cost(fleet), ways.priced(fleets.prices(fleet))
     limits = Limits(
-        capacity=fleets.capacity(spark, fleet) if asked.bounded else None,
+        capacity=room.capacity(spark, fleet, ways.texts) if asked.bounded else None,
         money=None if asked.budget is None else asked.budget - before,
         prices=prices,
     )
@@ -166,6 +169,11 @@ def _by_action(totals: list[Total]) -> dict[str, Action]:
 
 def _change(totals: list[Total], prices: Mapping[str, float]) -> float:
     """What the actions change of the cost of a month."""
-    added = sum(each.bytes * prices.get(each.to_tier or "", 0.0) for each in totals)
-    freed = sum(each.freed_bytes * prices.get(each.from_tier or "", 0.0) for each in totals)
+    added = sum(
+        each.bytes * prices.get(each.written_to or each.to_tier or "", 0.0) for each in totals
+    )
+    freed = sum(
+        each.freed_bytes * prices.get(each.freed_from or each.from_tier or "", 0.0)
+        for each in totals
+    )
     return (added - freed) / GIB

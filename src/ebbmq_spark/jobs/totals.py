@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from ebbmq.feed.manifests import Part
     from ebbmq_spark.lake import Lake
 
-_KEYS: Final = ("action", "from_tier", "to_tier")
+_KEYS: Final = ("action", "from_tier", "to_tier", "written_to", "freed_from")
 _SUMS: Final = ("bytes", "freed_bytes")
 #: Up to so many rows are added up here: to have Spark do it would take longer.
 _FEW_ROWS: Final = 1 << 20
 
 
 class Total(NamedTuple):
-    """Actions of a kind between two tiers."""
+    """Actions of a kind between two tiers, or between those of several copies."""
 
     action: str
     from_tier: str | None
     to_tier: str | None
+    written_to: str | None
+    freed_from: str | None
     times: int
     bytes: int
     freed_bytes: int

@@ -33,6 +33,8 @@ _VALUE_STEPS: Final = 16
 _STEP_PARTS: Final = 64
 #: Sums that differ by less may be the same, added up in another order.
 _SAME: Final = 1e-9
+#: Parts of bytes are whole numbers of them, but for how they are added up.
+_LESS_THAN_A_BYTE: Final = 0.5
 
 
 def within_capacity(plan: DataFrame, capacity: DataFrame) -> DataFrame:
@@ -43,8 +45,10 @@ def within_capacity(plan: DataFrame, capacity: DataFrame) -> DataFrame:
     Args:
         plan: of the table PLANS.
         capacity: tier, free_bytes: what may be written to the devices of a tier in all; or node,
-            tier, pool, free_bytes: what may be written to a pool of devices, which is a node's
-            tier or, where nodes share devices, one of several nodes.
+            tier, pool, free_bytes: what may be written to a pool of devices; or, instead of
+            free_bytes, rooms: sets of devices that bound a pool (room, free_bytes), and the part
+            of what is written to it that counts there (part). A tier may be several, as
+            `written_to` has them.
 
     Returns:
         of the table PLANS
@@ -62,7 +66,8 @@ def histogram(
     Args:
         plan: of the table PLANS.
         capacity: as `within_capacity` takes it; without, there is room for everything.
-        prices: of a GiB and month by tier, "" where that is not known; without, nothing has one.
+        prices: of a GiB and month by tier, or several as a plan has them, "" where that is not
+            known; without, nothing has one.
 
     Returns:
         pool (null where there is no bound), costs (whether it costs more than it saves), step (the
@@ -71,7 +76,9 @@ def histogram(
     cost, how = (F.lit(0.0), "inner") if prices is None else (once(_cost(prices)), "left")
     if prices is None:
         plan = plan.where("bytes > 0")
-    asked = plan.select("node", "to_tier", "bytes", _step().alias("step"), cost.alias("cost"))
+    asked = plan.select(
+        "node", "to_tier", "written_to", "bytes", _step().alias("step"), cost.alias("cost")
+    )
     pool: Column = F.lit(None).cast("string")
     if capacity is not None:
         asked = asked.join(F.broadcast(_pools(capacity)), _same(capacity), how=how)
@@ -87,23 +94,35 @@ def overfull(histogram: DataFrame, capacity: DataFrame) -> DataFrame:
     """Pools that have not room for everything.
 
     Returns:
-        pool, refused_from (that step and all below), actions, bytes: what that leaves out
+        pool, refused_from (that step and all below)
     """
-    room = _with_pool(capacity).groupBy("pool").agg(F.max("free_bytes").alias("_free"))
-    from_the_top = Window.partitionBy("pool").orderBy(F.col("step").desc())
-    return (
+    bounding = _with_pool(capacity).select("pool", F.inline("rooms")).distinct()
+    from_the_top = Window.partitionBy("room").orderBy(F.col("step").desc())
+    full = (
         histogram.where("pool IS NOT NULL")
         .groupBy("pool", "step")
-        .agg(F.sum("actions").alias("actions"), F.sum("bytes").alias("bytes"))
+        .agg(F.sum("bytes").alias("bytes"))
+        .join(F.broadcast(bounding), on="pool", how="inner")
+        .groupBy("room", "free_bytes", "step")
+        .agg(F.sum(F.col("bytes") * F.col("part")).alias("bytes"))
         .withColumn("_filled", F.sum("bytes").over(from_the_top))
-        .join(F.broadcast(room), on="pool", how="inner")
-        .where("_filled > _free")
+        .where(F.col("_filled") > F.col("free_bytes") + _LESS_THAN_A_BYTE)
+        .groupBy("room")
+        .agg(F.max("step").alias("refused_from"))
+    )
+    return (
+        bounding.join(F.broadcast(full), on="room", how="inner")
         .groupBy("pool")
-        .agg(
-            F.max("step").alias("refused_from"),
-            F.sum("actions").alias("actions"),
-            F.sum("bytes").alias("bytes"),
-        )
+        .agg(F.max("refused_from").alias("refused_from"))
+    )
+
+
+def left_out(histogram: DataFrame, overfull: DataFrame) -> DataFrame:
+    """What there is no room for: one row, actions, bytes."""
+    return (
+        has_room(histogram, overfull)
+        .where("NOT fits")
+        .agg(F.sum("actions").alias("actions"), F.sum("bytes").alias("bytes"))
     )
 
 
@@ -178,8 +197,9 @@ def _step() -> Column:
 
 def _cost(prices: Mapping[str, float]) -> Column:
     """What an action changes of the cost of a month."""
-    added = F.col("bytes") * _price(F.col("to_tier"), prices)
-    freed = F.coalesce(F.col("freed_bytes"), F.lit(0)) * _price(F.col("from_tier"), prices)
+    added = F.col("bytes") * _price(F.coalesce("written_to", "to_tier"), prices)
+    gone = F.coalesce(F.col("freed_bytes"), F.lit(0))
+    freed = gone * _price(F.coalesce("freed_from", "from_tier"), prices)
     return (added - freed) / GIB
 
 
@@ -190,9 +210,11 @@ def _price(tier: Column, prices: Mapping[str, float]) -> Column:
 
 
 def _with_pool(capacity: DataFrame) -> DataFrame:
-    if "pool" in capacity.columns:
+    if "rooms" in capacity.columns:
         return capacity
-    return capacity.withColumn("pool", F.col("tier"))
+    pool = F.col("pool" if "pool" in capacity.columns else "tier")
+    room = F.struct(pool.alias("room"), "free_bytes", F.lit(1.0).alias("part"))
+    return capacity.withColumns({"pool": pool, "rooms": F.array(room)})
 
 
 def _pools(capacity: DataFrame) -> DataFrame:
@@ -206,5 +228,5 @@ def _names(capacity: DataFrame) -> list[str]:
 
 def _same(capacity: DataFrame) -> list[Column]:
     """Where an action writes to, beside the columns of `_pools`."""
-    of_plan = {"node": F.col("node"), "tier": F.col("to_tier")}
+    of_plan = {"node": F.col("node"), "tier": F.coalesce("written_to", "to_tier")}
     return [of_plan[name] == F.col(f"_{name}") for name in _names(capacity)]

@@ -195,10 +195,12 @@ class Applying:
         engine.keeping.decisions.note(
             engine.now_ms(), names, "pinned", tier, reason, score=wanted.score
         )
-        engine.keeping.rearrange(alike, wanted, reason)
+        is_new = alike.stored.holding.target != wanted.target
+        # What is kept so already is held to it, too, but nothing was done for it.
+        is_new |= engine.keeping.rearrange(alike, wanted, reason)
         engine.keeping.reviewer.look_again_if_blocked(alike, wanted, engine.now_ms())
         pinning.pin(engine, shard, fitting, group.advice)
-        self.counts["applied"] += len(fitting)
+        self.counts["applied" if is_new else checks.IN_FORCE] += len(fitting)
 
     def _fitting(self, alike: Alike, wanted: Wanted, group: _Group) -> Sequence[int]:
         """Those that every device has room for; where not all fit, the most valuable."""

@@ -5,6 +5,7 @@ The node's own log is the device `log`; its section says only what it is worth a
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -200,6 +201,38 @@ def shown(devices: dict[str, DeviceConfig]) -> dict[str, object]:
             if value and value != getattr(_DEFAULT, key)
         }
     return found
+
+
+def place_of(config: DeviceConfig | None, where: str) -> str:
+    """The server or store that a device is on, without secrets; empty where only this node has it.
+
+    Args:
+        config: of the device; None where nothing is said of it.
+        where: as the device tells people.
+    """
+    if config is None or config.kind not in ("sql", "grid", "object") or config.directory:
+        return ""
+    scheme = urlsplit(config.url).scheme
+    if scheme in ("file", "memory", "sqlite"):
+        return ""
+    if config.kind == "object":
+        endpoint = config.options.get("endpoint", "")
+        host = urlsplit(endpoint).hostname or ""
+        at = f" at {public_url(endpoint)}" if endpoint else ""
+        return "" if _is_here(host) else where.rstrip("/") + at
+    host = where.rpartition(" at ")[2].rpartition(":")[0]
+    # A server is named by its host and port, a socket by its path.
+    return "" if not host or "/" in host or _is_here(host) else where
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine, whichever that is."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def public_url(url: str) -> str:

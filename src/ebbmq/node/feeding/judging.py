@@ -8,6 +8,7 @@ import numpy as np
 
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.node import looking
+from ebbmq.node.devices import settings
 from ebbmq.policy.advice import Kept, advised
 from ebbmq.policy.decay import Phase
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _OF_QUEUES = tuple(
     name for name in QueueParameters.__struct_fields__ if name not in ("name", "version")
 )
-_OF_DEVICES = DeviceRoom.__struct_fields__
+_OF_DEVICES = tuple(name for name in DeviceRoom.__struct_fields__ if name != "place")
 #: Runs of which a snapshot says what became of them.
 _RUNS: Final = 8
 _WAITS: Final = 1
@@ -34,8 +35,12 @@ _URGENT: Final = 2
 
 def settings_of(engine: Engine) -> Settings:
     """The parameters of a node's queues, the room on its devices, and what became of plans."""
+    configured = engine.config.devices
     devices = [
-        DeviceRoom(**{name: getattr(each, name) for name in _OF_DEVICES})
+        DeviceRoom(
+            place=settings.place_of(configured.get(each.name), each.where),
+            **{name: getattr(each, name) for name in _OF_DEVICES},
+        )
         for each in looking.devices(engine)
     ]
     with engine.lock:

@@ -312,7 +312,7 @@ class Snapshot:
 
     def _reads(self, page: _Copied, since: int | Ints) -> dict[str, object]:
         """What depends on how often messages are read: rate, score, when to look again."""
-        score, ages, kept = page.terms.score, ages_of(page.terms), self._kept()
+        score, ages, kept = page.terms.score, ages_of(page.terms), self._kept(page.terms)
         if not (page.accesses or score.per_day or ages) and not judging.acts(kept, page.terms):
             faded = decay_score(0.0, 0.0, score.base, 0.0, 0.0)
             return {
@@ -338,11 +338,16 @@ class Snapshot:
             "review_at_ms": judging.review_at(judged, review_at, self.at_ms),
         }
 
-    def _kept(self) -> list[Kept]:
+    def _kept(self, terms: Terms) -> list[Kept]:
         """The distinct ways messages are kept."""
         states = self._states()
         return [
-            Kept(each.replicas, each.target, len(each.copies), telling.tier_of(each.copies, states))
+            Kept(
+                each.replicas,
+                each.target,
+                len(each.copies),
+                telling.first_tier_of(each.copies, states, terms.tiers),
+            )
             for each in self._holdings
         ]
 
@@ -362,7 +367,10 @@ class Snapshot:
             "replicas": [each.replicas for each in known],
             "replica_target": [each.target for each in known],
             "copies": [len(each.copies) for each in known],
-            "tier": [telling.tier_of(each.copies, states) or None for each in known],
+            "tier": [
+                telling.first_tier_of(each.copies, states, page.terms.tiers) or None
+                for each in known
+            ],
             "devices": there,
         }
         if which is None:

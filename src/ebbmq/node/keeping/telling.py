@@ -13,7 +13,7 @@ from ebbmq.policy.decay import Score
 from ebbmq.policy.reads import fastest_first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ebbmq.core.copies import Devices
     from ebbmq.core.partition import Row
@@ -50,6 +50,22 @@ def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[
 def tier_of(copies: Devices, states: States) -> str:
     """The tier a message is read from: that of its fastest copy that can be used."""
     known = fastest_first(copies, states, LOG) or sorted(copies & states.keys())
+    return states[known[0]].tier if known else ""
+
+
+def first_tier_of(copies: Devices, states: States, tiers: Sequence[str]) -> str:
+    """The tier a message counts as being in: the first in its queue's order that has a copy.
+
+    Whichever copy answers sooner at the moment, it is the same. Devices that cannot be used count
+    only where no other has a copy.
+    """
+
+    def order(device: str) -> tuple[bool, int, int, str]:
+        state = states[device]
+        place = tiers.index(state.tier) if state.tier in tiers else len(tiers)
+        return not state.usable, place, state.slowness, device
+
+    known = sorted(copies & states.keys(), key=order)
     return states[known[0]].tier if known else ""
 
 

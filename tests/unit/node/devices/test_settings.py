@@ -8,7 +8,7 @@ import pytest
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.node import config
-from ebbmq.node.devices.settings import public_url
+from ebbmq.node.devices.settings import DeviceConfig, place_of, public_url
 
 MEMORY = {"kind": "memory", "capacity_bytes": 1_000}
 
@@ -149,6 +149,44 @@ def test_a_secret_is_not_in_the_error_about_its_device() -> None:
 )
 def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert public_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "place"),
+    [
+        (None, "log", ""),
+        ({"kind": "file"}, "/data/disk", ""),
+        ({"kind": "sql", "directory": "db"}, "SQLite in /data/db/copies.db", ""),
+        ({"kind": "sql", "url": "sqlite:///db/copies.db"}, "SQLite in /db/copies.db", ""),
+        ({"kind": "object", "directory": "cold"}, "file:///data/cold", ""),
+        ({"kind": "object", "url": "memory:///"}, "memory:///", ""),
+        ({"kind": "object", "url": "s3://b/x/"}, "s3://b/x/", "s3://b/x"),
+        (
+            {"kind": "object", "url": "s3://b", "options": {"endpoint": "http://u:hush@store:9"}},
+            "s3://b",
+            "s3://b at http://u:(hidden)@store:9",
+        ),
+        (
+            {"kind": "object", "url": "s3://b", "options": {"endpoint": "http://127.0.0.1:9"}},
+            "s3://b",
+            "",
+        ),
+        (
+            {"kind": "sql", "url": "postgresql://me:hush@h/db"},
+            "PostgreSQL 'db' at h:5432",
+            "PostgreSQL 'db' at h:5432",
+        ),
+        ({"kind": "sql", "url": "postgresql://localhost/db"}, "PostgreSQL 'db' at localhost:1", ""),
+        ({"kind": "sql", "url": "postgresql:///db"}, "PostgreSQL 'db' at /run/postgres:1", ""),
+        ({"kind": "grid", "url": "valkey://h:1"}, "Valkey at h:1", "Valkey at h:1"),
+        ({"kind": "grid", "url": "valkey://[::1]:1"}, "Valkey at ::1:1", ""),
+        ({"kind": "grid", "url": "unix:///run/v.sock"}, "Valkey at /run/v.sock", ""),
+    ],
+)
+def test_the_place_of_a_device_is_the_server_it_is_on_and_none_if_it_is_the_nodes_own(
+    given: dict[str, Any] | None, where: str, place: str
+) -> None:
+    assert place_of(None if given is None else DeviceConfig(**given), where) == place
 
 
 def test_devices_survive_a_change_of_other_settings() -> None:

@@ -112,31 +112,44 @@ def concurrency(events: DataFrame) -> DataFrame:
 
 def _leases(events: DataFrame) -> DataFrame:
     """Every lease as far as it is known: queue, from_ms, to_ms."""
-    event, at_ms = F.col("event"), F.col("at_ms")
+    event, at_ms, lease = F.col("event"), F.col("at_ms"), F.col("generation")
     is_lease, is_end = event == "leased", event.isin(*feed.SETTLES, *feed.LAST)
-    # From the last on: what comes after a row was looked at before it.
-    back = Window.partitionBy("node", "boot").orderBy(F.desc("seq"))
-    is_whole = F.coalesce(F.lag("seq").over(back) == F.col("seq") + 1, F.lit(False))
-    so_far = back.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known_to_ms = F.last(F.when(~F.col("_is_whole"), at_ms), ignorenulls=True).over(so_far)
-    told = events.withColumn("_is_whole", is_whole).withColumn("_known_to_ms", known_to_ms)
     of_message = Window.partitionBy(*_KEY).orderBy("boot", "seq")
-    lease = F.when(is_lease, F.col("generation"))
-    steps = told.where(is_lease | is_end | event.isin(*feed.ARRIVALS)).withColumns(
+    steps = events.where(is_lease | is_end).withColumns(
         {
-            "_ends": F.lead(F.when(is_end, F.col("generation"))).over(of_message),
+            "_ends": F.lead(F.when(is_end, lease)).over(of_message),
             "_next_ms": F.lead("at_ms").over(of_message),
-            "_began": F.lag(lease).over(of_message),
+            "_began": F.lag(F.when(is_lease, lease)).over(of_message),
         }
     )
-    # At the last instant that is known it was held; least leaves out what is null.
-    to_ms = F.when(F.col("_ends") == F.col("generation"), F.col("_next_ms")).otherwise(
-        F.least("_next_ms", F.col("_known_to_ms") + 1)
-    )
-    has_begun = F.coalesce(F.col("_began") == F.col("generation"), F.lit(False))
+    has_begun = F.coalesce(F.col("_began") == lease, F.lit(False))
     is_alone = event.isin(*feed.SETTLES) & ~has_begun & F.col("latency_ms").isNotNull()
-    return steps.where(is_lease | is_alone).select(
-        "queue",
+    known_to_ms = F.when(is_lease & (F.col("_ends") == lease), F.col("_next_ms"))
+    leases = steps.where(is_lease | is_alone).select(
+        *("node", "boot", "seq", "queue", "_next_ms"),
         F.when(is_lease, at_ms).otherwise(at_ms - F.col("latency_ms")).alias("from_ms"),
-        F.when(is_lease, to_ms).otherwise(at_ms).alias("to_ms"),
+        F.when(is_lease, known_to_ms).otherwise(at_ms).alias("to_ms"),
+    )
+    # From the last on: the first break after a lease is the last that was looked at before it.
+    back = Window.partitionBy("node", "boot").orderBy(
+        F.desc("seq"), F.col("queue").asc_nulls_first()
+    )
+    # At the last instant that is known it was held; least leaves out what is null.
+    until_ms = F.least("_next_ms", F.last("_break_ms", ignorenulls=True).over(back) + 1)
+    return (
+        leases.unionByName(_breaks(events), allowMissingColumns=True)
+        .withColumn("to_ms", F.coalesce("to_ms", until_ms))
+        .where(F.col("queue").isNotNull())
+        .select("queue", "from_ms", "to_ms")
+    )
+
+
+def _breaks(events: DataFrame) -> DataFrame:
+    """Numbers after which the next one is not told: node, boot, seq, _break_ms."""
+    in_order = Window.partitionBy("node", "boot").orderBy("seq")
+    is_whole = F.lead("seq").over(in_order) == F.col("seq") + 1
+    return (
+        events.select("node", "boot", "seq", "at_ms", is_whole.alias("_is_whole"))
+        .where(~F.coalesce("_is_whole", F.lit(False)))
+        .select("node", "boot", "seq", F.col("at_ms").alias("_break_ms"))
     )

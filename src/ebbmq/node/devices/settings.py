@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from typing import Any, Final, Literal, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -26,6 +26,8 @@ _UNBOUNDED: Final = 1 << 62
 #: How kinds compare where nothing else tells them apart.
 _SLOWNESS: Final = {"memory": 0, LOG: 2, "grid": 2, "file": 2, "sql": 3, "object": ARCHIVE}
 _LOCAL: Final = ("file", "sql", "object")
+#: Kinds that may be on a server or in a store, and the port that counts where an address has none.
+_PORTS: Final = {"sql": ":5432", "grid": ":6379", "object": ""}
 _OF_THE_LOG: Final = ("tier", "failure_domain", "capacity_bytes", "cost_per_gib_month", "status")
 
 
@@ -203,26 +205,34 @@ def shown(devices: dict[str, DeviceConfig]) -> dict[str, object]:
     return found
 
 
-def place_of(config: DeviceConfig | None, where: str) -> str:
+def place_of(config: DeviceConfig | None) -> str:
     """The server or store that a device is on, without secrets; empty where only this node has it.
 
     Args:
         config: of the device; None where nothing is said of it.
-        where: as the device tells people.
     """
-    if config is None or config.kind not in ("sql", "grid", "object") or config.directory:
+    if config is None or config.kind not in _PORTS or config.directory:
         return ""
-    scheme = urlsplit(config.url).scheme
-    if scheme in ("file", "memory", "sqlite"):
+    parts = urlsplit(config.url)
+    if parts.scheme in ("file", "memory", "sqlite"):
         return ""
+    hosts = parts.netloc.rpartition("@")[2]
     if config.kind == "object":
-        endpoint = config.options.get("endpoint", "")
-        host = urlsplit(endpoint).hostname or ""
-        at = f" at {public_url(endpoint)}" if endpoint else ""
-        return "" if _is_here(host) else where.rstrip("/") + at
-    host = where.rpartition(" at ")[2].rpartition(":")[0]
-    # A server is named by its host and port, a socket by its path.
-    return "" if not host or "/" in host or _is_here(host) else where
+        endpoint = urlsplit(config.options.get("endpoint", ""))
+        at = endpoint.netloc.rpartition("@")[2]
+        store = f"{parts.scheme}://{hosts}{parts.path}".rstrip("/")
+        return "" if _is_here(endpoint.hostname or "") else f"{store} at {at}" if at else store
+    # PostgreSQL takes a host, or the directory of its socket, as a parameter, too.
+    hosts = hosts or parse_qs(parts.query).get("host", [""])[0]
+    if not hosts or "/" in hosts or _is_here(_without_port(hosts)):
+        return ""
+    port = "" if _without_port(hosts) != hosts else _PORTS[config.kind]
+    return f"{config.kind} at {hosts.lower()}{port}{parts.path}".rstrip("/")
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() and (name.endswith("]") or ":" not in name) else host
 
 
 def _is_here(host: str) -> bool:

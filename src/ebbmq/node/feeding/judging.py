@@ -38,7 +38,7 @@ def settings_of(engine: Engine) -> Settings:
     configured = engine.config.devices
     devices = [
         DeviceRoom(
-            place=settings.place_of(configured.get(each.name), each.where),
+            place=settings.place_of(configured.get(each.name)),
             **{name: getattr(each, name) for name in _OF_DEVICES},
         )
         for each in looking.devices(engine)

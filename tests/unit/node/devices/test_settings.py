@@ -151,42 +151,44 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert public_url(url) == shown
 
 
+AT_STORE = {"endpoint": "http://u:hush@store:9"}
+AT_HOME = {"endpoint": "http://127.0.0.1:9"}
+
+
 @pytest.mark.parametrize(
-    ("given", "where", "place"),
+    ("kind", "url", "options", "place"),
     [
-        (None, "log", ""),
-        ({"kind": "file"}, "/data/disk", ""),
-        ({"kind": "sql", "directory": "db"}, "SQLite in /data/db/copies.db", ""),
-        ({"kind": "sql", "url": "sqlite:///db/copies.db"}, "SQLite in /db/copies.db", ""),
-        ({"kind": "object", "directory": "cold"}, "file:///data/cold", ""),
-        ({"kind": "object", "url": "memory:///"}, "memory:///", ""),
-        ({"kind": "object", "url": "s3://b/x/"}, "s3://b/x/", "s3://b/x"),
-        (
-            {"kind": "object", "url": "s3://b", "options": {"endpoint": "http://u:hush@store:9"}},
-            "s3://b",
-            "s3://b at http://u:(hidden)@store:9",
-        ),
-        (
-            {"kind": "object", "url": "s3://b", "options": {"endpoint": "http://127.0.0.1:9"}},
-            "s3://b",
-            "",
-        ),
-        (
-            {"kind": "sql", "url": "postgresql://me:hush@h/db"},
-            "PostgreSQL 'db' at h:5432",
-            "PostgreSQL 'db' at h:5432",
-        ),
-        ({"kind": "sql", "url": "postgresql://localhost/db"}, "PostgreSQL 'db' at localhost:1", ""),
-        ({"kind": "sql", "url": "postgresql:///db"}, "PostgreSQL 'db' at /run/postgres:1", ""),
-        ({"kind": "grid", "url": "valkey://h:1"}, "Valkey at h:1", "Valkey at h:1"),
-        ({"kind": "grid", "url": "valkey://[::1]:1"}, "Valkey at ::1:1", ""),
-        ({"kind": "grid", "url": "unix:///run/v.sock"}, "Valkey at /run/v.sock", ""),
+        ("file", "", {}, ""),
+        ("sql", "", {}, ""),
+        ("object", "", {}, ""),
+        ("sql", "sqlite:///db/copies.db", {}, ""),
+        ("object", "memory:///", {}, ""),
+        ("object", "file:///mnt/cold", {}, ""),
+        ("object", "s3://b/x/", {}, "s3://b/x"),
+        ("object", "s3://b", AT_STORE, "s3://b at store:9"),
+        ("object", "s3://b", AT_HOME, ""),
+        ("sql", "postgresql://me:hush@DB/d?password=hush", {}, "sql at db:5432/d"),
+        ("sql", "postgresql://me@db:5432/d", {}, "sql at db:5432/d"),
+        ("sql", "postgresql:///d?host=db", {}, "sql at db:5432/d"),
+        ("sql", "postgresql://localhost/d", {}, ""),
+        ("sql", "postgresql:///d", {}, ""),
+        ("sql", "postgresql:///d?host=/run/postgresql", {}, ""),
+        ("grid", "valkey://:hush@h", {}, "grid at h:6379"),
+        ("grid", "valkey://[fd00::2]:1", {}, "grid at [fd00::2]:1"),
+        ("grid", "valkey://[::1]:1", {}, ""),
+        ("grid", "unix:///run/v.sock", {}, ""),
     ],
 )
 def test_the_place_of_a_device_is_the_server_it_is_on_and_none_if_it_is_the_nodes_own(
-    given: dict[str, Any] | None, where: str, place: str
+    kind: Any, url: str, options: dict[str, str], place: str
 ) -> None:
-    assert place_of(None if given is None else DeviceConfig(**given), where) == place
+    directory = "" if url else "devices/x"
+    given = DeviceConfig(kind=kind, url=url, directory=directory, options=options)
+    assert place_of(given) == place
+
+
+def test_a_device_of_which_nothing_is_said_is_the_nodes_own() -> None:
+    assert place_of(None) == ""
 
 
 def test_devices_survive_a_change_of_other_settings() -> None:

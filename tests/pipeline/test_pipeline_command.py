@@ -39,6 +39,12 @@ memory = "512m"
 [devices.log]
 tier = "ssd"
 cost_per_gib_month = 0.1
+# There is no room for a copy, which a plan that is not bounded does not look at.
+[devices.full]
+kind = "file"
+tier = "s3"
+capacity_bytes = 1
+cost_per_gib_month = 0.1
 """
 
 

@@ -21,6 +21,8 @@ from ebbmq.bench.load import (
 from ebbmq.bench.row import Row, at_most, stated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ebbmq.bench.run import Run
     from ebbmq.model import Message
 
@@ -29,27 +31,38 @@ _EVERY_MS: Final = 500
 _TIMES: Final = 4
 
 
-class _Ratio(NamedTuple):
-    """With a feed over without, by the median of batches and by the median of means of turns."""
+class _Round(NamedTuple):
+    """A turn without a feed and one with it, right after each other: us a message."""
 
-    median: float
-    mean: float
-    off_us: float
-    on_us: float
+    off: list[float]
+    on: list[float]
+
+    @property
+    def median(self) -> float:
+        """With a feed over without, by the median of batches."""
+        return summary(self.on).median / summary(self.off).median
+
+    @property
+    def mean(self) -> float:
+        """The same by the mean, waits for the interpreter included."""
+        return statistics.fmean(self.on) / statistics.fmean(self.off)
 
 
 def measure(run: Run) -> list[Row]:
     """Per message at `written`, with and without a feed, in turns, on several pairs of brokers.
 
     Two brokers without a feed differ by a few percent for as long as they live, by where their
-    memory is: so there are many pairs, few turns each, and the median of pairs counts. A turn lasts
-    about half a second, so that what happens in it is written during it or with the next, and a
-    snapshot runs all the while.
+    memory is, and a machine that others share by ten from second to second: so there are many
+    pairs, each turn is compared with the one next to it, and the median of all such rounds counts.
+    A turn lasts about half a second, so that what happens in it is written during it or with the
+    next, and a snapshot runs all the while. The first round of a pair is not counted: memory and
+    disk are new to it.
     """
     backlog, count = run.scale(200_000, 2_000), run.scale(80_000, 2_000)
-    pairs, rounds = run.scale(9, 1), run.scale(4, 2)
+    pairs, rounds = run.scale(9, 1), run.scale(6, 2)
     messages = fifo_messages(count, KIB) * _TIMES
-    found, told = [], []
+    found: list[_Round] = []
+    told = []
     for number in range(pairs):
         feed = {"lake": str(run.fresh("lake")), "every_ms": _EVERY_MS, "snapshot_every_ms": 0}
         with (
@@ -57,21 +70,21 @@ def measure(run: Run) -> list[Row]:
             Broker.open(run.fresh("on"), {"feed": feed}) as on,
         ):
             _prepare(run, [off, on], messages[:FILL_BATCH], backlog)
-            found.append(_compare(run, off, on, messages, rounds))
+            found += list(_rounds(run, off, on, messages, 1 + rounds))[1:]
             told.append(on.feed() or {})
         run.progress("pairs", number + 1, pairs)
     settings = {"confirm": "written", "body": KIB, "backlog": backlog, "every_ms": _EVERY_MS}
-    middle = sorted(found)[pairs // 2]
     events = sum(each["events"] for each in told)
     return [
         at_most(
             "publish with a feed over publish without, batches of 100",
-            middle.median,
+            statistics.median(each.median for each in found),
             "ratio",
             1.05,
-            without_us=round(middle.off_us, 2),
-            with_us=round(middle.on_us, 2),
-            pairs=[round(each.median, 3) for each in found],
+            without_us=round(statistics.median(summary(each.off).median for each in found), 2),
+            with_us=round(statistics.median(summary(each.on).median for each in found), 2),
+            pairs=pairs,
+            rounds=[round(each.median, 3) for each in found],
             **settings,
         ),
         at_most(
@@ -79,8 +92,7 @@ def measure(run: Run) -> list[Row]:
             statistics.median(each.mean for each in found),
             "ratio",
             1.05,
-            turns=rounds,
-            pairs=[round(each.mean, 3) for each in found],
+            rounds=[round(each.mean, 3) for each in found],
             snapshots=sum(each["snapshots"] for each in told),
         ),
         at_most(
@@ -93,28 +105,23 @@ def measure(run: Run) -> list[Row]:
     ]  # fmt: skip
 
 
-def _compare(run: Run, off: Broker, on: Broker, messages: list[Message], rounds: int) -> _Ratio:
+def _rounds(
+    run: Run, off: Broker, on: Broker, messages: list[Message], rounds: int
+) -> Iterator[_Round]:
     """Publish to both in turns; a snapshot begins with each turn of the one with a feed."""
     batches = [messages[at : at + BATCH] for at in range(0, len(messages), BATCH)]
-    times: dict[str, list[float]] = {"off": [], "on": []}
-    means: dict[str, list[float]] = {"off": [], "on": []}
     for number in range(rounds):
+        taken = {}
         turns = [("off", off), ("on", on)]
         for name, broker in turns if number % 2 else reversed(turns):
             if broker is on:
                 _ask_snapshot(on)
-            taken = publish_us(broker, batches, "written")
-            times[name] += taken
-            means[name].append(statistics.fmean(taken))
+            taken[name] = publish_us(broker, batches, "written")
             _wait_for_feed(on, snapshots=number + (broker is on))
+        yield _Round(**taken)
         for broker in (off, on):
             drain(run, broker, len(messages))
         _wait_for_feed(on, snapshots=number + 1)
-    median = {name: summary(taken).median for name, taken in times.items()}
-    mean = {name: statistics.median(taken) for name, taken in means.items()}
-    return _Ratio(
-        median["on"] / median["off"], mean["on"] / mean["off"], median["off"], median["on"]
-    )
 
 
 def _prepare(run: Run, brokers: list[Broker], messages: list[Message], backlog: int) -> None:

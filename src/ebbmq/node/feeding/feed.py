@@ -30,6 +30,7 @@ from ebbmq.node.feeding.files import Files
 from ebbmq.node.feeding.joining import EVENTS_MAX
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
+from ebbmq.node.feeding.pacing import Pace
 from ebbmq.node.feeding.parting import Parting
 from ebbmq.node.feeding.snapshots import Snapshot, Workroom
 from ebbmq.node.log import log
@@ -54,9 +55,6 @@ _NAMES: Final = np.uint64(name_of(1, 0))
 _EVENTS_AT_ONCE: Final = 256 * 1024
 _PAUSE_MS: Final = 1_000
 _PAUSE_MS_MAX: Final = 30_000
-#: A snapshot rests so many times as long as a step of it takes, waits included: each time it waits
-#: for the interpreter, somebody waits for it to be done with that.
-_REST: Final = 99
 #: A lake that takes longer for one file does not answer.
 _STUCK_MS: Final = 30_000
 #: How long the end of a broker waits for the last file.
@@ -82,6 +80,7 @@ class Feed:
         self._places: dict[int, tuple[str, int]] = {}
         self._room = room_for_events()
         self._workroom = Workroom()
+        self._pace = Pace()
         self._next_ms = self._events_ms = self._snapshot_ms = 0
         self._snapshot_every_ms = config.snapshot_every_ms
         self._snapshot_asked = False
@@ -292,6 +291,7 @@ class Feed:
 
     def _at_ease(self, tables: Iterator[Table], parting: Parting) -> Iterator[Table]:
         """What goes into files, with pauses in between."""
+        self._pace.begin()
         while not self._stop.is_set():
             began = time.monotonic()
             table = next(tables, None)
@@ -299,13 +299,14 @@ class Feed:
                 yield from parting.rest()
                 return
             wholes = list(parting.take(table))
-            took = time.monotonic() - began
+            step_s = time.monotonic() - began
             # Of writing only what the processor does: how long a lake takes keeps nobody waiting.
             began = time.thread_time()
             yield from wholes
-            took += time.thread_time() - began
+            written_s = time.thread_time() - began
             if self._thread is not None:
-                self._rest(took * _REST)
+                written = sum(map(len, wholes))
+                self._rest(self._pace.rest_s(step_s, len(table), written_s, written))
 
     def _rest(self, seconds: float) -> None:
         """Leave the interpreter to who publishes, but for events whose time has come."""

@@ -3,6 +3,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ebbmq.bench import suite
+
+ON_SPARK = {"plan", "simulation", "upkeep", "connector"}
+#: It replays a week hour by hour, which takes minutes at any size.
+LONG = {"adaptive"}
+
 
 def test_bench_prints_figures_with_their_bars_as_json(tmp_path: Path) -> None:
     kept = tmp_path / "kept" / "figures.json"
@@ -22,3 +30,11 @@ def test_bench_prints_figures_with_their_bars_as_json(tmp_path: Path) -> None:
     assert rows[0]["bar"] == "<= 5"
     assert json.loads(kept.read_text())["rows"] == rows
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("question", sorted(suite.QUESTIONS.keys() - ON_SPARK - LONG))
+def test_every_question_is_answered(tmp_path: Path, question: str) -> None:
+    rows = suite.ask(question, quick=True, data=tmp_path, tell=lambda *_: None)
+    assert rows
+    assert len({row.name for row in rows}) == len(rows)
+    assert not list(tmp_path.iterdir())

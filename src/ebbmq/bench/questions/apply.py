@@ -99,8 +99,10 @@ def _write_plan(lake: Path, ids: list[str]) -> None:
     columns = {name: pa.repeat(pa.scalar(value), len(ids)) for name, value in same.items()}
     columns["message_id"] = pa.array(ids)
     columns["reason"] = pa.array([f"decay score {n % 997 / 100:.2f}" for n in range(len(ids))])
-    columns["freed_bytes"] = pa.nulls(len(ids))
-    table = pa.table([columns[each.name].cast(each.type) for each in schema], schema=schema)
+    absent = pa.nulls(len(ids))
+    table = pa.table(
+        [columns.get(each.name, absent).cast(each.type) for each in schema], schema=schema
+    )
     path = lake / layout.plan_file(RUN, 0)
     path.parent.mkdir(parents=True)
     pq.write_table(table, path)

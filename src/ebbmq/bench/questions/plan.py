@@ -34,7 +34,7 @@ GROWTH_MAX: Final = 1.15
 #: What a month of such a lake costs before, and what it has to cost less for each message: what a
 #: plan saves pays for some of what it adds.
 _COSTS: Final = 12.4
-_LESS: Final = 3e-8
+_LESS: Final = 4.5e-8
 #: How many times the smallest lake the largest is.
 _MOST: Final = 50
 _OTHERS: Final = {"duckdb": "DuckDB", "polars": "Polars"}

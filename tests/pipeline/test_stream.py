@@ -198,6 +198,15 @@ def _kept(query: StreamingQuery) -> int:
     return int(state["numRowsTotal"])
 
 
+def test_what_is_remembered_is_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
+    tell(tmp_path, 1, [{"seq": 1}], at_ms=NOW_MS)
+    stream(spark, Arguments(tmp_path, once=True, partitions=PARTITIONS))
+    state = tmp_path / "_state" / "stream" / "checkpoint" / "state"
+    kinds = {each.suffix for each in state.rglob("*") if each.is_file()}
+    assert ".delta" not in kinds, "Spark's own store keeps what is remembered in RAM"
+    assert kinds & {".zip", ".changelog"}
+
+
 @pytest.mark.crash
 def test_kill_9_of_the_driver_counts_nothing_twice_and_leaves_nothing_out(
     spark: SparkSession, tmp_path: Path

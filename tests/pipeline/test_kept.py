@@ -14,9 +14,12 @@ from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Record
 from ebbmq_spark.jobs import history
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
+from ebbmq_spark.jobs.stream import Arguments as Streaming
+from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.jobs.writing import RUNS_KEPT, WHOLE_KEPT
 from ebbmq_spark.lake import opened
 from tests.feeds import manifests_of
+from tests.pipeline.handwritten import tell
 from tests.pipeline.lakes import ADAPT, Node, rows
 from tests.pipeline.rows import NOW_MS
 
@@ -77,6 +80,20 @@ def test_of_each_kind_the_last_records_stay_with_the_rows_they_rejected(
     assert (kinds.count("run"), kinds.count("stream"), kinds.count("plan")) == (100, 100, 1)
     assert unknown.exists(), "whoever wrote it may need it"
     assert {each.name for each in aside.iterdir()} == {f"run={names[-1]}", f"run={of_stream}"}
+
+
+def test_a_stream_alone_on_a_lake_leaves_the_last_records_of_its_kind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tell(tmp_path, 1, [{"seq": 1}], at_ms=NOW_MS)
+    for number in range(RUNS_KEPT + 2):
+        record(tmp_path, history.run_name(NOW_MS + 2 * number), kind="stream")
+        record(tmp_path, history.run_name(NOW_MS + 2 * number + 1), kind="plan")
+    last = stream(spark, Streaming(tmp_path, once=True, partitions=2))
+    found = history.read(tmp_path)
+    kinds = [each.kind for each in found.records]
+    assert (kinds.count("stream"), kinds.count("plan")) == (RUNS_KEPT, RUNS_KEPT + 2)
+    assert found.last("stream") == last
 
 
 def test_sums_that_the_next_run_adds_to_stay_whatever_killed_runs_left(

@@ -19,8 +19,12 @@ from hypothesis import Phase as Step
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from ebbmq.model import QueueSpec
+from ebbmq.feed.plans import ACTIONS
+from ebbmq.model import AdaptSpec, QueueSpec
 from ebbmq.policy import importance as policy
+from ebbmq.policy.adapt import AdaptiveDecay, AdaptState
+from ebbmq.policy.advice import Kept, advised
+from ebbmq.policy.advice import wanted_target as target_of
 from ebbmq.policy.decay import Access, Phase, Score, decay_score
 from ebbmq.policy.placement import Terms
 from ebbmq.policy.rules import conditions as c
@@ -28,9 +32,11 @@ from ebbmq.policy.rules.compile import test_of as closure_of
 from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq_spark.rules import column_of
 from ebbmq_spark.transforms.importance import band_of, current_importance, is_stale
+from ebbmq_spark.transforms.latency import recommended_factors
 from ebbmq_spark.transforms.parameters import parameters_of
+from ebbmq_spark.transforms.plans import judged, wanted_target
 from ebbmq_spark.transforms.scores import access_rate_at, phase_of, tier_of, with_scores
-from tests.pipeline.rows import DAY_MS, NOW_MS, catalog
+from tests.pipeline.rows import DAY_MS, NOW_MS, catalog, events
 from tests.property.rule_strategies import DEVICES, conditions, messages, states
 
 if TYPE_CHECKING:
@@ -344,3 +350,137 @@ def test_messages_get_the_score_of_the_instant_asked_for(spark: SparkSession) ->
         "read": (90.0, Phase.KEPT, "hdd"),
         "based": (60.0, Phase.KEPT, None),
     }
+
+
+MINUTE_MS = 60_000
+TIERS = ("ram", "ssd", "hdd", "s3")
+SPECS = st.builds(
+    QueueSpec,
+    st.just("q"),
+    score_base=st.sampled_from([0.0, -5.0, 60.0]),
+    score_per_day=st.sampled_from([0.0, 5.0, 10.0]),
+    score_access_bonus=st.sampled_from([0.0, 1.0]),
+    score_medium=st.sampled_from([20.0, 50.0]),
+    score_high=st.sampled_from([30.0, 100.0]),
+    evaluate_every_ms=st.sampled_from([1, MINUTE_MS, 5 * DAY_MS]),
+    on_faded=st.sampled_from(["archive", "remove", "dead_letter"]),
+    min_copies=st.integers(1, 3),
+    max_replicas=st.none() | st.integers(1, 5),
+    tiers=st.lists(st.sampled_from(TIERS), max_size=4, unique=True).map(tuple),
+)
+ADAPTS = st.builds(
+    AdaptSpec,
+    raise_above_ms=st.sampled_from([400.0, 1_000.0]),
+    lower_below_ms=st.sampled_from([0.0, 100.0, 399.5]),
+    step=st.floats(1.01, 10),
+    dwell_ms=st.sampled_from([0, 1, MINUTE_MS]),
+    factor_min=st.floats(0.1, 1),
+    factor_max=st.floats(1, 8),
+    window=st.integers(1, 12),
+)
+
+
+def test_a_message_is_advised_the_same(spark: SparkSession) -> None:
+    specs = [
+        msgspec.structs.replace(each, name=str(number))
+        for number, each in enumerate(drawn(SPECS, 200))
+    ]
+    cooling = QueueSpec("cooling", score_per_day=10.0, tiers=TIERS)
+    # At the very instants at which it is first evaluated and at which phases may begin, too.
+    ages = [0, MINUTE_MS - 1, MINUTE_MS, *(days * DAY_MS + more for days in range(12)
+            for more in (0, 1))]  # fmt: skip
+    columns = (
+        st.sampled_from(specs),
+        st.sampled_from(ages) | st.integers(0, 30 * DAY_MS),
+        st.builds(Kept, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6),
+                  st.sampled_from([None, *TIERS, "odd"])),
+        st.sampled_from([0.0, 0.5, 25.0]),
+    )  # fmt: skip
+    rows = drawn(st.tuples(*columns), ROWS)
+    # What has as many copies as it should is drawn too seldom.
+    rows += [(cooling, age, Kept(1, 1, 1, tier), 0.0) for age in ages for tier in TIERS]
+    stored = catalog(
+        spark,
+        *(
+            {"message_id": str(number), "queue": spec.name, "enqueued_at_ms": NOW_MS - age,
+             "replicas": kept.replicas, "replica_target": kept.target, "copies": kept.copies,
+             "tier": kept.tier, "access_rate": rate, "access_at_ms": NOW_MS}
+            for number, (spec, age, kept, rate) in enumerate(rows)
+        ),
+    )  # fmt: skip
+    parameters = parameters_of(spark, [*specs, cooling])
+    acting = judged(stored, parameters, NOW_MS)
+    got = {
+        row.message_id: (row.action, row.target, row.wanted_tier)
+        for row in acting.select("message_id", "action", "target", "wanted_tier").collect()
+    }
+    phases = with_scores(stored, parameters, NOW_MS).join(
+        parameters.select("queue", "min_copies", "max_replicas"), on="queue"
+    )
+    targets = {row.message_id: row.target for row in
+               phases.select("message_id", wanted_target().alias("target")).collect()}  # fmt: skip
+    seen = set()
+    for number, (spec, age, kept, rate) in enumerate(rows):
+        terms = Terms.of(spec)
+        phase = terms.score.phase(terms.score.at(age, rate))
+        young = age < spec.evaluate_every_ms
+        action, target = advised(kept, terms, phase, young=young), target_of(kept, terms, phase)
+        assert targets[str(number)] == target, (spec, age, kept, rate)
+        wanted = None if action is None else (action, target, terms.tier(phase))
+        assert got.get(str(number)) == wanted, (spec, age, kept, rate)
+        seen.add((action, phase, young))
+    # Every action that there can be in a phase; none and repairs also of who is young.
+    assert {action for action, *_ in seen} == {None, *ACTIONS}
+    assert {(phase, young) for action, phase, young in seen if action in (None, "repair")} == set(
+        itertools.product(Phase, (True, False))
+    )
+    faded = {action for action, phase, young in seen if phase is Phase.FADED and not young}
+    assert faded == {None, "repair", "archive", "drop_copy"}
+
+
+def test_a_controller_steps_the_same(spark: SparkSession) -> None:
+    cases = drawn(
+        st.tuples(
+            ADAPTS,
+            st.floats(0.05, 10),
+            st.sampled_from([0, 1, MINUTE_MS - 1, MINUTE_MS, 2 * MINUTE_MS]),
+            st.lists(st.sampled_from([0, 100, 399, 400, 1_000]) | st.integers(0, 3_000),
+                     max_size=15),
+        ),
+        500,
+    )  # fmt: skip
+    queues = [QueueSpec(str(number), adapt=adapt) for number, (adapt, *_) in enumerate(cases)]
+    told = events(
+        spark,
+        *(
+            {"queue": str(number), "event": "acked", "seq": seq, "latency_ms": duration_ms}
+            for number, (*_, durations_ms) in enumerate(cases)
+            for seq, duration_ms in enumerate(durations_ms, 1)
+        ),
+    )
+    before = spark.createDataFrame(
+        [(str(number), factor, NOW_MS - ago_ms)
+         for number, (_, factor, ago_ms, _) in enumerate(cases)],
+        "queue string, factor double, stepped_at_ms long",
+    )  # fmt: skip
+    got = {
+        row.queue: row
+        for row in recommended_factors(
+            told, queues, before, now_ms=NOW_MS, until_ms=NOW_MS
+        ).collect()
+    }
+    seen = set()
+    for number, (adapt, factor, ago_ms, durations_ms) in enumerate(cases):
+        controller = AdaptiveDecay(adapt)
+        controller.restore(AdaptState(factor=factor, rested_from_ms=NOW_MS - ago_ms))
+        for duration_ms in durations_ms:
+            controller.observe(duration_ms, NOW_MS)
+        mean_ms, began = controller.mean_ms(), controller.state().factor
+        row = got[str(number)]
+        stepped_ms = controller.factor(NOW_MS), controller.state().rested_from_ms
+        assert (row.factor, row.stepped_at_ms) == stepped_ms, cases[number]
+        assert row.mean_ms == mean_ms, cases[number]
+        stepped = stepped_ms[1] == NOW_MS and ago_ms > 0
+        seen.add((stepped, None if mean_ms is None else _side(row.factor, began)))
+    # Nothing told; up, down, and a step at a bound; between the thresholds, or at rest.
+    assert seen >= {(False, None), (True, 1), (True, -1), (True, 0), (False, 0)}

@@ -140,6 +140,8 @@ def _follow(
         rejected=seen.rejected,
     )
     Output(lake, record.run, at_ms, WRITER).end(record)
+    # There may be no other runs on this lake that would.
+    writing.sweep_kind(lake, history.read(lake), "stream")
     return record
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ebbmq.feed.manifests import Part
-    from ebbmq.feed.runs import Record
+    from ebbmq.feed.runs import Kind, Record
     from ebbmq.feed.table import Table
     from ebbmq_spark.jobs.history import History
     from ebbmq_spark.lake import Lake
@@ -118,17 +118,12 @@ def sweep(
 def sweep_records(lake: Lake, known: History) -> None:
     """Delete all but the last records of each kind, and rejected rows of runs that have none.
 
-    By kind, for each goes on from the last of its own, however many others there were since.
-
     Args:
         lake: where.
         known: its records; one that cannot be read stays where it is.
     """
-    by_kind: dict[str, list[str]] = {}
-    for each in known.records:
-        by_kind.setdefault(each.kind, []).append(each.run)
-    old = {run for names in by_kind.values() for run in names[:-RUNS_KEPT]}
-    lake.delete([runs.record_file(run) for run in sorted(old)])
+    for kind in {each.kind for each in known.records}:
+        sweep_kind(lake, known, kind)
     # A run that was killed while it asked for the lake's clock left its question behind.
     clocks = f"{runs.RUNS}/{runs.CLOCK}"
     lake.delete([name for name in lake.list(runs.RUNS) if name.startswith(clocks)])
@@ -137,6 +132,15 @@ def sweep_records(lake: Lake, known: History) -> None:
         name = place.rpartition("/")[2]
         if fnmatchcase(name, _OF_RUNS) and name.removeprefix("run=") not in kept:
             lake.remove(place)
+
+
+def sweep_kind(lake: Lake, known: History, kind: Kind) -> None:
+    """Delete all but the last records of a kind.
+
+    By kind, for each goes on from the last of its own, however many others there were since.
+    """
+    own = [each.run for each in known.records if each.kind == kind]
+    lake.delete([runs.record_file(run) for run in own[:-RUNS_KEPT]])
 
 
 def sweep_aside(lake: Lake, writer: str) -> None:

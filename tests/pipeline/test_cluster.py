@@ -280,3 +280,26 @@ def test_a_command_runs_on_a_cluster_that_is_named(tmp_path: Path) -> None:
     assert any((tmp_path / "cluster").glob("work/app-*/*/stderr")), "executors did it"
     assert told(elsewhere)["profiles"]
     assert told(elsewhere) == told(lake)
+
+
+def test_a_job_is_submitted_with_its_code_by_py_files(tmp_path: Path) -> None:
+    sizes = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+    settings = [f"--conf={name}={value}" for name, value in sizes.items()]
+    with Running(tmp_path / "broker") as server, Client(server.url) as client:
+        client.declare(QueueSpec("q"))
+        client.publish("q", [Message(b"%d" % number) for number in range(50)])
+        with cluster(tmp_path / "cluster") as master:
+            done = subprocess.run(
+                [
+                    *(str(HOME / "bin" / "spark-submit"), "--master", master, *settings),
+                    *("--py-files", str(shipped(tmp_path))),
+                    *(str(ROOT / "tests" / "pipeline" / "submitted_job.py"), server.url),
+                ],
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                cwd=tmp_path, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout)
+    assert len(seen["code"]) == 4
+    assert all("shipped.zip" in file for file in seen["code"])
+    assert seen["bodies"] == sorted(str(number) for number in range(50))

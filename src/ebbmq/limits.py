@@ -64,6 +64,15 @@ CLOCK_AHEAD_MS_MAX: Final = 7 * DAY_MS
 #: A calendar that was put right by so little did not jump; queue time goes on where it was.
 CLOCK_BEHIND_MS_MAX: Final = 60_000
 
+#: What others keep on a grid or in an object store is counted so often, a few pages of a listing
+#: with each probe; where it has many pages, less often.
+SHARED_COUNTED_EVERY_MS: Final = 60_000
+SHARED_PAGES_AT_ONCE: Final = 8
+#: Keys or objects on a page, as many as an object store gives with one request.
+SHARED_PAGE_COUNT: Final = 1_000
+#: A count is good for one of so many parts of the room that it found; then it is counted again.
+SHARED_ROOM_PARTS: Final = 16
+
 QUEUE_CACHE_BYTES: Final = 128 * MIB
 NODE_CACHE_BYTES: Final = 2 * GIB
 CACHE_ENTRY_OVERHEAD_BYTES: Final = 208

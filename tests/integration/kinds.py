@@ -14,6 +14,7 @@ from ebbmq.holding.opening import Where, open_device
 from tests import azurite
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
@@ -47,10 +48,10 @@ class Kind:
     def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         raise NotImplementedError
 
-    def open(self, capacity_bytes: int = 64 * MIB) -> Device:
-        return open_device(
-            spec(self.durable, capacity_bytes), self.where, time.perf_counter, DEVICE
-        )
+    def open(
+        self, capacity_bytes: int = 64 * MIB, clock: Callable[[], float] = time.perf_counter
+    ) -> Device:
+        return open_device(spec(self.durable, capacity_bytes), self.where, clock, DEVICE)
 
 
 class Memory(Kind):
@@ -187,4 +188,7 @@ KINDS: dict[str, type[Kind]] = {
     "object-azure": ObjectsOnAzure,
 }
 DURABLE = [name for name, kind in KINDS.items() if kind.durable and kind.outlasts_servers]
+#: Of these brokers share one place; the others are of one process, or locked by it.
+SHARED = [name for name in KINDS if name.partition("-")[0] in ("sql", "grid")]
+SHARED += [name for name in KINDS if name.startswith("object-") and name != "object-memory"]
 SERVED = ["sql-postgres", "grid", "object-s3"]

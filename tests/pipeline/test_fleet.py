@@ -14,6 +14,7 @@ from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq_spark.jobs.fleet import (
     Fleet,
     Snapshot,
+    by_key,
     cost,
     parameters_of,
     prices,
@@ -212,6 +213,29 @@ def test_a_device_that_nodes_share_counts_once_as_who_sees_least_room_on_it_sees
         ),
     )
     assert 80 < within_capacity(both, table).count() <= 100
+
+
+def test_of_a_device_that_nodes_share_as_much_is_used_as_any_of_them_has_seen() -> None:
+    def seen(used_bytes: int, capacity_bytes: int = 100, *, usable: bool = True) -> DeviceRoom:
+        return room(
+            "cold", "object", "s3", 0, usable=usable, place="s3://one",
+            used_bytes=used_bytes, capacity_bytes=capacity_bytes,
+        )  # fmt: skip
+
+    def found(*views: DeviceRoom) -> tuple[int, int]:
+        fleet = Fleet(
+            [node(name, each) for name, each in zip("abc", views, strict=True)], [], {}, []
+        )
+        (device,) = by_key(fleet).values()
+        assert tiers(fleet)["s3"].used_bytes == device.used_bytes
+        return device.used_bytes, device.free_bytes
+
+    # Who counted before the others wrote does not matter, wherever it stands.
+    assert found(seen(40), seen(90), seen(50)) == (90, 10)
+    # Nor what a node may use of it: room is what is left of the least.
+    assert found(seen(40, 95), seen(90, 200), seen(50, 400)) == (90, 5)
+    # Nor one that cannot reach it, except that it writes nothing there.
+    assert found(seen(0, usable=False), seen(90), seen(50)) == (90, 0)
 
 
 def test_what_a_node_has_beside_what_it_shares_is_room_for_nobody_else(spark: SparkSession) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,7 @@ import obstore
 from obstore import store as stores
 from obstore.exceptions import AlreadyExistsError, BaseError
 
+from ebbmq import limits
 from ebbmq.errors import InvalidSpec, StorageFailed
 from ebbmq.holding.contract import DeviceFull
 from ebbmq.holding.reserve import Reserve
@@ -38,6 +40,13 @@ class Object(NamedTuple):
 
     path: str
     size: int
+
+
+class Level(NamedTuple):
+    """What is directly under a prefix."""
+
+    directories: Sequence[str]
+    objects: Sequence[Object]
 
 
 class Bucket:
@@ -160,12 +169,29 @@ class Bucket:
 
     def list(self, prefix: str) -> Iterator[Object]:
         """Every object under a prefix."""
+        return chain.from_iterable(self.pages(prefix))
+
+    def pages(self, prefix: str) -> Iterator[Sequence[Object]]:
+        """Every object under a prefix, about as many at a time as a service gives with a request.
+
+        The next request is made when the next page is asked for, however late.
+        """
         try:
-            for batch in obstore.list(self._store, prefix):
-                for found in batch:
-                    yield Object(found["path"], found["size"])
+            for batch in obstore.list(self._store, prefix, chunk_size=limits.SHARED_PAGE_COUNT):
+                yield [Object(found["path"], found["size"]) for found in batch]
         except (BaseError, OSError) as error:
             raise self._failed(f"listing {prefix}", error) from error
+
+    def level(self, prefix: str) -> Level:
+        """What is directly under a prefix, without listing what is below."""
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix)
+        except (BaseError, OSError) as error:
+            raise self._failed(f"listing {prefix}", error) from error
+        return Level(
+            [path.rstrip("/") for path in found["common_prefixes"]],
+            [Object(each["path"], each["size"]) for each in found["objects"]],
+        )
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects; absent ones are fine."""

@@ -4,7 +4,8 @@ Theory of operation. 256 messages that follow each other share a hash, `ebbmq:{s
 with a field for each copy (its checksum, then its payload) and one that counts their bytes. So a
 batch is a few commands instead of thousands, all keys of a command are in one slot of a cluster,
 and what a store holds is known by reading one small field of each hash. Scripts change copies and
-count together; there is nothing between the two.
+count together; there is nothing between the two. What stores of other brokers hold is counted anew
+at intervals (sharing.py).
 
 As a durable device it needs the append-only file with `appendfsync always`, and each call waits
 (WAITAOF) until the disk of the primary, and those of as many replicas as were asked for, have it.
@@ -19,12 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 import crc32c
 from valkey import exceptions as refusals
 
+from ebbmq import limits
 from ebbmq.errors import StorageFailed
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 from ebbmq.holding.grid_nodes import Command, Nodes, Sync
+from ebbmq.holding.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ebbmq.holding.sharing import Page
 
 _CRC: Final = Struct("<I")
 #: A field with its name, the value's header, and a share of its hash, beside the four of the crc.
@@ -33,7 +38,8 @@ _BUCKET_BITS: Final = 8
 _BUCKET_MASK: Final = (1 << _BUCKET_BITS) - 1
 _BYTES: Final = "bytes"
 _PROBE_KEY: Final = "ebbmq:probe"
-_SCAN_COUNT: Final = 1_000
+#: A page of a count takes a server a millisecond: at most one in a hundred of its time.
+_PAGE_EVERY_MS: Final = 100
 
 # Each gives the change of the use; a put also the fields that were there before.
 _PUT: Final = f"""#!lua
@@ -101,7 +107,7 @@ class GridDevice:
         Args:
             spec: what this device is.
             url: `valkey://host:port`, with `valkeys://` for TLS; for a cluster any of its nodes.
-            clock: seconds that never go back, for the latency of a probe.
+            clock: seconds that never go back, for the latency of a probe and the age of a count.
             replicas: how many replicas must have synced too, on a durable device.
             timeout_ms: how long to wait for servers and their disks in one call.
 
@@ -113,7 +119,15 @@ class GridDevice:
         self._nodes = Nodes(url, timeout_ms=timeout_ms)
         self._sync = Sync(replicas, timeout_ms) if spec.durable else None
         self._closed = False
-        self._used_bytes: int | None = None
+        #: What stores have that were written to since everything was counted.
+        self._own: dict[str, int] = {}
+        self._sharing = Sharing(
+            spec.capacity_bytes,
+            lambda: self._own,
+            self._others,
+            clock,
+            page_every_ms=_PAGE_EVERY_MS,
+        )
         self._runs = ""
 
     @property
@@ -123,11 +137,11 @@ class GridDevice:
 
     def put_many(self, copies: Sequence[Copy]) -> None:
         """Keep the copies; durable ones are on the asked-for disks once this returns."""
-        used = self._open()
+        self._open()
         latest = {copy.key: copy for copy in copies}
         if not latest:
             return
-        self._admit(used, latest)
+        self._admit(latest)
         buckets = _buckets(latest)
         commands = []
         for bucket, fields in buckets.items():
@@ -136,9 +150,7 @@ class GridDevice:
                 _, payload, crc, _ = latest[key]
                 words += (field, _CRC.pack(crc) + payload)
             commands.append(Command(bucket, tuple(words)))
-        answers = self._run(commands)
-        kept = [answer for answer in answers if isinstance(answer, list)]
-        self._used_bytes = used + sum(answer[0] for answer in kept)
+        answers = self._write(commands)
         refused = [answer for answer in answers if isinstance(answer, Exception)]
         if refused:
             self._take_back(buckets, answers)
@@ -159,14 +171,16 @@ class GridDevice:
 
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Forget the copies; absent keys are fine."""
-        used = self._open()
+        self._open()
         if not keys:
             return
         commands = [
             Command(bucket, ("EVAL", _DELETE, 1, bucket, *fields))
             for bucket, fields in _buckets(keys).items()
         ]
-        self._used_bytes = used + sum(self._run_all(commands, self._sync))
+        for answer in self._write(commands):
+            if isinstance(answer, Exception):
+                self._raise(answer)
 
     def scan(self, store: bytes) -> Iterator[Stored]:
         """Every copy of that store as of the call; looks at the names of all keys there are."""
@@ -186,21 +200,24 @@ class GridDevice:
         """Write something small as durably as a put, ask every primary for its memory."""
         failure = "closed" if self._closed else None
         started = self._clock()
-        capacity, started_as = self._spec.capacity_bytes, ""
+        used, capacity, started_as, took = 0, self._spec.capacity_bytes, "", 0.0
         if failure is None:
             try:
-                used = self._open()
+                self._open()
                 write = Command(_PROBE_KEY, ("SET", _PROBE_KEY, "1"))
                 self._run_all([write], self._sync)
-                capacity = min(capacity, used + self._free_bytes())
-                started_as = self._started()
+                free, started_as = self._free_bytes(), self._started()
+                took = self._clock() - started
+                self._sharing.go_on()
+                used = self._sharing.used_bytes
+                capacity = min(capacity, used + free)
             except (StorageFailed, DeviceFull) as error:
                 failure = error.detail
         return Probe(
             ok=failure is None,
-            used_bytes=self._used_bytes or 0,
+            used_bytes=used,
             capacity_bytes=capacity,
-            latency_ms=(self._clock() - started) * 1_000,
+            latency_ms=took * 1_000,
             detail=failure or "",
             started=started_as,
         )
@@ -210,22 +227,43 @@ class GridDevice:
         self._closed = True
         self._nodes.close()
 
-    def _open(self) -> int:
-        """Connect if needed, count what is there, and give what is used."""
+    def _open(self) -> None:
+        """Connect if needed; what is there is counted anew then."""
         if self._closed:
             raise StorageFailed(f"device {self._spec.name!r} is closed", "open it again")
         if not self._nodes.is_open:
             self._nodes.open()
             if self._sync is not None:
                 self._check_servers()
-            self._used_bytes = None
-        if self._used_bytes is None:
-            used = 0
-            for buckets in self._bucket_names("ebbmq:{*"):
-                commands = [Command(name, ("HGET", name, _BYTES)) for name in buckets]
-                used += sum(int(answer or 0) for answer in self._run_all(commands))
-            self._used_bytes = used
-        return self._used_bytes
+            self._forget()
+
+    def _forget(self) -> None:
+        """Have counted anew what is there, of our own stores too."""
+        self._own.clear()
+        self._sharing.forget()
+
+    def _others(self) -> Iterator[Page]:
+        """What the hashes have of stores that we keep no account of."""
+        for buckets in self._bucket_names("ebbmq:{*"):
+            names = [name for name in buckets if _store_of(name) not in self._own]
+            commands = [Command(name, ("HGET", name, _BYTES)) for name in names]
+            sizes = [int(answer or 0) for answer in self._run_all(commands)]
+            yield zip(map(_store_of, names), sizes, strict=True)
+
+    def _write(self, commands: Sequence[Command]) -> list[Any]:
+        """Put or delete, and keep account of it: nobody else writes to a store of ours."""
+        try:
+            answers = self._nodes.run(commands, self._sync)
+        except StorageFailed:
+            # Some of it may be done.
+            self._forget()
+            raise
+        for command, answer in zip(commands, answers, strict=True):
+            if self._sharing.is_counted and not isinstance(answer, Exception):
+                store = _store_of(command.key)
+                self._own.setdefault(store, self._sharing.counted(store))
+                self._own[store] += answer[0] if isinstance(answer, list) else answer
+        return answers
 
     def _check_servers(self) -> None:
         """Refuse servers that would lose, or throw away, what they confirmed."""
@@ -248,9 +286,10 @@ class GridDevice:
                     f"on each server: {problem.partition(': ')[2]}; or declare it not durable",
                 )
 
-    def _admit(self, used: int, latest: dict[Key, Copy]) -> None:
+    def _admit(self, latest: dict[Key, Copy]) -> None:
         growth = sum(len(copy.payload) + 4 + _FIELD_BYTES for copy in latest.values())
-        if used + growth <= self._spec.capacity_bytes:
+        self._sharing.look_before(growth)
+        if self._sharing.used_bytes + growth <= self._spec.capacity_bytes:
             return
         commands = [
             Command(bucket, ("HSTRLEN", bucket, field))
@@ -258,6 +297,8 @@ class GridDevice:
             for field in fields
         ]
         growth -= sum(size + _FIELD_BYTES for size in self._run_all(commands) if size)
+        self._sharing.look_before(growth)
+        used = self._sharing.used_bytes
         if used + growth > self._spec.capacity_bytes:
             raise DeviceFull(
                 f"device {self._spec.name!r} ({self._nodes.where}) holds {used} of "
@@ -279,12 +320,13 @@ class GridDevice:
             cursor: int | None = None
             while cursor != 0:
                 try:
-                    cursor, names = client.scan(cursor or 0, match=pattern, count=_SCAN_COUNT)
+                    cursor, names = client.scan(
+                        cursor or 0, match=pattern, count=limits.SHARED_PAGE_COUNT
+                    )
                 except (refusals.ValkeyError, OSError) as error:
                     self._nodes.close()
                     raise self._nodes.failed("listing keys", error) from error
-                if names:
-                    yield [name.decode() for name in names]
+                yield [name.decode() for name in names]
 
     def _free_bytes(self) -> int:
         """What the servers say is left of their own bound; without one, as much as anybody asks."""
@@ -307,13 +349,10 @@ class GridDevice:
         ]
         started = " ".join(sorted(runs))
         if started != self._runs:
-            # What it has now is counted anew.
-            self._used_bytes = None if self._runs else self._used_bytes
+            if self._runs:
+                self._forget()
             self._runs = started
         return started
-
-    def _run(self, commands: Sequence[Command]) -> list[Any]:
-        return self._nodes.run(commands, self._sync)
 
     def _run_all(self, commands: Sequence[Command], sync: Sync | None = None) -> list[Any]:
         answers = self._nodes.run(commands, sync)
@@ -339,6 +378,11 @@ def _buckets(keys: Iterable[Key]) -> dict[str, dict[str, Key]]:
         name = f"ebbmq:{{{store.hex()}:{pid}:{seq >> _BUCKET_BITS}}}"
         buckets.setdefault(name, {})[str(seq & _BUCKET_MASK)] = key
     return buckets
+
+
+def _store_of(bucket: str) -> str:
+    """The store whose copies are in a hash."""
+    return bucket.removeprefix("ebbmq:{").partition(":")[0]
 
 
 def _checked(value: bytes | None) -> bytes | Lack:

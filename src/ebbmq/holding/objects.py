@@ -1,7 +1,7 @@
 """A device in an object store: messages packed many to an object, readable by Spark as they are.
 
 Each store has an `Archive` of its own under its uuid, read in when its first key is met; nothing of
-another store is ever read, listed by name or deleted, only its size counts.
+another store is ever read or deleted, only its size counts (sharing.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from ebbmq.holding.adopting import Adoption
 from ebbmq.holding.archive import ROOT, Archive
 from ebbmq.holding.columns import Batch, Keys
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
+from ebbmq.holding.sharing import Sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ebbmq.holding.bucket import Bucket
     from ebbmq.holding.contract import Adopted
+    from ebbmq.holding.sharing import Page
 
 _PROBE: Final = f"{ROOT}/_probe"
+#: A page of a listing is a request that is charged like a put; six a minute are 1.30 USD a month.
+_PAGE_EVERY_MS: Final = 10_000
 _T = TypeVar("_T")
 _STORE_OF_KEY: Final[Callable[[Key], bytes]] = attrgetter("store")
 _STORE_OF_COPY: Final[Callable[[Copy], bytes]] = attrgetter("key.store")
@@ -48,7 +52,7 @@ class ObjectDevice:
         Args:
             spec: what this device is.
             bucket: where the objects are.
-            clock: seconds that never go back, for the latency of a probe.
+            clock: seconds that never go back, for the latency of a probe and the age of a count.
             tidies: rewrite packs as they add up; if not, only when there is no room otherwise.
         """
         assert not (spec.durable and bucket.is_volatile)
@@ -58,7 +62,9 @@ class ObjectDevice:
         self._tidies = tidies
         self._archives: dict[bytes, Archive] = {}
         self._adoptions: dict[bytes, Adoption] = {}
-        self._others_bytes: int | None = None
+        self._sharing = Sharing(
+            spec.capacity_bytes, self._own, self._others, clock, page_every_ms=_PAGE_EVERY_MS
+        )
         self._closed = False
 
     @property
@@ -76,6 +82,7 @@ class ObjectDevice:
             latest = list({copy.key: copy for copy in copies}.values())
             parts = _by_store(latest, _STORE_OF_COPY)
             nbytes = sum([len(copy.payload) for copy in latest])
+        self._sharing.look_before(nbytes)
         self._admit(nbytes)
         encoded = []
         for store, part in parts.items():
@@ -128,11 +135,13 @@ class ObjectDevice:
         """Write a small object as durably as a put, and tell the space."""
         failure = "closed" if self._closed else None
         started = self._clock()
-        used = 0
+        used, took = 0, 0.0
         if failure is None:
             try:
                 self._bucket.overwrite(_PROBE, b"probe")
-                used = self._used_bytes()
+                took = self._clock() - started
+                self._sharing.go_on()
+                used = self._sharing.used_bytes
             except (StorageFailed, DeviceFull) as error:
                 failure = error.detail
         damage = "; ".join(filter(None, (a.damage for a in self._archives.values())))
@@ -140,7 +149,7 @@ class ObjectDevice:
             ok=failure is None,
             used_bytes=used,
             capacity_bytes=self._spec.capacity_bytes,
-            latency_ms=(self._clock() - started) * 1_000,
+            latency_ms=took * 1_000,
             detail=failure or damage,
         )
 
@@ -152,27 +161,27 @@ class ObjectDevice:
     def _archive(self, store: bytes) -> Archive:
         if store not in self._archives:
             self._archives[store] = Archive(self._bucket, store)
-            self._others_bytes = None
         return self._archives[store]
 
-    def _used_bytes(self) -> int:
-        """What the stores met so far have, and what the others had when that was last counted."""
-        if self._others_bytes is None:
-            own = tuple(f"{ROOT}/store={store.hex()}/" for store in self._archives)
-            self._others_bytes = sum(
-                size
-                for path, size in self._bucket.list(f"{ROOT}/")
-                if path != _PROBE and not (own and path.startswith(own))
-            )
-        return self._others_bytes + sum(a.used_bytes for a in self._archives.values())
+    def _own(self) -> dict[str, int]:
+        return {_directory(store): found.used_bytes for store, found in self._archives.items()}
+
+    def _others(self) -> Iterator[Page]:
+        """What each store has that was not met so far, and what lies beside them."""
+        level = self._bucket.level(f"{ROOT}/")
+        yield [(found.path, found.size) for found in level.objects if found.path != _PROBE]
+        for directory in level.directories:
+            if directory not in map(_directory, self._archives):
+                for page in self._bucket.pages(f"{directory}/"):
+                    yield [(directory, sum([found.size for found in page]))]
 
     def _admit(self, nbytes: int) -> None:
         """Refuse what does not fit, also after rewriting what is worth it."""
-        while self._used_bytes() + nbytes > self._spec.capacity_bytes:
+        while self._sharing.used_bytes + nbytes > self._spec.capacity_bytes:
             if not any(archive.compact(pressed=True) for archive in self._archives.values()):
                 raise DeviceFull(
                     f"device {self._spec.name!r} ({self._bucket.where}) holds "
-                    f"{self._used_bytes()} of {self._spec.capacity_bytes} bytes, "
+                    f"{self._sharing.used_bytes} of {self._spec.capacity_bytes} bytes, "
                     f"{nbytes} more do not fit",
                     "choose another device, or raise its capacity_bytes",
                 )
@@ -186,6 +195,10 @@ class ObjectDevice:
     def _check(self) -> None:
         if self._closed:
             raise StorageFailed(f"device {self._spec.name!r} is closed", "open it again")
+
+
+def _directory(store: bytes) -> str:
+    return f"{ROOT}/store={store.hex()}"
 
 
 def _by_store(values: Sequence[_T], store_of: Callable[[_T], bytes]) -> dict[bytes, list[_T]]:

@@ -2,9 +2,11 @@
 
 Theory of operation. One table has a row per copy; a second one has a row per store with what that
 store's copies take, changed in the same transaction, so that nobody ever counts rows to know the
-space. A store has one broker, so nobody else changes its rows between two calls. The database is
-opened by the first call that needs it and again after a failure: a server that is away when the
-broker starts, or goes away later, is a device that fails and comes back, nothing more.
+space. Others change theirs, so it is asked for with each probe, and by who would put more than a
+part of the room that was found. A store has one broker, so nobody else changes its rows between two
+calls. The database is opened by the first call that needs it and again after a failure: a server
+that is away when the broker starts, or goes away later, is a device that fails and comes back,
+nothing more.
 
 Keys carry the store's uuid (ADR 0016): brokers that share a database never meet.
 """
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import crc32c
 
+from ebbmq import limits
 from ebbmq.errors import StorageFailed
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
 
@@ -90,6 +93,8 @@ class SqlDevice:
         self._clock = clock
         self._closed = False
         self._used_bytes: int | None = None
+        #: Up to here puts go by what was asked last.
+        self._good_for_bytes = 0
 
     @property
     def spec(self) -> DeviceSpec:
@@ -102,8 +107,10 @@ class SqlDevice:
         latest = list({copy.key: copy for copy in copies}.values())
         if not latest:
             return
-        used = self._used()
         growth = sum(len(copy.payload) + COPY_OVERHEAD_BYTES for copy in latest)
+        used = self._used()
+        if used + growth > self._good_for_bytes:
+            used = self._count()
         if used + growth > self._spec.capacity_bytes:
             growth -= self._database.sizes([copy.key for copy in latest])
             if used + growth > self._spec.capacity_bytes:
@@ -141,7 +148,7 @@ class SqlDevice:
         if failure is None:
             try:
                 self._database.touch()
-                self._used_bytes = self._database.used_bytes()
+                self._count()
             except (StorageFailed, DeviceFull) as error:
                 failure = error.detail
         return Probe(
@@ -158,9 +165,13 @@ class SqlDevice:
         self._database.close()
 
     def _used(self) -> int:
-        if self._used_bytes is None:
-            self._used_bytes = self._database.used_bytes()
-        return self._used_bytes
+        return self._count() if self._used_bytes is None else self._used_bytes
+
+    def _count(self) -> int:
+        self._used_bytes = used = self._database.used_bytes()
+        room = max(0, self._spec.capacity_bytes - used)
+        self._good_for_bytes = used + room // limits.SHARED_ROOM_PARTS
+        return used
 
     def _check(self) -> None:
         if self._closed:

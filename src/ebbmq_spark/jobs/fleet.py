@@ -339,13 +339,19 @@ def device_key(node: str, device: DeviceRoom) -> tuple[str, ...]:
 
 
 def by_key(fleet: Fleet) -> dict[tuple[str, ...], DeviceRoom]:
-    """Every device once, of those that nodes share as the node sees it that has least room."""
+    """Every device once, of those that nodes share as the node sees it that has least room.
+
+    As much is used of it as any of them has seen: others wrote since a node counted, and one that
+    cannot reach it knows of nothing.
+    """
     found: dict[tuple[str, ...], DeviceRoom] = {}
     for each in fleet.snapshots:
         for device in each.settings.devices:
-            known = found.setdefault(device_key(each.node, device), device)
-            if device.free_bytes < known.free_bytes:
-                found[device_key(each.node, device)] = device
+            key = device_key(each.node, device)
+            known = found.setdefault(key, device)
+            least = device if device.free_bytes < known.free_bytes else known
+            used = max(device.used_bytes, known.used_bytes)
+            found[key] = msgspec.structs.replace(least, used_bytes=used)
     return found
 
 

@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 _ROWS_AT_ONCE: Final = 65_536
+#: What reading says of bytes that are not what they should be, statistics and texts included.
+_FILE_ERRORS: Final = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    OverflowError,
+)
 #: A plan of which the most valuable come first is read as often at most, and once more.
 _BANDS_MAX: Final = 16
 #: Runs of a table that are looked at; a node remembers as many of both tables.
@@ -84,8 +93,10 @@ def _listed(lake: Lake, table: Table) -> list[tuple[str, int]]:
 
 def _read(lake: Lake, table: Table, path: str) -> Found | UnknownFeed | None:
     """The run a manifest makes visible, or why it does not; None where there is none."""
+    # A disk has names that are no text, and this one is told to people.
+    name = path.encode(errors="backslashreplace").decode()
     try:
-        return _run(manifests.decode(lake.read(path), path), table, path)
+        return _run(manifests.decode(lake.read(path), name), table, name)
     except UnknownFeed as error:
         return error
     except FileNotFoundError:  # the pipeline took it away meanwhile
@@ -121,7 +132,7 @@ def _run(manifest: Manifest, table: Table, path: str) -> Found | None:
         for part in manifest.parts
     )
     run = runs.pop()
-    if run is None or runs or not own:
+    if not run or len(run) > limits.NAME_CHARS_MAX or runs or not own:
         raise UnknownFeed(
             f"{path} names files that are not of one run",
             f"files of a run are below {layout.run_directory(table.name, 'RUN')}",
@@ -200,9 +211,10 @@ def worth(lake: Lake, found: Found, node: str) -> dict[str | None, tuple[Floats,
         with _opened(lake, PLANS, part) as parquet:
             wanted = _wanted(parquet, node)
             for rows in _tables(parquet, ("to_tier", "value", "bytes"), wanted):
-                tiers = rows["to_tier"].cast(pa.string())
+                tiers = _column(rows, "to_tier", pa.string())
                 values = _values(rows)
-                sizes = np.maximum(pc.fill_null(rows["bytes"].cast(pa.int64()), 0).to_numpy(), 0)
+                sizes = pc.fill_null(_column(rows, "bytes", pa.int64()), 0).to_numpy()
+                sizes = np.maximum(sizes, 0)
                 for tier in pc.unique(tiers).to_pylist():
                     # Null is equal to null here.
                     mine = pc.is_in(tiers, pa.array([tier], pa.string())).to_numpy()
@@ -266,7 +278,7 @@ def _opened(lake: Lake, table: Table, part: Part) -> Iterator[pq.ParquetFile]:
             parquet = pq.ParquetFile(file)
             _check(parquet, table, part)
             yield parquet
-    except (pa.ArrowException, OSError) as error:
+    except _FILE_ERRORS as error:
         # A disk or a store that fails has a number for it; it is tried again.
         if getattr(error, "errno", None) is not None:
             raise
@@ -343,8 +355,15 @@ def _tables(
 
 def _values(rows: pa.Table) -> Floats:
     """What rows of a plan are worth; nothing where they do not say."""
-    found: Floats = pc.fill_null(rows["value"].cast(pa.float64()), 0.0).to_numpy()
+    found: Floats = pc.fill_null(_column(rows, "value", pa.float64()), 0.0).to_numpy()
     return found
+
+
+def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of rows; nulls where the file has none of that name."""
+    if name in rows.column_names:
+        return rows[name].cast(kind)
+    return pa.chunked_array([pa.nulls(len(rows), kind)])
 
 
 def _count(parquet: pq.ParquetFile, groups: Sequence[int], node: str | None) -> int:

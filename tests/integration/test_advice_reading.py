@@ -208,8 +208,8 @@ def test_what_rows_are_worth_is_read_without_optional_columns(lake: Lake, root: 
     next((root / "plans" / "_manifests").rglob("*.json")).unlink()
     publish(root, PLANS, [path], AT_MS, rows=1)
     (found,), _ = reading.find(lake, PLANS)
-    ((values, sizes),) = [reading.worth(lake, found, "n1")[None]]
-    assert (values.tolist(), sizes.tolist()) == ([2.0], [9])
+    ranked = reading.worth(lake, found, "n1")[None].ranked()
+    assert (ranked.values.tolist(), ranked.sizes.tolist()) == ([2.0], [9])
 
 
 def test_a_run_whose_name_is_too_long_is_refused_by_name(tmp_path: Path) -> None:

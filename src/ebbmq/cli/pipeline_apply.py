@@ -201,7 +201,7 @@ class _Handing:
         except UnknownFeed:  # it is told once rows before it are handed over
             yield from reading.batches(self._lake, PLANS, found, names, node)
             return
-        for band in reading.bands(values for values, _ in worth.values()):
+        for band in reading.bands(worth.values()):
             read = reading.batches(self._lake, PLANS, found, names, node, band)
             yield from reading.joined(read)
 

@@ -20,6 +20,7 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
+from ebbmq.node.advising.worth import Worth, all_ranked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ebbmq.node.feeding.lake import Lake
 
     Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
 
 _ROWS_AT_ONCE: Final = 65_536
 #: What reading says of bytes that are not what they should be, statistics and texts included.
@@ -198,15 +198,15 @@ def joined(some: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]
         yield held
 
 
-def worth(lake: Lake, found: Found, node: str) -> dict[str | None, tuple[Floats, Ints]]:
+def worth(lake: Lake, found: Found, node: str) -> dict[str | None, Worth]:
     """By tier: what the rows of a plan about a node are worth, and the bytes they are to write.
 
-    It takes 16 bytes a row, and no time to speak of: no other column is read.
+    It takes some megabytes, however many rows there are: no other column is read.
 
     Raises:
         UnknownFeed: a file is missing, damaged, or of no known form.
     """
-    out: dict[str | None, list[tuple[Floats, Ints]]] = {}
+    out: dict[str | None, Worth] = {}
     for part in _parts(lake, PLANS, found, node):
         with _opened(lake, PLANS, part) as parquet:
             wanted = _wanted(parquet, node)
@@ -218,29 +218,29 @@ def worth(lake: Lake, found: Found, node: str) -> dict[str | None, tuple[Floats,
                 for tier in pc.unique(tiers).to_pylist():
                     # Null is equal to null here.
                     mine = pc.is_in(tiers, pa.array([tier], pa.string())).to_numpy()
-                    out.setdefault(tier, []).append((values[mine], sizes[mine]))
-    return {
-        tier: (np.concatenate([v for v, _ in some]), np.concatenate([s for _, s in some]))
-        for tier, some in out.items()
-    }
+                    out.setdefault(tier, Worth()).add(values[mine], sizes[mine])
+    return out
 
 
-def bands(values: Iterable[Floats], below: float | None = None) -> list[Band]:
+def bands(worths: Iterable[Worth], below: float | None = None) -> list[Band]:
     """Bands of some ten thousand rows each, or of a part of all, the most valuable first.
 
     Args:
-        values: of rows.
+        worths: of rows.
         below: what is worth more is a band by itself.
     """
-    known = [each for each in values if len(each)]
-    every = np.concatenate(known) if known else np.zeros(0)
-    every = every[~np.isnan(every)] if below is None else every[every <= below]
-    every = -np.sort(-every)
-    step = max(_ROWS_AT_ONCE, -(-len(every) // _BANDS_MAX))
+    every = all_ranked(worths)
+    values, counts = every.values, every.counts
+    if below is not None:
+        values, counts = values[values <= below], counts[values <= below]
+    through = np.cumsum(counts)
+    total = int(through[-1]) if len(through) else 0
+    step = max(_ROWS_AT_ONCE, -(-total // _BANDS_MAX))
     edges = [] if below is None else [below]
-    for edge in every[step::step].tolist():
+    ends = np.searchsorted(through, np.arange(step, total, step), side="right")
+    for edge in values[ends].tolist():
         # What is worth as much as another is of the same band.
-        if edge < (edges[-1] if edges else every[0]):
+        if edge < (edges[-1] if edges else values[0]):
             edges.append(edge)
     return [Band(*each) for each in zip([*edges, None], [None, *edges], strict=True)]
 

@@ -68,6 +68,19 @@ def write(
     return path
 
 
+def write_bad_plan(lake: Path, run: str, row: dict[str, Any], at_ms: int) -> Path:
+    """A visible plan whose reason is no UTF-8; returns its file."""
+    table = pa.Table.from_pylist([row], schema=schema_of(PLANS))
+    at = table.schema.get_field_index("reason")
+    offsets = pa.py_buffer(b"\0\0\0\0\4\0\0\0")
+    bad = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"a\xff\xfeb"))
+    path = lake / layout.plan_file(run, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.set_column(at, table.schema.field(at), bad), path)
+    publish(lake, PLANS, [path], at_ms, rows=1)
+    return path
+
+
 def publish(
     lake: Path,
     table: Table,

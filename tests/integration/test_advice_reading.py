@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ebbmq.feed import manifests
 from ebbmq.feed.arrow import schema_of
-from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
 from ebbmq.holding.bucket import Bucket
@@ -154,6 +156,17 @@ def damage(path: Path, how: str) -> None:
     elif how == "other types":
         at = table.schema.get_field_index("target")
         pq.write_table(table.set_column(at, "target", pa.array(["many"])), path)
+    elif how in ("bad text", "a bad tier"):
+        at = table.schema.get_field_index("to_tier" if how == "a bad tier" else "reason")
+        offsets = pa.py_buffer(b"\0\0\0\0\4\0\0\0")
+        bad = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"a\xff\xfeb"))
+        pq.write_table(table.set_column(at, table.schema.field(at), bad), path)
+    elif how == "a node of another type":
+        at = table.schema.get_field_index("node")
+        pq.write_table(table.set_column(at, "node", pa.array([7])), path)
+    elif how == "no version":
+        metadata = {**table.schema.metadata, b"ebbmq.version": b"seven"}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
     elif how == "the future":
         metadata = {**table.schema.metadata, b"ebbmq.version": b"7"}
         pq.write_table(table.replace_schema_metadata(metadata), path)
@@ -163,7 +176,19 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    ["torn", "text", "a column lacks", "other rows", "other types", "the future", "missing"],
+    [
+        "torn",
+        "text",
+        "a column lacks",
+        "other rows",
+        "other types",
+        "the future",
+        "missing",
+        "bad text",
+        "a bad tier",
+        "a node of another type",
+        "no version",
+    ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_named(lake: Lake, root: Path, how: str) -> None:
     path = write_plan(root, "r1", [plan_row("1-1")], AT_MS)
@@ -174,7 +199,37 @@ def test_a_file_that_is_not_as_it_should_be_is_named(lake: Lake, root: Path, how
         publish(root, PLANS, [path], AT_MS, rows=1)
     (found,), _ = reading.find(lake, PLANS)
     with pytest.raises(UnknownFeed, match=r"run=r1/part-00000\.parquet"):
-        list(reading.batches(lake, PLANS, found, (*COLUMNS, "target"), "n1"))
+        list(reading.batches(lake, PLANS, found, (*COLUMNS, "target", "reason"), "n1"))
+
+
+def test_what_rows_are_worth_is_read_without_optional_columns(lake: Lake, root: Path) -> None:
+    path = write_plan(root, "r1", [plan_row("1-1", value=2.0, bytes=9)], AT_MS)
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["to_tier"]), path)
+    next((root / "plans" / "_manifests").rglob("*.json")).unlink()
+    publish(root, PLANS, [path], AT_MS, rows=1)
+    (found,), _ = reading.find(lake, PLANS)
+    ranked = reading.worth(lake, found, "n1")[None].ranked()
+    assert (ranked.values.tolist(), ranked.sizes.tolist()) == ([2.0], [9])
+
+
+def test_a_run_whose_name_is_too_long_is_refused_by_name(tmp_path: Path) -> None:
+    bucket = Bucket("memory://", {})
+    lake, table = ObjectLake(bucket), PLANS
+    part = Part(path=f"plans/run={'x' * 256}/part-00000.parquet", rows=0, bytes=1)
+    manifest = Manifest(
+        table="plans", version=1, node="n", boot=1, number=1, written_at_ms=1, parts=(part,)
+    )
+    lake.publish("plans/_manifests/date=2023-11-14/m.json", manifests.encode(manifest))
+    found, (refused,) = reading.find(lake, table)
+    assert (found, "not of one run" in refused.detail) == ([], True)
+
+
+def test_a_manifest_whose_name_is_no_text_is_named_in_text(tmp_path: Path) -> None:
+    place = tmp_path / "plans" / "_manifests" / "date=2023-11-14"
+    place.mkdir(parents=True)
+    (place / os.fsdecode(b"caf\xe9.json")).write_text("{}")
+    _, (refused,) = reading.find(DirectoryLake(tmp_path), PLANS)
+    assert "caf\\udce9.json is no manifest" in refused.detail.encode().decode()
 
 
 def test_a_manifest_leads_nowhere_else(lake: Lake, root: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.advice import (
     rate_row,
     until_usable,
     write,
+    write_bad_plan,
     write_plan,
     write_rates,
 )
@@ -300,6 +301,38 @@ def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(
         where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
         assert outcomes(run, *where) == {"r1": (0, 1, {"unknown_queue": 1})}
         assert outcomes(run, *where) == {}
+
+
+@pytest.mark.parametrize("kind", ["server", "directory"])
+def test_a_run_that_cannot_be_read_is_told_of_and_newer_ones_are_handed_over(
+    run: Run, tmp_path: Path, kind: str
+) -> None:
+    lake, data = tmp_path / "lake", tmp_path / "data"
+    now_ms = time.time_ns() // 1_000_000
+    times = {"decided_at_ms": now_ms, "until_ms": now_ms + HOUR_MS}
+    write_bad_plan(lake, "r0", plan_row("1-1", **times), now_ms)
+    write_plan(lake, "r1", [plan_row("1-1", **times)], now_ms + 1)
+    factors = [("", 2.0), ("mine", float("nan")), ("mine", 1e300), ("a/b", 2.0)]
+    write_rates(lake, "r2", [rate_row(*each, **times) for each in factors], now_ms + 2)
+    if kind == "server":
+        with Served(data, node="n1") as served:
+            where = f"http://127.0.0.1:{served.port}"
+            code, out, err = run("--url", where, "--lake", str(lake), "--json")
+    else:
+        with Broker.open(data, {"node": "n1"}) as broker:
+            broker.declare(SPEC)
+        toml = tmp_path / "n1.toml"
+        toml.write_text('node = "n1"\n')
+        where = ("--data", str(data), "--config", str(toml))
+        code, out, err = run(*where, "--lake", str(lake), "--json")
+    assert code == 1
+    assert "run=r0/part-00000.parquet cannot be read" in err
+    told_of = {each["run"]: (each["state"], each["refused"]) for each in json.loads(out)}
+    assert told_of == {
+        "r0": ("failed", {}),
+        "r1": ("applied", {"gone": 1}),
+        "r2": ("applied", {"invalid": 2, "unknown_queue": 2}),
+    }
 
 
 def test_a_lake_that_is_not_there_is_refused(run: Run, tmp_path: Path) -> None:

@@ -7,18 +7,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun, limits
 from ebbmq.core.copies import LOG, Holding, name_of
 from ebbmq.feed import layout
+from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.limits import DAY_MS
 from ebbmq.node.advising.applying import AT_ONCE
 from ebbmq.node.outflow import parse_id
 from ebbmq.testing import ManualClock
-from tests.advice import plan_row, publish, until_usable, write, write_plan
+from tests.advice import plan_row, publish, until_usable, write, write_bad_plan, write_plan
 from tests.feeds import rows_of
 
 if TYPE_CHECKING:
@@ -717,6 +720,70 @@ def test_what_is_no_plan_is_named_and_the_others_are_taken(scene: Scene) -> None
     with pytest.raises(UnknownRun):
         scene.broker.apply_plans("future")
     assert scene.copies(one) == {LOG}
+
+
+def test_a_run_that_cannot_be_read_is_named_once_and_newer_ones_are_taken(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.config["feed"] = {"lake": str(scene.lake), "plans_every_ms": 1_000}
+    scene.reopen()
+    try:
+        ids = scene.publish(3)
+        write_bad_plan(scene.lake, "r0", scene.row(ids[0]), START_MS)
+        for number, one in enumerate(ids, 1):
+            write_plan(scene.lake, f"r{number}", [scene.row(one)], START_MS + number)
+        scene.clock.advance(1_000)
+        bad, *good = scene.broker.plans().runs
+        assert (bad.run, bad.state, bad.rows) == ("r0", "failed", 0)
+        assert "plans/run=r0/part-00000.parquet cannot be read" in bad.detail
+        assert [(each.run, each.applied) for each in good] == [("r1", 1), ("r2", 1), ("r3", 1)]
+        assert scene.broker.plans().problems == []
+        assert scene.broker.apply_plans() == []
+    finally:
+        scene.broker.close()
+
+
+def test_a_plan_without_the_optional_columns_is_applied(scene: Scene) -> None:
+    one, two = scene.publish(2)
+    now_ms = scene.clock.wall_ms()
+    optional = [column.name for column in PLANS.columns if not column.required]
+    row = scene.row(one, action="drop_copy", to_tier=None)
+    table = pa.Table.from_pylist([row], schema=schema_of(PLANS)).drop_columns(optional)
+    path = scene.lake / layout.plan_file("r1", 0)
+    path.parent.mkdir(parents=True)
+    pq.write_table(table, path)
+    publish(scene.lake, PLANS, [path], now_ms, rows=1)
+    write_plan(scene.lake, "r2", [scene.row(two)], now_ms + 1)
+    told = [
+        (each.run, each.state, each.in_force, each.applied) for each in scene.broker.apply_plans()
+    ]
+    assert told == [("r1", "applied", 1, 0), ("r2", "applied", 0, 1)]
+
+
+@pytest.mark.parametrize("field", ["reason", "to_tier", "queue"])
+def test_a_row_with_half_a_character_is_invalid_and_the_broker_goes_on(
+    tmp_path: Path, field: str
+) -> None:
+    scene = Scene(tmp_path)
+    one, two = scene.publish(2)
+    rows = [PlanRow(**scene.row(one, **{field: "caf\udce9"})), PlanRow(**scene.row(two))]
+    told = scene.broker.apply_plan_rows("r1", rows)
+    assert (told.applied, told.refused) == (1, {"invalid": 1})
+    scene.until_on(two, "cold")
+    scene.clock.advance(60_000)
+    scene.publish()
+    scene.clock.advance(60_000)
+    assert scene.broker.health()["feed"] == []
+    scene.reopen()
+    assert "plan r1: archive" in str(scene.broker.why(two))
+    scene.broker.close()
+
+
+def test_a_run_whose_name_is_no_text_is_refused_and_changes_nothing(scene: Scene) -> None:
+    (one,) = scene.publish()
+    rows = [PlanRow(**scene.row(one))]
+    with pytest.raises(InvalidSpec, match="run is"):
+        scene.broker.apply_plan_rows("caf\udce9", rows)
+    assert (scene.pinned(), scene.broker.plans().runs) == (0, [])
 
 
 def test_rows_can_be_handed_over_without_a_lake(tmp_path: Path) -> None:

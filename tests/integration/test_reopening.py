@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import force_setattr
+from typing_extensions import override
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.model import BAND_WIDTH_MIN
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CONFIG = {"checkpoint_every_facts": 1_000}
@@ -128,3 +131,29 @@ def test_a_name_given_after_a_checkpoint_is_whole_after_a_crash(
         shutil.copytree(directory, copy)
     with Broker.open(copy, clock=clock) as broker:
         assert broker.lease("q", count=3_000, name="across two pages") == named
+
+
+class StickyClock(ManualClock):
+    """A clock that does not let go."""
+
+    @override
+    def detach(self, listener: Callable[[], None]) -> None:
+        super().detach(listener)
+        raise RuntimeError("the clock does not let go")
+
+
+def test_a_broker_of_which_a_part_cannot_be_ended_is_closed_all_the_same(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    config = {
+        "feed": {"lake": "lake"},
+        "devices": {"hdd": {"kind": "file", "capacity_bytes": 64 << 20}},
+    }
+    broker = Broker.open(tmp_path / "data", config, StickyClock())
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", Message(b"kept"))
+    with pytest.raises(RuntimeError, match="does not let go"):
+        broker.close()
+    assert threading.active_count() == threads
+    broker.close()
+    with Broker.open(tmp_path / "data", config, ManualClock()) as broker:
+        assert [lease.body for lease in broker.lease("q")] == [b"kept"]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ebbmq import AdaptSpec, AsyncBroker, Broker, Message, QueueSpec, TopicSpec
-from ebbmq.errors import EbbError, InvalidMessage, InvalidSpec, UnknownQueue
+from ebbmq.errors import EbbError, InvalidMessage, InvalidSpec, UnknownDevice, UnknownQueue
+from ebbmq.policy.rules.spec import RuleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,6 +117,21 @@ def test_what_a_queue_is_declared_with_is_there_again_whatever_kind_of_number_it
         assert list(broker.publish_topic("news", Message(b"m"))) == ["orders"]
 
 
+def test_a_rule_is_stored_with_what_its_values_stand_for(tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data") as broker:
+        rule = RuleSpec(Name("W-1"), np.float64(2.0), Name("log"), Name("SIZE > 10"))
+        broker.put_rule(rule, who=Name("me"))
+    with Broker.open(tmp_path / "data") as broker:
+        (known,) = broker.rules().rules
+        assert (known.id, known.weight, known.device, known.when) == (
+            "W-1",
+            2.0,
+            "log",
+            "SIZE > 10",
+        )
+        assert [change.who for change in broker.rule_changes()] == ["me"]
+
+
 def test_a_message_is_stored_with_what_its_values_stand_for(broker: Broker) -> None:
     headers = {Name("of"): Queues.ORDERS}
     message = Message(
@@ -181,6 +197,17 @@ CALLS: list[tuple[type[EbbError], Callable[[Any], object]]] = [
     (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, "r", "today")),
     (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, 5, 5)),
     (InvalidSpec, lambda b: b.set_decay_factor("q", 2, LATER_MS, HALF_A_PAIR)),
+    (InvalidSpec, lambda b: b.apply_plan_rows(HALF_A_PAIR, [])),
+    (InvalidSpec, lambda b: b.apply_plan_rows("", [])),
+    (InvalidSpec, lambda b: b.apply_plan_rows(5, [])),
+    (InvalidSpec, lambda b: b.apply_plan_rows("r", [{"queue": "q"}])),
+    (InvalidSpec, lambda b: b.put_rule(RuleSpec("W-1", 1, "log"), who=HALF_A_PAIR)),
+    (InvalidSpec, lambda b: b.put_rule(RuleSpec("W-1", 1, "log"), who=5)),
+    (InvalidSpec, lambda b: b.put_rule(RuleSpec(HALF_A_PAIR, 1, "log"))),
+    (InvalidSpec, lambda b: b.put_rule(RuleSpec("W-1", 1, HALF_A_PAIR))),
+    (InvalidSpec, lambda b: b.put_rule(RuleSpec("W-1", 1, "log", f'TYPE == "{HALF_A_PAIR}"'))),
+    (UnknownDevice, lambda b: b.evict_device(HALF_A_PAIR, force=True)),
+    (UnknownDevice, lambda b: b.admit_device(HALF_A_PAIR)),
 ]
 
 

@@ -13,7 +13,15 @@ from ebbmq import limits
 from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.spark import lake_settings_option
 from ebbmq.cli.values import show_count
-from ebbmq.errors import ClientError, InvalidSpec, OutdatedAdvice, UnknownQueue, UnknownRun
+from ebbmq.errors import (
+    ClientError,
+    InvalidRequest,
+    InvalidSpec,
+    OutdatedAdvice,
+    UnknownPath,
+    UnknownQueue,
+    UnknownRun,
+)
 from ebbmq.feed.advice import REFUSALS, Applied
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS, PlanRow
@@ -81,7 +89,7 @@ class _Handing:
     def __init__(self, session: Session, broker: Verbs, lake: str, options: dict[str, str]) -> None:
         try:
             # Who has no lake does not load what it needs.
-            from ebbmq.node.advising import reading  # noqa: PLC0415
+            from ebbmq.node.advising import rates, reading  # noqa: PLC0415
             from ebbmq.node.feeding.lake import open_lake  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ClientError(
@@ -90,7 +98,7 @@ class _Handing:
                 code="missing_package",
             ) from error
         self._session, self._broker = session, broker
-        self._reading = reading
+        self._reading, self._is_rate = reading, rates.is_one
         self._lake: Lake = open_lake(lake, options, Path.cwd())
         # Who writes a feed puts its name there before anything else.
         if not any(True for _ in self._lake.list("")):
@@ -193,7 +201,7 @@ class _Handing:
         except UnknownFeed:  # it is told once rows before it are handed over
             yield from reading.batches(self._lake, PLANS, found, names, node)
             return
-        for band in reading.bands(values for values, _ in worth.values()):
+        for band in reading.bands(worth.values()):
             read = reading.batches(self._lake, PLANS, found, names, node, band)
             yield from reading.joined(read)
 
@@ -219,13 +227,14 @@ class _Handing:
 
     def _rate(self, run: str, queue: str, factor: float, decided_ms: int, until_ms: int) -> str:
         """Have one factor used, unless it is outdated; what became of it."""
-        if None in (queue, factor, decided_ms, until_ms):
+        if not self._is_rate(queue, factor, decided_ms, until_ms):
             return "invalid"
         try:
             return self._broker.set_decay_factor(queue, factor, until_ms, run, decided_ms)
         except (UnknownQueue, OutdatedAdvice) as error:
             return error.code
-        except InvalidSpec:
+        except (InvalidSpec, InvalidRequest, UnknownPath):
+            # What one row says is no reason to leave the others out.
             return "run_out" if until_ms <= wall_ms() else "invalid"
 
 

@@ -16,7 +16,7 @@ FactorOutcome = Literal["applied", "in_force"]
 OUTDATED: Final = ("superseded", "too_old", "clock")
 #: Why a row of a plan is refused, and what that means.
 REFUSALS: Final[dict[str, str]] = {
-    "invalid": "it is no row of a plan: an id, an action or a number in it cannot be",
+    "invalid": "it is no row of a plan: an id, an action, a text or a number in it cannot be",
     "gone": "its message is not there: it left, or never was in that queue of this node",
     "not_ready": "its message is leased, scheduled, waits for copies, or is about to leave",
     "generation": "its message was leased since",

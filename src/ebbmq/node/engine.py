@@ -32,6 +32,7 @@ from ebbmq.node import leasing, moving
 from ebbmq.node.advising.adviser import Adviser
 from ebbmq.node.catalog import Catalog, Queue, Shard
 from ebbmq.node.departures import Departures
+from ebbmq.node.ending import end_all
 from ebbmq.node.gathering import Gathering
 from ebbmq.node.keeping.keeper import Keeper
 from ebbmq.node.levels import MEMORY
@@ -502,23 +503,32 @@ class Engine:
         return len(shard.partition.index.pages) * limits.PAGE_ROWS * limits.ROW_BYTES
 
     def close(self, *, clean: Callable[[], None] | None = None) -> None:
-        """Stop the threads, make everything durable, let go of the directory."""
-        if not self.stop():
+        """Stop the threads, make everything durable, let go of the directory.
+
+        Whatever fails of that, the rest is done; the first error is raised. What `clean` does is
+        left out where something still runs that should not.
+        """
+        if not self._refuse_calls():
             return
-        try:
+
+        def end_threads() -> None:
+            self._end_threads()
             if clean is not None:
                 clean()
-        finally:
-            try:
-                self.journal.close()
-            finally:
-                if self.devices is not None:
-                    self.devices.close()
-                self.removals.close(self.journal.synced_position)
-                self.directory.close()
 
-    def stop(self) -> bool:
+        steps: list[Callable[[], object]] = [end_threads, self.journal.close]
+        if self.devices is not None:
+            steps.append(self.devices.close)
+        steps.append(lambda: self.removals.close(self.journal.synced_position))
+        end_all([*steps, self.directory.close])
+
+    def stop(self) -> None:
         """Take no more calls and end all threads but those of journal and devices; once."""
+        if self._refuse_calls():
+            self._end_threads()
+
+    def _refuse_calls(self) -> bool:
+        """Whether calls were taken until this moment."""
         with self.lock:
             if self.closed is not None:
                 return False
@@ -526,17 +536,19 @@ class Engine:
             self.simple.clear()
             for queue in self.catalog.queues.values():
                 self.announce(queue, 1 << 30)
-        self.clock.detach(self._run_by_hand)
-        self._wake.set()
-        self._stop.set()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        self.adviser.stop()
-        self.keeping.stop()
-        if self.feed is not None:
-            self.feed.stop()
         return True
+
+    def _end_threads(self) -> None:
+        this = threading.current_thread()
+        steps: list[Callable[[], object]] = [
+            lambda: self.clock.detach(self._run_by_hand),
+            self._wake.set,
+            self._stop.set,
+            *(thread.join for thread in self._threads if thread is not this),
+            self.adviser.stop,
+            self.keeping.stop,
+        ]
+        end_all(steps if self.feed is None else [*steps, self.feed.stop])
 
 
 def _forked() -> None:

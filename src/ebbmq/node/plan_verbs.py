@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed.plans import PlanRow
 from ebbmq.node.advising.rows import COLUMNS
+from ebbmq.plain import is_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ebbmq.feed.advice import Applied, Plans
-    from ebbmq.feed.plans import PlanRow
     from ebbmq.node.engine import Engine
 
 
@@ -60,17 +61,23 @@ class PlanVerbs:
             rows: at most limits.PLAN_ROWS_MAX; those about other nodes are left out.
 
         Raises:
-            InvalidSpec: there are too many rows, or the run has no name.
+            InvalidSpec: there are too many rows, something else is among them, or the run has no
+                name.
         """
-        if not 1 <= len(run) <= limits.NAME_CHARS_MAX:
+        run = plain(run)
+        if not is_text(run) or not 1 <= len(run) <= limits.NAME_CHARS_MAX:
             raise InvalidSpec(
-                f"a run has a name of {len(run)} characters",
-                f"use 1 to {limits.NAME_CHARS_MAX}",
+                f"run is {run!a:.80}", f"use a string of 1 to {limits.NAME_CHARS_MAX} characters"
             )
         if len(rows) > limits.PLAN_ROWS_MAX:
             raise InvalidSpec(
                 f"{len(rows)} rows of a plan at once",
                 f"hand over at most {limits.PLAN_ROWS_MAX} in a call",
             )
+        for row in rows:
+            if not isinstance(row, PlanRow):
+                raise InvalidSpec(
+                    f"a row of a plan is {type(row).__name__}", "hand over rows as PlanRow(..)"
+                )
         columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
         return self.engine.adviser.apply_rows(run, columns)

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ebbmq import limits
+from ebbmq.errors import InvalidSpec
 from ebbmq.node import rule_changes
 from ebbmq.node.explaining import explain_rules
 from ebbmq.node.keeping.verbs import apply_rules
 from ebbmq.node.rule_changes import Terms
+from ebbmq.plain import is_text, plain
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
@@ -162,4 +165,17 @@ class RuleVerbs:
         )
 
     def _who(self, who: str | None) -> str:
-        return self.engine.config.client if who is None else who
+        """Who changes rules, as the record has it.
+
+        Raises:
+            InvalidSpec: `who` cannot be written down.
+        """
+        if who is None:
+            return self.engine.config.client
+        told: str = plain(who)
+        if not is_text(told) or len(told) > limits.NAME_CHARS_MAX:
+            raise InvalidSpec(
+                f"who is {told!a:.80}",
+                f"use a string of at most {limits.NAME_CHARS_MAX} characters",
+            )
+        return told

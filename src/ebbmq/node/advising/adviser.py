@@ -334,7 +334,7 @@ class Adviser:
         if cut is None:
             yield from reading.batches(lake, PLANS, found, COLUMNS, self._node)
             return
-        for band in reading.bands((values for values, _ in worth.values()), cut):
+        for band in reading.bands(worth.values(), cut):
             read = reading.batches(lake, PLANS, found, COLUMNS, self._node, band)
             yield from reading.joined(read)
 

@@ -6,13 +6,13 @@ numbers is the fastest. The others can have only what those leave, and are taken
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ebbmq import limits
 from ebbmq.core.block import SIZE
+from ebbmq.node.advising.worth import all_ranked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ebbmq.node.advising.room import Room
     from ebbmq.node.advising.rows import Ints, Rows
+    from ebbmq.node.advising.worth import Worth
     from ebbmq.node.engine import Engine
 
     Floats = npt.NDArray[np.float64]
@@ -52,31 +53,30 @@ def ranked(engine: Engine, room: Room, rows: Rows) -> tuple[Rows, Rows]:
     return rows[fits], rows[by_value[~fits[by_value]]]
 
 
-def cut(
-    engine: Engine, room: Room, worth: Mapping[str | None, tuple[Floats, Ints]]
-) -> float | None:
+def cut(engine: Engine, room: Room, worths: Mapping[str | None, Worth]) -> float | None:
     """A value such that there is room for all rows that are worth more; None if for all of them.
 
     Args:
         engine: whose devices.
         room: on them.
-        worth: by tier, what rows are worth and how many bytes they are to write.
+        worths: by tier, what rows are worth and how many bytes they are to write.
     """
     if engine.devices is None:
         return None
     found: list[float] = []
-    for tier, (values, sizes) in worth.items():
-        left = _left(engine, room, tier)
-        if sizes.sum() > left:
-            by_value = np.argsort(-values, kind="stable")
-            fit = int(np.searchsorted(np.cumsum(sizes[by_value]), left, side="right"))
-            found.append(float(values[by_value[fit]]))
-    left = limits.PINS_MAX - len(engine.pins)
-    if sum(len(values) for values, _ in worth.values()) > left:
-        every = -np.sort(-np.concatenate([values for values, _ in worth.values()]))
-        found.append(float(every[max(0, left)]))
-    numbers = [each for each in found if not math.isnan(each)]
-    return max(numbers) if numbers else None
+    for tier, worth in worths.items():
+        every = worth.ranked()
+        found += _first_beyond(every.values, every.sizes, _left(engine, room, tier))
+    every = all_ranked(worths.values())
+    found += _first_beyond(every.values, every.counts, limits.PINS_MAX - len(engine.pins))
+    return max(found, default=None)
+
+
+def _first_beyond(values: Floats, needs: Floats | Ints, left: int) -> list[float]:
+    """The value of the first, by order, that what is left is not enough for; none if it is."""
+    through = np.cumsum(needs)
+    first = int(np.searchsorted(through, max(0, left), side="right"))
+    return [float(value) for value in values[first : first + 1]]
 
 
 def in_order(rows: Rows) -> Rows:

@@ -50,7 +50,7 @@ class Rates:
 
     def _take(self, run: str, queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> str:
         """Note one factor; what became of it."""
-        if not _is_one(queue, factor, decided_ms, until_ms):
+        if not is_one(queue, factor, decided_ms, until_ms):
             return "invalid"
         engine, now_ms = self._engine, self._engine.now_ms()
         before = engine.catalog.factors.get(queue)
@@ -74,7 +74,8 @@ class Rates:
         return "applied"
 
 
-def _is_one(queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> bool:
+def is_one(queue: Any, factor: Any, decided_ms: Any, until_ms: Any) -> bool:
+    """Whether values of a row of rates can be those of a factor."""
     if not isinstance(queue, str) or None in (factor, decided_ms, until_ms):
         return False
     return math.isfinite(factor) and 0 < factor <= _FACTOR_MAX

@@ -20,6 +20,7 @@ from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
+from ebbmq.node.advising.worth import Worth, all_ranked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +32,17 @@ if TYPE_CHECKING:
     from ebbmq.node.feeding.lake import Lake
 
     Floats = npt.NDArray[np.float64]
-    Ints = npt.NDArray[np.int64]
 
 _ROWS_AT_ONCE: Final = 65_536
+#: What reading says of bytes that are not what they should be, statistics and texts included.
+_FILE_ERRORS: Final = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    OverflowError,
+)
 #: A plan of which the most valuable come first is read as often at most, and once more.
 _BANDS_MAX: Final = 16
 #: Runs of a table that are looked at; a node remembers as many of both tables.
@@ -84,8 +93,10 @@ def _listed(lake: Lake, table: Table) -> list[tuple[str, int]]:
 
 def _read(lake: Lake, table: Table, path: str) -> Found | UnknownFeed | None:
     """The run a manifest makes visible, or why it does not; None where there is none."""
+    # A disk has names that are no text, and this one is told to people.
+    name = path.encode(errors="backslashreplace").decode()
     try:
-        return _run(manifests.decode(lake.read(path), path), table, path)
+        return _run(manifests.decode(lake.read(path), name), table, name)
     except UnknownFeed as error:
         return error
     except FileNotFoundError:  # the pipeline took it away meanwhile
@@ -121,7 +132,7 @@ def _run(manifest: Manifest, table: Table, path: str) -> Found | None:
         for part in manifest.parts
     )
     run = runs.pop()
-    if run is None or runs or not own:
+    if not run or len(run) > limits.NAME_CHARS_MAX or runs or not own:
         raise UnknownFeed(
             f"{path} names files that are not of one run",
             f"files of a run are below {layout.run_directory(table.name, 'RUN')}",
@@ -187,48 +198,49 @@ def joined(some: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[Any]
         yield held
 
 
-def worth(lake: Lake, found: Found, node: str) -> dict[str | None, tuple[Floats, Ints]]:
+def worth(lake: Lake, found: Found, node: str) -> dict[str | None, Worth]:
     """By tier: what the rows of a plan about a node are worth, and the bytes they are to write.
 
-    It takes 16 bytes a row, and no time to speak of: no other column is read.
+    It takes some megabytes, however many rows there are: no other column is read.
 
     Raises:
         UnknownFeed: a file is missing, damaged, or of no known form.
     """
-    out: dict[str | None, list[tuple[Floats, Ints]]] = {}
+    out: dict[str | None, Worth] = {}
     for part in _parts(lake, PLANS, found, node):
         with _opened(lake, PLANS, part) as parquet:
             wanted = _wanted(parquet, node)
             for rows in _tables(parquet, ("to_tier", "value", "bytes"), wanted):
-                tiers = rows["to_tier"].cast(pa.string())
+                tiers = _column(rows, "to_tier", pa.string())
                 values = _values(rows)
-                sizes = np.maximum(pc.fill_null(rows["bytes"].cast(pa.int64()), 0).to_numpy(), 0)
+                sizes = pc.fill_null(_column(rows, "bytes", pa.int64()), 0).to_numpy()
+                sizes = np.maximum(sizes, 0)
                 for tier in pc.unique(tiers).to_pylist():
                     # Null is equal to null here.
                     mine = pc.is_in(tiers, pa.array([tier], pa.string())).to_numpy()
-                    out.setdefault(tier, []).append((values[mine], sizes[mine]))
-    return {
-        tier: (np.concatenate([v for v, _ in some]), np.concatenate([s for _, s in some]))
-        for tier, some in out.items()
-    }
+                    out.setdefault(tier, Worth()).add(values[mine], sizes[mine])
+    return out
 
 
-def bands(values: Iterable[Floats], below: float | None = None) -> list[Band]:
+def bands(worths: Iterable[Worth], below: float | None = None) -> list[Band]:
     """Bands of some ten thousand rows each, or of a part of all, the most valuable first.
 
     Args:
-        values: of rows.
+        worths: of rows.
         below: what is worth more is a band by itself.
     """
-    known = [each for each in values if len(each)]
-    every = np.concatenate(known) if known else np.zeros(0)
-    every = every[~np.isnan(every)] if below is None else every[every <= below]
-    every = -np.sort(-every)
-    step = max(_ROWS_AT_ONCE, -(-len(every) // _BANDS_MAX))
+    every = all_ranked(worths)
+    values, counts = every.values, every.counts
+    if below is not None:
+        values, counts = values[values <= below], counts[values <= below]
+    through = np.cumsum(counts)
+    total = int(through[-1]) if len(through) else 0
+    step = max(_ROWS_AT_ONCE, -(-total // _BANDS_MAX))
     edges = [] if below is None else [below]
-    for edge in every[step::step].tolist():
+    ends = np.searchsorted(through, np.arange(step, total, step), side="right")
+    for edge in values[ends].tolist():
         # What is worth as much as another is of the same band.
-        if edge < (edges[-1] if edges else every[0]):
+        if edge < (edges[-1] if edges else values[0]):
             edges.append(edge)
     return [Band(*each) for each in zip([*edges, None], [None, *edges], strict=True)]
 
@@ -266,7 +278,7 @@ def _opened(lake: Lake, table: Table, part: Part) -> Iterator[pq.ParquetFile]:
             parquet = pq.ParquetFile(file)
             _check(parquet, table, part)
             yield parquet
-    except (pa.ArrowException, OSError) as error:
+    except _FILE_ERRORS as error:
         # A disk or a store that fails has a number for it; it is tried again.
         if getattr(error, "errno", None) is not None:
             raise
@@ -343,8 +355,15 @@ def _tables(
 
 def _values(rows: pa.Table) -> Floats:
     """What rows of a plan are worth; nothing where they do not say."""
-    found: Floats = pc.fill_null(rows["value"].cast(pa.float64()), 0.0).to_numpy()
+    found: Floats = pc.fill_null(_column(rows, "value", pa.float64()), 0.0).to_numpy()
     return found
+
+
+def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of rows; nulls where the file has none of that name."""
+    if name in rows.column_names:
+        return rows[name].cast(kind)
+    return pa.chunked_array([pa.nulls(len(rows), kind)])
 
 
 def _count(parquet: pq.ParquetFile, groups: Sequence[int], node: str | None) -> int:

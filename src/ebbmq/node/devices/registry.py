@@ -15,6 +15,7 @@ from ebbmq.node.devices.own_log import LogPlace
 from ebbmq.node.devices.places import places
 from ebbmq.node.devices.port import Judging, Port
 from ebbmq.node.devices.settings import LOG, DeviceConfig
+from ebbmq.node.ending import end_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -242,8 +243,5 @@ class Devices:
 
     def close(self) -> None:
         """Look no more, and let go of every device."""
-        self._monitor.close()
-        for port in self._all:
-            port.stop()
-        for port in self._all:
-            port.close()
+        stops = [port.stop for port in self._all]
+        end_all([self._monitor.close, *stops, *(port.close for port in self._all)])

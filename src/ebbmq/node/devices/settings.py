@@ -15,6 +15,7 @@ from ebbmq import choices, limits
 from ebbmq.errors import InvalidSpec
 from ebbmq.holding.contract import DeviceSpec, Kind
 from ebbmq.model import DEVICE_NAME, DEVICE_NAME_IS
+from ebbmq.plain import is_text
 from ebbmq.policy.rules.properties import ARCHIVE
 from ebbmq.policy.status import StatusSpec
 from ebbmq.spelling import get_close_matches
@@ -58,7 +59,17 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     status: StatusSpec = StatusSpec()
 
     def spec(self, name: str) -> DeviceSpec:
-        """What placement is told about the device."""
+        """What placement is told about the device.
+
+        Raises:
+            InvalidSpec: a field is outside its limits.
+        """
+        # Addresses are told in the feed.
+        if not is_text(self.url):
+            raise InvalidSpec(
+                f"device {name!r}: url is {public_url(self.url)!a:.80}",
+                "a URL is text; write other bytes in it as %XX",
+            )
         return DeviceSpec(
             name=name,
             tier=self.tier or self.kind or LOG,

@@ -129,9 +129,10 @@ class DecisionLog:
                 return
             try:
                 self._append(_block(some))
-            except OSError as error:
+            except (OSError, UnicodeEncodeError) as error:
+                # What people may ask about is not worth more than what a broker does.
                 if not self._is_failing:
-                    log.warning("decisions_not_written", detail=error.strerror, count=len(some))
+                    log.warning("decisions_not_written", detail=str(error), count=len(some))
                 self._is_failing = True
             else:
                 self._is_failing = False
@@ -180,12 +181,14 @@ class DecisionLog:
 
     def close(self) -> None:
         """Write what was noted, and let go of the file; nothing is written after that."""
-        self.flush()
-        with self._writing:
-            # By now its number may be that of another file.
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
+        try:
+            self.flush()
+        finally:
+            with self._writing:
+                # By now its number may be that of another file.
+                descriptor, self._descriptor = self._descriptor, -1
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def _block(some: Sequence[Told | Batch]) -> bytes:

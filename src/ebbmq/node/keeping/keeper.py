@@ -33,6 +33,7 @@ from ebbmq.core.stretches import Stretches
 from ebbmq.core.values import as_run
 from ebbmq.feed.advice import plan_reason
 from ebbmq.node.devices.describing import Counts
+from ebbmq.node.ending import end_all
 from ebbmq.node.keeping import decisions as reasons
 from ebbmq.node.keeping import restarting
 from ebbmq.node.keeping.carrying import Carrying
@@ -506,10 +507,8 @@ class Keeper:
 
     def stop(self) -> None:
         """Make no more copies; what is owed is asked for at the next start."""
-        for worker in self._workers():
-            worker.stop()
-        self.confirming.close()
-        self.decisions.close()
+        stops = [worker.stop for worker in self._workers()]
+        end_all([*stops, self.confirming.close, self.decisions.close])
 
     def _workers(self) -> list[Mover | Reconciler | Prefetcher]:
         every = (self.reconciler, self.fetcher, self.mover)

@@ -9,6 +9,7 @@ import msgspec
 
 from ebbmq import model
 from ebbmq.errors import InvalidSpec
+from ebbmq.plain import plain
 from ebbmq.policy.rules.conditions import KEYWORDS, Condition, properties_of
 from ebbmq.policy.rules.faults import InvalidRule, meant
 from ebbmq.policy.rules.text import rule_text, text_of, value_text
@@ -109,7 +110,8 @@ def rule_of(spec: RuleSpec) -> Rule:
         InvalidRule: a part is not usable; the detail names the rule.
     """
     spec.check()
-    return make_rule(spec.id, spec.weight, spec.device, spec.when, enabled=spec.enabled)
+    parts = map(plain, (spec.id, spec.weight, spec.device, spec.when))
+    return make_rule(*parts, enabled=spec.enabled)
 
 
 class RuleSet(msgspec.Struct, frozen=True):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ebbmq.feed.plans import PLANS
 from ebbmq.node.advising.rows import COLUMNS, rows_of
 from tests.advice import plan_row
 
-if TYPE_CHECKING:
-    import numpy as np
+
+class Text(str):
+    """A string of somebody's own kind."""
 
 
 def of(*rows: dict[str, Any]) -> np.ndarray:
@@ -28,6 +30,20 @@ def test_a_row_is_read_as_it_was_written() -> None:
     assert row["to_tier"] is None
     assert len(row["reason"]) == 200
     assert row["is_valid"]
+
+
+def test_a_row_holds_what_its_values_stand_for() -> None:
+    texts = {"queue": Text("q"), "to_tier": np.str_("slow"), "reason": Text("why")}
+    (row,) = of(plan_row("1-1", **texts, until_ms=np.int64(5), value=np.float32(0.5)))
+    assert row["is_valid"]
+    assert (row["until_ms"], row["value"]) == (5, 0.5)
+    assert {type(row[name]) for name in texts} == {str}
+
+
+@pytest.mark.parametrize("value", [None, "much", 10**400, [1.0]])
+def test_what_is_worth_no_number_is_worth_nothing(value: Any) -> None:
+    (row,) = of(plan_row("1-1", value=value))
+    assert (row["is_valid"], row["value"]) == (True, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +65,17 @@ def test_a_row_is_read_as_it_was_written() -> None:
         {"decided_at_ms": -1},
         {"until_ms": 1 << 70},
         {"until_ms": None},
+        {"until_ms": "tomorrow"},
+        {"until_ms": 1.5},
+        {"queue": "\ud800"},
+        {"queue": 0},
+        {"action": ["archive"]},
+        {"to_tier": "caf\udce9"},
+        {"to_tier": 5},
+        {"to_tier": ["fast"]},
+        {"reason": "caf\udce9"},
+        {"reason": b"why"},
+        {"message_id": "1-1\udce9"},
     ],
 )
 def test_what_cannot_be_a_row_is_marked_and_others_are_not(changed: dict[str, Any]) -> None:

@@ -47,6 +47,11 @@ def refusal(devices: Any) -> InvalidSpec:
             "has a directory and a url",
             "one of both",
         ),
+        (
+            {"db": {**MEMORY, "kind": "sql", "url": "postgresql://caf\udce9:secret@h/x"}},
+            "'db': url is",
+            "%XX",
+        ),
         ({"log": {"kind": "file"}}, "'devices.log.kind' is not for the node's own log", "'log'"),
         ({"log": {"tir": "x"}}, "'devices.log.tir'", "did you mean 'tier'?"),
     ],

@@ -50,6 +50,19 @@ def test_decisions_of_one_instant_are_told_in_the_order_they_were_made(log: Deci
     ]  # fmt: skip
 
 
+def test_a_text_that_has_no_bytes_costs_decisions_and_ends_nobody(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path)
+    log.note(told(1, "placed", BASE, reason="caf\udce9"))
+    log.flush()
+    log.note(told(2, "moved", BASE))
+    log.note(told(3, "dropped", BASE, device="\ud800"))
+    log.close()
+    log = DecisionLog(tmp_path)
+    log.note(told(4, "copied", BASE))
+    assert events(log, BASE) == [(4, "copied")]
+    log.close()
+
+
 @pytest.mark.parametrize("more", [(), range(100, 200, 3), [300, 299, 298, *range(301, 330)]])
 def test_messages_in_any_order_are_each_found(log: DecisionLog, more: Sequence[int]) -> None:
     names = [BASE + number for number in (9, 1, 5, 4, 70_000, *more)] + [name_of(4, 1)]

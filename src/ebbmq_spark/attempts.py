@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no
 from pyspark.errors import PySparkException
 
 from ebbmq.errors import ClientError
+from ebbmq_spark.soundness import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,6 +64,7 @@ def carried_through(
 
     Raises:
         JobFailed: Spark did not carry it through.
+        UnknownFeed: there is nothing that it could be done with.
     """
     aside: dict[str, UnknownFeed] = {}
     tries = TRIES
@@ -70,7 +72,7 @@ def carried_through(
         begun = begin(aside)
         try:
             return begun.carry_out()
-        except SPARK_ERRORS as error:
+        except (*SPARK_ERRORS, Unreadable) as error:
             # A file that is damaged inside must not keep the others from being read.
             found = begun.damaged()
             if not found.keys() - aside.keys():

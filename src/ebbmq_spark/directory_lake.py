@@ -9,9 +9,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
+from ebbmq.errors import StorageFailed
 from ebbmq.feed import runs
 from ebbmq.feed.manifests import Part, UnknownFeed
-from ebbmq_spark.lake import OUTSIDE, busy, for_spark
+from ebbmq_spark.lake import OUTSIDE, busy, for_spark, to_spark
 from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
@@ -148,11 +149,18 @@ class DirectoryLake:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415  # as above
 
         place = self.root / directory
-        frame.write.mode("overwrite").options(**WRITTEN).parquet(str(place.resolve()))
+        frame.write.mode("overwrite").options(**WRITTEN).parquet(to_spark(place))
         found = []
         for path in sorted(place.glob("*.parquet")):
             rows = pq.read_metadata(path).num_rows
             found.append(Part(str(path.relative_to(self.root)), rows, path.stat().st_size))
+        if not found:
+            # Spark writes a file even of no rows.
+            raise StorageFailed(
+                f"of what Spark wrote to {place} nothing is there",
+                "let this machine and those of the cluster see the lake under the same path, or "
+                "use one in an object store",
+            )
         for other in (*place.glob(".*.crc"), *place.glob("_SUCCESS")):
             other.unlink()
         return tuple(found)

@@ -183,6 +183,11 @@ def for_spark(place: str | Path) -> str:
     return "file://" + _OF_PATTERNS.sub(r"\\\g<0>", str(Path(place).absolute()))
 
 
+def to_spark(place: Path) -> str:
+    """A directory of this machine as Spark's writers take it: they know no patterns."""
+    return f"file://{place.resolve()}"
+
+
 def opened(where: Where) -> Lake:
     """A lake that is named by its directory, opened."""
     return open_lake(where) if isinstance(where, Path) else where

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 #: Files that are looked at at once: it is mostly waiting.
 _AT_ONCE: Final = 8
-_ACTION: Final = "restore it, or remove its manifest to go on without its rows"
+ACTION: Final = "restore it, or remove its manifest to go on without its rows"
+
+
+class Unreadable(UnknownFeed):
+    """A file is damaged inside, which shows only while it is read."""
 
 
 def refused(lake: Lake, found: Iterable[Manifest]) -> dict[str, UnknownFeed]:
@@ -74,9 +78,9 @@ def _why(lake: Lake, manifest: Manifest, part: Part, look: Look) -> UnknownFeed 
     except UnknownFeed as error:
         return error
     except EbbError as error:
-        return UnknownFeed(f"{part.path} cannot be read: {error.detail}", _ACTION)
+        return UnknownFeed(f"{part.path} cannot be read: {error.detail}", ACTION)
     except (pa.ArrowException, OSError) as error:
-        return UnknownFeed(f"{part.path} cannot be read: {error}", _ACTION)
+        return UnknownFeed(f"{part.path} cannot be read: {error}", ACTION)
     return None
 
 
@@ -88,10 +92,10 @@ def _see_end(lake: Lake, part: Part, table: Table) -> None:
     if name is not None and version.isdigit():
         found = manifests.check_version(name.decode(errors="replace"), int(version), part.path)
         if found.name != table.name:
-            raise UnknownFeed(f"{part.path} is of {found.name} instead of {table.name}", _ACTION)
+            raise UnknownFeed(f"{part.path} is of {found.name} instead of {table.name}", ACTION)
     _check_columns(schema, part, table)
     if rows != part.rows:
-        raise UnknownFeed(f"{part.path} has {rows} rows instead of {part.rows}", _ACTION)
+        raise UnknownFeed(f"{part.path} has {rows} rows instead of {part.rows}", ACTION)
 
 
 def _check_columns(schema: pa.Schema, part: Part, table: Table) -> None:
@@ -101,13 +105,13 @@ def _check_columns(schema: pa.Schema, part: Part, table: Table) -> None:
         if len(found) > 1 or (not found and not wanted.nullable):
             raise UnknownFeed(
                 f"{part.path} has {len(found)} columns {wanted.name}, and is of {table.name}",
-                _ACTION,
+                ACTION,
             )
         kinds = [schema.field(index).type for index in found]
         if not all(_plain(kind).equals(wanted.type) for kind in kinds):
             raise UnknownFeed(
                 f"{part.path} has {kinds[0]} in column {wanted.name} instead of {wanted.type}",
-                _ACTION,
+                ACTION,
             )
 
 

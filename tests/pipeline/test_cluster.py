@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyspark
+import pytest
 
 from ebbmq import Client, Message, QueueSpec
 from ebbmq.feed.plans import PLANS
@@ -61,8 +62,14 @@ ANEW = {
 
 
 @contextlib.contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """A master and two workers from the Python package, on this machine; yields the address."""
+def cluster(directory: Path, unseen: Path | None = None) -> Iterator[str]:
+    """A master and two workers from the Python package, on this machine; yields the address.
+
+    Workers have an empty directory of their own in the place of one that is `unseen`.
+    """
+    apart = []
+    if unseen is not None:
+        apart = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(unseen)]
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     environment = {
@@ -76,9 +83,11 @@ def cluster(directory: Path) -> Iterator[str]:
     (directory / "work").mkdir(parents=True)
 
     def start(name: str, kind: str, *options: str) -> subprocess.Popen[bytes]:
+        before = apart if kind == "worker.Worker" else []
+        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         with (directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *options],
+                [*before, *command, *options],
                 stdout=log,
                 stderr=log,
                 env=environment,
@@ -280,6 +289,33 @@ def test_a_command_runs_on_a_cluster_that_is_named(tmp_path: Path) -> None:
     assert any((tmp_path / "cluster").glob("work/app-*/*/stderr")), "executors did it"
     assert told(elsewhere)["profiles"]
     assert told(elsewhere) == told(lake)
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from ebbmq_spark.lake import opened
+from ebbmq_spark.session import Settings, spark_session
+
+with spark_session(Settings(master=sys.argv[1], more={"spark.executor.memory": "512m"})) as spark:
+    opened(Path(sys.argv[2])).write(spark.range(3), "plans/run=x")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have workers see other directories")
+def test_what_a_cluster_wrote_to_directories_of_its_own_is_not_taken_for_nothing(
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    with cluster(tmp_path / "cluster", unseen=lake) as master:
+        done = subprocess.run(
+            [sys.executable, "-c", WRITING, master, str(lake)],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "nothing is there" in done.stderr
+    assert "see the lake under the same path" in done.stderr
 
 
 def test_a_job_is_submitted_with_its_code_by_py_files(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ebbmq import Message
 from ebbmq.feed import layout
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
+from ebbmq.model import AdaptSpec
 from ebbmq_spark.jobs.fleet import (
     Fleet,
     Snapshot,
@@ -18,6 +19,7 @@ from ebbmq_spark.jobs.fleet import (
     cost,
     parameters_of,
     prices,
+    queues,
     read,
     tiers,
     told_since,
@@ -55,6 +57,16 @@ def room(
         "used_bytes": 7, "capacity_bytes": 7 + free_bytes, "cost_per_gib_month": 0.1,
     }  # fmt: skip
     return DeviceRoom(**{**told, **more})
+
+
+def test_rates_of_a_queue_go_by_the_first_node_on_which_they_adapt() -> None:
+    adapts = [None, AdaptSpec(raise_above_ms=10, lower_below_ms=5), AdaptSpec(), None]
+    told = [
+        node(name)._replace(settings=Settings(queues=(msgspec.structs.replace(QUEUE, adapt=each),)))
+        for name, each in zip("abcd", adapts, strict=True)
+    ]
+    assert [each.adapt for each in queues(Fleet(told, [], {}, []))] == [adapts[1]]
+    assert [each.adapt for each in queues(Fleet(told[::3], [], {}, []))] == [None]
 
 
 def node(name: str, *devices: DeviceRoom) -> Snapshot:

@@ -76,7 +76,7 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
     from ebbmq_spark.jobs import history as runs  # noqa: PLC0415  # of its own package
 
     found = runs.read(open_lake(options))
-    for error in found.refused:
+    for error in found.refused.values():
         session.note(f"attention: {error.detail}; {error.action}")
     records = found.records[-last:]
     if session.as_json:

@@ -21,7 +21,7 @@ from ebbmq.feed.runs import Checks, Read
 from ebbmq.feed.steps import STEPS, STEPS_KEPT
 from ebbmq.limits import DAY_MS
 from ebbmq_spark import soundness
-from ebbmq_spark.jobs.history import run_name
+from ebbmq_spark.jobs import going_on
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of, schema_of
 from ebbmq_spark.transforms import quality
@@ -370,11 +370,6 @@ def judge(
 
 def of_run(spark: SparkSession, lake: Lake, table: Table, run: str | None) -> DataFrame:
     """What a run wrote of a table; nothing for a run there was not."""
-    return read_table(spark, table, files_of(lake, table, run), lake)
-
-
-def files_of(lake: Lake, table: Table, run: str | None) -> list[str]:
-    """The files of a table that a run wrote; none for a run there was not."""
-    # A run is named by its instant, and so are its manifests.
-    found = visible(lake, table, lambda told: run_name(told.at_ms) == run).files
-    return [file for file in found if layout.told_in(file, "run") == run]
+    found = [] if run is None else going_on.of_run(lake, table, run)[0]
+    files = [lake.file(part.path) for each in found for part in each.parts]
+    return read_table(spark, table, files, lake)

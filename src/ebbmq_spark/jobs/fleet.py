@@ -318,11 +318,13 @@ def parameters_of(spark: SparkSession, fleet: Fleet, ways: Ways) -> DataFrame:
 
 
 def queues(fleet: Fleet) -> list[QueueParameters]:
-    """Every queue once; where nodes differ, the parameters of the first by name count."""
+    """Every queue once; where nodes differ, as the first by name has it that adapts its rates."""
     found: dict[str, QueueParameters] = {}
     for each in fleet.snapshots:
         for queue in each.settings.queues:
-            found.setdefault(queue.name, queue)
+            known = found.setdefault(queue.name, queue)
+            if known.adapt is None and queue.adapt is not None:
+                found[queue.name] = queue
     return list(found.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.feed import runs
 from ebbmq.feed.manifests import UnknownFeed
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     from ebbmq.feed.runs import Record
     from ebbmq_spark.lake import Where
 
+#: Of so many runs that counted the tables stay, however old they are.
+_NEEDED: Final = 2
+
 
 class History(NamedTuple):
     """The records of runs that were carried through, the last one last."""
 
     records: list[Record]
-    refused: list[UnknownFeed]
+    #: By name, why one cannot be read.
+    refused: dict[str, UnknownFeed]
 
     def last(self, kind: runs.Kind) -> Record | None:
         """The last run of a kind."""
         return next((each for each in reversed(self.records) if each.kind == kind), None)
 
-    def last_counted(self) -> Record | None:
-        """The last run that leaves rates to go on from, its own or those of one before it."""
-        counted = [each for each in self.records if each.kind == "run" and each.counted is not None]
-        return counted[-1] if counted else None
-
     def needed(self) -> set[str]:
-        """Runs whose tables the next run goes on from."""
-        last = (self.last("run"), self.last_counted())
-        return {each.counted for each in last if each is not None and each.counted is not None}
+        """Runs whose tables the next run may go on from."""
+        own = (each.counted for each in reversed(self.records) if each.kind == "run")
+        counted = dict.fromkeys(run for run in own if run is not None)
+        # If what the last one counted is damaged, the next run goes on from the one before it.
+        return set(list(counted)[:_NEEDED])
 
 
 def read(where: Where) -> History:
@@ -43,14 +44,14 @@ def read(where: Where) -> History:
     """
     lake = opened(where)
     lake.require()
-    found = History([], [])
+    found = History([], {})
     names = [name for name in lake.list(runs.RUNS) if name.endswith(".json")]
     for name, stored in zip(names, lake.read_many(names), strict=True):
         try:
             if stored is not None:  # else it went meanwhile
                 found.records.append(runs.decode(stored, name.rpartition("/")[2]))
         except UnknownFeed as error:
-            found.refused.append(error)
+            found.refused[name] = error
     return found
 
 

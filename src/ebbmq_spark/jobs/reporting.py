@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -15,10 +16,10 @@ from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq_spark import soundness
 from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.jobs import history, page
+from ebbmq_spark.jobs import going_on, page
 from ebbmq_spark.jobs.changes import Changed, changed
-from ebbmq_spark.jobs.events import files_of
 from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.runs import Record
     from ebbmq.feed.table import Table
     from ebbmq_spark.jobs.fleet import Fleet, Tier
+    from ebbmq_spark.jobs.history import History
     from ebbmq_spark.jobs.totals import Total
     from ebbmq_spark.lake import Lake
 
@@ -85,6 +88,22 @@ class Clock(NamedTuple):
     ahead_ms: int = 0
 
 
+class Sources(NamedTuple):
+    """What a report is drawn from beside snapshots."""
+
+    lake: Lake
+    hours: list[Manifest]
+    plan: list[Manifest]
+    rates: list[Manifest]
+    #: What of newer ones cannot be read; by name, why.
+    refused: dict[str, UnknownFeed]
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """All of them."""
+        return [*self.hours, *self.plan, *self.rates]
+
+
 class Figures(NamedTuple):
     """All a report shows."""
 
@@ -106,7 +125,7 @@ class Figures(NamedTuple):
 
 def figures(
     spark: SparkSession,
-    lake: Lake,
+    sources: Sources,
     fleet: Fleet,
     record: Record | None,
     before: Record | None,
@@ -116,21 +135,21 @@ def figures(
 
     Args:
         spark: where to run.
-        lake: which.
-        fleet: its last snapshots.
+        sources: what runs and streams wrote.
+        fleet: the last snapshots.
         record: the run that is reported.
         before: the run of which it is told what became of its plan.
         planned: what its plan asks for; that of the last plan unless given.
     """
-    files = _counted(lake, record)
+    lake, files = sources.lake, _files(sources.lake, sources.hours)
     # There are few hours and queues: these need no Spark.
     hours = _columns(lake, files, *_OF_HOURS)
     profiles = read_table(spark, PROFILES, files, lake)
     clocks = _clocks(fleet, hours)
     known = frame_of(spark, [(node, *clock) for node, clock in clocks.items()], _CLOCKS)
     if planned is None:
-        planned = summary(read_table(spark, PLANS, _last(lake, PLANS), lake))
-    rates = _columns(lake, _last(lake, RATES), "queue", "factor", "reason")
+        planned = summary(read_table(spark, PLANS, _files(lake, sources.plan), lake))
+    rates = _columns(lake, _files(lake, sources.rates), "queue", "factor", "reason")
     return Figures(
         lake=lake.where,
         record=record,
@@ -185,32 +204,65 @@ def _columns(lake: Lake, files: list[str], *names: str) -> list[dict[str, Any]]:
     """Rows of a few columns; one that an older file lacks is empty."""
     rows: list[dict[str, Any]] = []
     for file in files:
-        with pq.ParquetFile(lake.open(file)) as opened:
-            there = [name for name in names if name in opened.schema_arrow.names]
-            found = opened.read(there, use_threads=False).to_pylist()
+        try:
+            with pq.ParquetFile(lake.open(file)) as opened:
+                there = [name for name in names if name in opened.schema_arrow.names]
+                found = opened.read(there, use_threads=False).to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            raise soundness.Unreadable(
+                f"{file} cannot be read: {error}", soundness.ACTION
+            ) from error
         rows += [{**dict.fromkeys(names), **row} for row in found]
     return rows
 
 
-def _counted(lake: Lake, record: Record | None) -> list[str]:
-    """The profiles that hold: of the run that counted last; without one, those of a stream.
+def _files(lake: Lake, manifests: Iterable[Manifest]) -> list[str]:
+    return [lake.file(part.path) for each in manifests for part in each.parts]
 
-    A stream that was begun anew has counted little by now, and a run that was killed nothing.
+
+def sources(lake: Lake, known: History, aside: Mapping[str, UnknownFeed]) -> Sources:
+    """What there is to report.
+
+    Profiles are those of the run that counted last; without one, those of a stream. One that was
+    begun anew has counted little by now, and a run that was killed nothing.
+
+    Args:
+        lake: where.
+        known: its records.
+        aside: manifests that are known to name a damaged file, and why.
     """
-    run = record.counted if record is not None else None
-    if run is None:
-        known = history.read(lake).last_counted()
-        run = known.counted if known is not None else None
-    if run is not None:
-        return files_of(lake, PROFILES, run)
-    return _last(lake, PROFILES, but=layout.PIPELINE)
+    counted = going_on.base(lake, known, aside, anew=True)
+    wrong = dict(counted.refused)
+    hours = [each for each in counted.manifests if each.table == PROFILES.name]
+    if not hours:
+        hours = _last(lake, PROFILES, aside, wrong, but=layout.PIPELINE)
+    plan, rates = (_last(lake, table, aside, wrong) for table in (PLANS, RATES))
+    return Sources(lake, hours, plan, rates, wrong)
 
 
-def _last(lake: Lake, table: Table, but: str | None = None) -> list[str]:
-    """The files of the newest manifest of a table, but for those of one writer."""
-    found = [each for each in visible(lake, table).manifests if each.node != but]
-    newest = max(found, key=lambda each: each.written_at_ms, default=None)
-    return [lake.file(part.path) for part in newest.parts] if newest else []
+def _last(
+    lake: Lake,
+    table: Table,
+    aside: Mapping[str, UnknownFeed],
+    wrong: dict[str, UnknownFeed],
+    but: str | None = None,
+) -> list[Manifest]:
+    """The newest manifest of a table that can be read, but for those of one writer.
+
+    Those that cannot be are added to `wrong`.
+    """
+    found = visible(lake, table)
+    wrong |= zip(found.refused_names, found.refused, strict=True)
+    own = [each for each in found.manifests if each.node != but]
+    for each in sorted(own, key=lambda each: each.written_at_ms, reverse=True):
+        faults = {**soundness.refused(lake, [each])}
+        name = soundness.name_of(each)
+        if name in aside:
+            faults[name] = aside[name]
+        if not faults:
+            return [each]
+        wrong |= faults
+    return []
 
 
 def _backlog(

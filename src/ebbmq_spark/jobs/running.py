@@ -23,8 +23,8 @@ from ebbmq.feed.runs import Record
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
-from ebbmq_spark.attempts import SPARK_ERRORS, TRIES, carried_through, failed, outrun
-from ebbmq_spark.jobs import events, fleet, history, reporting, writing
+from ebbmq_spark.attempts import carried_through
+from ebbmq_spark.jobs import events, fleet, going_on, history, reporting, writing
 from ebbmq_spark.jobs.changes import last_plan
 from ebbmq_spark.jobs.plan import HOLD_MS, Asked, plan
 from ebbmq_spark.jobs.writing import Output
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ebbmq.feed.manifests import UnknownFeed
+    from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.runs import Kind
     from ebbmq_spark.jobs.reporting import Figures
     from ebbmq_spark.jobs.totals import Total
-    from ebbmq_spark.lake import Where
+    from ebbmq_spark.lake import Lake, Where
 
     #: What is left to do with Spark; it is told to whom to say what is being done.
     Job = Callable[[SparkSession, Callable[[str], None]], Record]
@@ -115,17 +115,41 @@ def figures(spark: SparkSession, where: Where) -> Figures:
         JobFailed: Spark did not carry it through.
     """
     lake = opened(where)
-    for _ in range(TRIES):
+    return carried_through(lake, lambda aside: _Report(spark, lake, aside))
+
+
+class _Report:
+    """A report alone."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, aside: Mapping[str, UnknownFeed]) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._fleet = fleet.read(lake, _now_ms(), aside)
+        known = history.read(lake)
         # A stream plans nothing, so that there is little to report of it.
-        records = [each for each in history.read(lake).records if each.kind != "stream"]
-        found = fleet.read(lake, _now_ms())
-        try:
-            last = records[-1] if records else None
-            return reporting.figures(spark, lake, found, last, last_plan(records))
-        except SPARK_ERRORS as error:
-            if not soundness.is_any_gone(lake, found.manifests):
-                raise failed(error) from error
-    raise outrun(lake)
+        self._records = [each for each in known.records if each.kind != "stream"]
+        self._sources = reporting.sources(lake, known, aside)
+
+    def carry_out(self) -> Figures:
+        """All of it."""
+        last = self._records[-1] if self._records else None
+        if last is not None:
+            wrong = {**self._fleet.refused, **self._sources.refused}
+            refused = {name: error.detail for name, error in wrong.items()}
+            last = msgspec.structs.replace(last, refused={**last.refused, **refused})
+        before = last_plan(self._records)
+        return reporting.figures(self._spark, self._sources, self._fleet, last, before)
+
+    def damaged(self) -> dict[str, UnknownFeed]:
+        """See Attempt."""
+        return soundness.damaged(self._lake, self._manifests())
+
+    def is_outrun(self) -> bool:
+        """See Attempt."""
+        return soundness.is_any_gone(self._lake, self._manifests())
+
+    def _manifests(self) -> list[Manifest]:
+        return [*self._fleet.manifests, *self._sources.manifests]
 
 
 class _Run:
@@ -145,6 +169,7 @@ class _Run:
         self._lake = lake = opened(arguments.lake)
         self._stage = stage
         self._totals: list[Total] | None = None
+        self._base_notes: tuple[str, ...] = ()
         at_ms = _now_ms()
         self._output = Output(lake, history.run_name(at_ms), at_ms)
         self._fleet = fleet.read(lake, at_ms, aside)
@@ -182,17 +207,22 @@ class _Run:
         """Check, count and judge what was told since the last run."""
         spark, output = self._spark, self._output
         known, full = history.read(self._lake), self._arguments.full
-        before = known.last("run")
+        base = going_on.base(self._lake, known, self._aside, anew=full)
+        self._base_notes = base.notes
+        self._manifests += base.manifests
+        before = base.record
         last = None if full else before
         unread = events.unread(self._lake, last, self._aside)
         self._manifests += unread.manifests
-        refused = {**self._record.refused, **unread.refused}
+        wrong = {name: error.detail for name, error in base.refused.items()}
+        refused = {**self._record.refused, **wrong, **unread.refused}
         # Of nodes of which nothing is there any more it stays as it was.
         self._note(
             refused=refused,
             read={**(before.read if before else {}), **unread.read},
             heard=events.heard_by(before),
             counted=before.counted if before else None,
+            notes=(*self._fleet.notes, *base.notes),
         )
         if not unread.files:
             return
@@ -207,10 +237,9 @@ class _Run:
             events.count(spark, sound, before, output, full=full)
             self._stage("judging")
             # A factor is a step from the one before, also where all the rest is looked at anew.
-            rated = known.last_counted()
-            new = events.since(spark, sound, rated) if full else sound
+            new = events.since(spark, sound, before) if full else sound
             queues, hold_ms = fleet.queues(self._fleet), self._arguments.hold_ms
-            events.judge(spark, new, queues, rated, output, hold_ms=hold_ms)
+            events.judge(spark, new, queues, before, output, hold_ms=hold_ms)
         finally:
             told.unpersist()
         heard = {**self._record.heard, **checked.heard}
@@ -239,16 +268,27 @@ class _Run:
         told = [each for each in self._manifests if each.table != CATALOG.name]
         self._manifests = told + self._fleet.manifests
         refused = {name: error.detail for name, error in self._fleet.refused.items()}
-        self._note(refused={**self._record.refused, **refused}, notes=tuple(self._fleet.notes))
+        notes = (*self._fleet.notes, *self._base_notes)
+        self._note(refused={**self._record.refused, **refused}, notes=notes)
 
     def report(self) -> None:
         """Write the page for people."""
         self._stage("reporting")
         self._note(ended_at_ms=_now_ms())
         # Nobody can have taken up the plan of this run yet: it is told of the one before.
-        before = last_plan(history.read(self._lake).records)
+        known = history.read(self._lake)
+        records = [*known.records, self._record]
+        sources = reporting.sources(self._lake, known._replace(records=records), self._aside)
+        self._manifests += sources.manifests
+        refused = {name: error.detail for name, error in sources.refused.items()}
+        self._note(refused={**self._record.refused, **refused})
         figures = reporting.figures(
-            self._spark, self._lake, self._fleet, self._record, before, self._totals
+            self._spark,
+            sources,
+            self._fleet,
+            self._record,
+            last_plan(known.records),
+            self._totals,
         )
         reporting.keep(self._lake, self._record.run, figures)
 

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.profiles import PROFILES
@@ -28,23 +29,25 @@ from ebbmq_spark.jobs import history, writing
 from ebbmq_spark.jobs.events import KEEP_MS
 from ebbmq_spark.jobs.events_source import FILES_PER_BATCH, FORMAT, EventsSource
 from ebbmq_spark.jobs.writing import Output, aside
-from ebbmq_spark.lake import opened, read_table, visible
+from ebbmq_spark.lake import opened, read_table, to_spark, visible
 from ebbmq_spark.transforms.profiles import merged
 from ebbmq_spark.transforms.streamed import counted, lean, once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ebbmq.feed.layout import Named
     from ebbmq.feed.manifests import Manifest
     from ebbmq_spark.lake import Lake, Where
 
     #: What is left to do with Spark; it is told whom to tell of batches.
     Job = Callable[[SparkSession, Callable[[int, int], None]], Record]
+    Look = Callable[[Lake, Sequence[Manifest]], dict[str, UnknownFeed]]
 
 WRITER: Final = "stream"
 #: So many events are remembered: one that is told again after more than that counts again.
@@ -123,13 +126,13 @@ def _follow(
     told: Callable[[int, int], None],
 ) -> Record:
     at_ms = _now_ms()
-    batches = _Batches(lake, _identity(state))
+    batches = _Batches(lake, state)
     try:
         source = EventsSource.options_of(lake, arguments.files_per_batch)
         query = _started(spark, arguments, source, state / "checkpoint", batches)
         seen = _watched(query, told, batches.rejected)
     except SPARK_ERRORS as error:
-        raise _damaged(lake) or failed(error) from error
+        raise _damaged(lake, batches) or failed(error) from error
     record = Record(
         run=f"{history.run_name(at_ms)}",
         kind="stream",
@@ -145,8 +148,11 @@ def _follow(
     return record
 
 
-def _damaged(lake: Lake) -> UnknownFeed | None:
+def _damaged(lake: Lake, batches: _Batches) -> UnknownFeed | None:
     """What keeps a stream from going on, if it is a damaged file: somebody must say what to do."""
+    wrong = batches.unreadable()
+    if wrong is not None:
+        return wrong
     found = soundness.damaged(lake, visible(lake, EVENTS).manifests)
     for name, why in found.items():
         return UnknownFeed(
@@ -179,7 +185,7 @@ def _started(
     writer = (
         once(told, arguments.remembered)
         .writeStream.outputMode("append")
-        .option("checkpointLocation", str(checkpoint.resolve()))
+        .option("checkpointLocation", to_spark(checkpoint))
         .foreachBatch(batches.write)
     )
     if arguments.once:
@@ -209,12 +215,16 @@ def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 class _Batches:
     """Writes what batches come to."""
 
-    def __init__(self, lake: Lake, stream: int) -> None:
+    def __init__(self, lake: Lake, state: Path) -> None:
         self._lake = lake
-        self._stream = stream
+        self._state = str(state)
+        self._stream = _identity(state)
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Write the profiles as they are after a batch, unless that was done already."""
+        wrong = self.unreadable(soundness.refused)
+        if wrong is not None:
+            raise wrong
         own = [each for each in self._written() if each.number <= number + 1]
         if any(each.number == number + 1 for each in own):
             # What it remembers must be there for the next one all the same.
@@ -252,12 +262,33 @@ class _Batches:
     def _name(self, number: int) -> str:
         return f"{WRITER}-{self._stream}-{number:09d}"
 
+    def unreadable(self, look: Look = soundness.damaged) -> UnknownFeed | None:
+        """Why the sums cannot be read that the next batch adds to, if they cannot be."""
+        found = visible(self._lake, PROFILES, self._is_own)
+        last = max(found.manifests, key=lambda each: each.number, default=None)
+        number = 0 if last is None else last.number
+        wrong = dict(zip(found.refused_names, found.refused, strict=True))
+        later = {name: why for name, why in wrong.items() if _number(name) > number}
+        if last is not None:
+            later |= look(self._lake, [last])
+        for why in later.values():
+            return UnknownFeed(
+                why.detail,
+                f"restore it, or take {self._state} away: then the stream counts anew what there "
+                "still is of events",
+            )
+        return None
+
+    def _is_own(self, told: Named) -> bool:
+        return (told.node, told.boot) == (WRITER, self._stream)
+
     def _written(self) -> list[Manifest]:
-        return [
-            each
-            for each in visible(self._lake, PROFILES).manifests
-            if each.node == WRITER and each.boot == self._stream
-        ]
+        return visible(self._lake, PROFILES, self._is_own).manifests
+
+
+def _number(name: str) -> int:
+    told = layout.named(name)
+    return told.number if told is not None else 0
 
 
 def _identity(place: Path) -> int:

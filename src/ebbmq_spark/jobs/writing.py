@@ -102,12 +102,14 @@ def sweep(
         _directory(part.path) for each in found.manifests if each not in old for part in each.parts
     }
     # Names of runs are instants, others begin with who writes them; and a manifest that cannot be
-    # read may name any of them.
+    # read may name any of them, but what one that could be read named.
     pattern = _OF_RUNS if writer == layout.PIPELINE else f"run={writer}-*"
-    places = [] if found.refused else lake.directories(table.name)
+    places = {_directory(part.path) for each in old for part in each.parts}
+    if not found.refused:
+        places |= {*lake.directories(table.name)}
     left = [
         place
-        for place in places
+        for place in sorted(places)
         if fnmatchcase(place.rpartition("/")[2], pattern) and place not in named
     ]
     for place in left:

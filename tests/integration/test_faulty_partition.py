@@ -11,10 +11,13 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec, StorageFailed
 from ebbmq.core import facts
+from ebbmq.feed.settings import FaultyPartition
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq.journal import scan
 from ebbmq.journal.disk import FileDisk
 from ebbmq.node.directory import Identity
 from ebbmq.testing import ManualClock
+from tests.feeds import manifests_of
 from tests.served import Answer, Served
 from tests.servers import wait_until
 
@@ -93,6 +96,27 @@ def test_a_faulty_partition_is_read_again_and_loses_nothing_when_it_can_be(
         assert sorted(lease.body for lease in broker.lease("ill", 100)) == sorted(
             b"%d" % i for i in range(50)
         )
+
+
+def test_a_snapshot_says_which_partitions_it_lacks(
+    damaged: tuple[Path, Path, int], clock: ManualClock, tmp_path: Path
+) -> None:
+    data, segment, offset = damaged
+    feed = {"lake": str(tmp_path / "lake"), "snapshot_every_ms": RETRY_MS}
+
+    def told() -> tuple[object, int]:
+        last = manifests_of(tmp_path / "lake", CATALOG)[-1]
+        assert last.settings is not None
+        return last.settings.faulty, sum(part.rows for part in last.parts)
+
+    with Broker.open(data, {"feed": feed}, clock) as broker:
+        clock.advance(RETRY_MS)
+        assert told() == ((FaultyPartition(queue="ill", partition=0),), 50)
+        flip(segment, offset)
+        clock.advance(RETRY_MS)
+        assert broker.stats("ill")["partitions"][0]["state"] == "ok"
+        clock.advance(RETRY_MS)
+        assert told() == ((), 100)
 
 
 def test_leases_in_a_faulty_partition_are_not_left_out_when_they_are_read_by_their_tokens(

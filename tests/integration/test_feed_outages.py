@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -199,13 +200,102 @@ def test_files_stay_within_their_bounds_and_the_oldest_go(tmp_path, lake, clock)
             published(broker, 1)
             clock.advance(10)
         figures = told(broker)
-    stored = sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
-    assert stored <= 256 * KIB
+        assert broker.health()["feed"] == []
+    assert stored(lake) <= 256 * KIB
     assert figures["files_removed"] > 0
+    assert (figures["lacking_bytes"], figures["snapshots_given_up"]) == (0, 0)
     assert len(manifests_of(lake, CATALOG)) == 2
     numbers = [row["seq"] for row in rows_of(lake)]
     assert numbers == list(range(numbers[0], 161))
     assert 1 < numbers[0] < 160
+
+
+def stored(lake: Path) -> int:
+    return sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
+
+
+def unlike(count: int, seed: int = 0) -> list[Message]:
+    """Messages of which a snapshot takes many bytes."""
+    chance = random.Random(seed)
+    return [
+        Message(
+            b"x",
+            importance=chance.randrange(1, 11),
+            ttl_ms=chance.randrange(10**7, 10**9),
+            decay_rate=chance.random(),
+        )
+        for _ in range(count)
+    ]
+
+
+def fill(broker: Broker, clock: ManualClock) -> None:
+    """Publish 20,000 messages, of which each thousand is a file of events."""
+    for number in range(20):
+        broker.publish("q", unlike(1_000, number))
+        clock.advance(10)
+
+
+def test_a_snapshot_larger_than_the_bound_is_given_up_and_told_until_messages_leave(
+    tmp_path, lake, clock, caplog
+) -> None:
+    config = {"bytes_max": 256 * KIB, "snapshot_every_ms": 1_000}
+    with opened(tmp_path, clock, **config) as broker, caplog.at_level("INFO", "ebbmq"):
+        clock.advance(10)  # a snapshot of nothing
+        fill(broker, clock)
+        for number in range(1, 4):
+            clock.advance(1_000)
+            assert told(broker)["snapshots_given_up"] == number
+            published(broker, 1)
+            assert stored(lake) <= 256 * KIB
+        figures, (trouble,) = told(broker), broker.health()["feed"]
+        assert broker.health()["ready"]
+        assert "feed.bytes_max, 262144 bytes, is too small" in trouble
+        assert "a snapshot of 20002 messages" in trouble
+        assert f"set it to {256 * KIB + figures['lacking_bytes']} or more" in trouble
+        assert (figures["ok"], figures["failures"]) == (1, 0)
+        assert len(manifests_of(lake, CATALOG)) == 1
+        # Nobody sees a part of one, and no part of one is left.
+        assert rows_of(lake, CATALOG) == []
+        assert list((lake / "catalog").rglob("*.parquet")) == []
+        broker.purge("q")
+        clock.advance(1_000)
+        assert broker.health()["feed"] == []
+        figures = told(broker)
+        assert (figures["lacking_bytes"], figures["snapshots_given_up"]) == (0, 3)
+        assert len(manifests_of(lake, CATALOG)) == 2
+    said = [each.ebbmq for each in caplog.records]
+    assert [event for event, fields in said if fields.get("what") == "snapshots"] == [
+        "feed_bound_too_small", "feed_bound_enough",
+    ]  # fmt: skip
+
+
+def test_a_bound_as_large_as_was_told_takes_the_snapshot(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock, bytes_max=256 * KIB, snapshot_every_ms=1_000) as broker:
+        fill(broker, clock)
+        clock.advance(1_000)
+        needed = 256 * KIB + told(broker)["lacking_bytes"]
+    with opened(tmp_path, clock, bytes_max=needed, snapshot_every_ms=1_000) as broker:
+        for _ in range(4):
+            clock.advance(1_000)
+        assert broker.health()["feed"] == []
+        assert (told(broker)["snapshots"], told(broker)["lacking_bytes"]) == (4, 0)
+        assert stored(lake) <= needed
+    assert len(rows_of(lake, CATALOG)) % 20_000 == 0
+
+
+def test_events_of_which_only_the_last_file_fits_are_told_of(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock, bytes_max=64 * KIB) as broker:
+        for is_told in (False, True):
+            broker.publish("q", unlike(2_000))
+            clock.advance(10)
+            assert [
+                "the last file of events is all" in each for each in broker.health()["feed"]
+            ] == ([True] if is_told else [])
+        assert told(broker)["lacking_bytes"] > 0
+        assert stored(lake) <= 64 * KIB
+        published(broker, 1)
+        clock.advance(10)
+        assert broker.health()["feed"] == []
 
 
 def test_a_restart_begins_a_boot_and_tells_nothing_twice(tmp_path, lake, clock) -> None:

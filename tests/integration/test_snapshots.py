@@ -112,3 +112,23 @@ def test_what_is_the_same_for_all_messages_is_told_as_where_they_differ(
         assert found["state"] == ("scheduled" if kind.delay_ms else "ready")
     tried = rows[leased[0].id]
     assert (tried["generation"], tried["attempts"], tried["failures"]) == (1, 1, 1)
+
+
+def test_attempts_begin_anew_in_the_queue_a_message_is_moved_to(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("dead"))
+    broker.declare(QueueSpec("q", max_attempts=1, dead_queue="dead"))
+    broker.publish("q", [Message(b"x")])
+
+    def seen() -> tuple[str, int, int]:
+        ((row,),) = (table.to_pylist() for table in tables_of(broker))
+        return row["queue"], row["generation"], row["attempts"]
+
+    leased = broker.lease("q", count=1)
+    assert seen() == ("q", 1, 1)
+    broker.retry("q", [lease.token for lease in leased])
+    clock.advance(10)
+    assert seen() == ("dead", 0, 0)
+    assert broker.redrive("dead", to="q") == 1
+    assert seen() == ("q", 0, 0)

@@ -325,3 +325,24 @@ def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
     told = {row.node: row for row in parameters_of(spark, fleet, Ways()).collect()}
     assert told["a"].weights == {"log": 1, "x": 2, "away": 0}
     assert (told["a"].helds, told["b"].helds) == (4, 2)
+
+
+def test_partitions_that_a_snapshot_lacks_are_noted(tmp_path: Path) -> None:
+    with Node(tmp_path, "a") as one:
+        one.work()
+    lake = tmp_path / "lake"
+    paths = sorted((lake / "catalog" / layout.MANIFESTS).rglob("*.json"))
+
+    def noted(faulty: list[dict[str, Any]] | None) -> list[str]:
+        for path in paths:
+            told = msgspec.json.decode(path.read_bytes())
+            told["settings"].pop("faulty")
+            if faulty is not None:
+                told["settings"]["faulty"] = faulty
+            path.write_bytes(msgspec.json.encode(told))
+        return [each for each in read(lake, NOW_MS).notes if "faulty" in each]
+
+    assert noted([{"queue": "q", "partition": 3}]) == [
+        "partition 3 of queue q of node a is faulty: its messages are not counted"
+    ]
+    assert noted(None) == []  # as older brokers wrote it

@@ -62,6 +62,13 @@ class DeviceRoom(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return max(0, self.capacity_bytes - self.used_bytes) if self.usable else 0
 
 
+class FaultyPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A partition that cannot be read."""
+
+    queue: str
+    partition: int
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The queues and devices of a node at the instant of a snapshot."""
 
@@ -69,3 +76,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceRoom, ...] = ()
     #: What the node made of the last plans with rows about it, newest last.
     advice: Advised = ()
+    #: Messages of these are not in the snapshot. Who wrote an older one does not say.
+    faulty: tuple[FaultyPartition, ...] = ()

@@ -123,7 +123,7 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     every_ms: int = 10_000
     #: What waits in RAM; when it is full, events are left out and counted.
     buffer_bytes: int = 64 * limits.MIB
-    #: What the node's files may take in the lake; the oldest go.
+    #: What the node's files may take in the lake; the oldest go. 50 bytes a message are enough.
     bytes_max: int = limits.GIB
     #: How often all messages that are there are written down; 0: never.
     snapshot_every_ms: int = 600_000

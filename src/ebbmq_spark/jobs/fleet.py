@@ -145,6 +145,11 @@ def read(
             continue
         if abs(skew_ms) >= _SAME_CLOCK_MS:
             fleet.notes.append(f"the clock of node {node} differs by {skew_ms / 1_000:.0f} s")
+        for faulty in manifest.settings.faulty:
+            fleet.notes.append(
+                f"partition {faulty.partition} of queue {faulty.queue} of node {node} is faulty: "
+                "its messages are not counted"
+            )
         fleet.snapshots.append(_snapshot(lake, manifest, lake_ms, seen_ms))
     return fleet
 

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ebbmq.core.copies import name_of
@@ -22,14 +23,15 @@ from ebbmq.errors import EbbError
 from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
-from ebbmq.node.feeding import arrays
+from ebbmq.node.feeding import arrays, needs
 from ebbmq.node.feeding.buffer import Buffer, Decided
 from ebbmq.node.feeding.event_files import EventFile, by_hour, room_for_events
 from ebbmq.node.feeding.expanding import Texts, expand
-from ebbmq.node.feeding.files import Files
+from ebbmq.node.feeding.files import Files, NoRoom
 from ebbmq.node.feeding.joining import EVENTS_MAX
 from ebbmq.node.feeding.judging import settings_of
 from ebbmq.node.feeding.lake import open_lake
+from ebbmq.node.feeding.needs import Needs
 from ebbmq.node.feeding.pacing import Pace
 from ebbmq.node.feeding.parting import Parting
 from ebbmq.node.feeding.snapshots import Snapshot, Workroom
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.expanding import Columns
+    from ebbmq.node.feeding.files import Making
     from ebbmq.node.keeping.decisions import Decision
 
 #: That a message leaves because it faded is told as its removal.
@@ -76,6 +79,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self.buffer = Buffer(config.buffer_bytes, self._wake.set)
         self.files = Files(lake, self._node, engine.directory.identity.uuid, config.bytes_max)
+        self._needs = Needs(lake.where, config.bytes_max)
         self._is_open = self._is_started = False
         self._places: dict[int, tuple[str, int]] = {}
         self._room = room_for_events()
@@ -91,6 +95,7 @@ class Feed:
         self.events_written = 0
         self.failures = 0
         self.snapshots = 0
+        self.snapshots_given_up = 0
 
     # What others call
 
@@ -152,6 +157,7 @@ class Feed:
             f"in the feed in {where} {each}; files that they may name stay, and are not counted"
             for each in self.files.refused
         ]
+        known += self._needs.troubles()
         if problem is not None:
             left_out = f"messages are safe, {self.buffer.missed} events are left out so far"
             known.append(f"the feed cannot be written to {where}: {problem}; {left_out}")
@@ -174,7 +180,9 @@ class Feed:
             "events_missed": self.buffer.missed,
             "files": self.files.written,
             "files_removed": self.files.removed,
+            "lacking_bytes": self._needs.lacking_bytes,
             "snapshots": self.snapshots,
+            "snapshots_given_up": self.snapshots_given_up,
             "failures": self.failures,
         }
 
@@ -233,8 +241,6 @@ class Feed:
         if not self._is_open:
             self.files.open(self._engine.catalog.epoch)
             self._is_open = True
-        # What could not be deleted the last time is deleted before there is more.
-        self.files.keep_within_bounds()
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
         if (due or self._snapshot_asked) and not self._stop.is_set():
@@ -247,6 +253,8 @@ class Feed:
                 raise
 
     def _write_events(self) -> None:
+        # What could not be deleted the last time is deleted before there is more.
+        self.files.keep_within_bounds()
         # What could not be written before is written by itself, and what came since then after it.
         is_late = self.buffer.is_taken
         # What comes meanwhile waits for its turn: small files are dear.
@@ -256,7 +264,15 @@ class Feed:
         with self._engine.lock:
             self.buffer.tell_gap()
         self._events_ms = self._engine.clock.elapsed_ms() + self._every_ms
+        self._keep_within_bounds()
+
+    def _keep_within_bounds(self) -> None:
         self.files.keep_within_bounds()
+        if self.files.events_need:
+            so = "the last file of events is all there is of what happened"
+            self._needs.lack(needs.EVENTS, self.files.events_need, so)
+        else:
+            self._needs.suffice(needs.EVENTS)
 
     def _is_alive(self) -> None:
         """The lake answers."""
@@ -265,21 +281,26 @@ class Feed:
     def _snapshot(self) -> None:
         """Write down all messages that are there; events go on meanwhile."""
         snapshot = Snapshot(self._engine, self.files.boot, self._workroom)
-        parting = Parting(snapshot.at_ms)
-        parts: list[Part] = []
+        making = self.files.begin_snapshot()
         try:
-            for whole in self._at_ease(snapshot.tables(), parting):
-                parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
-            settings = settings_of(self._engine)
+            self._write_snapshot(snapshot, making)
+        except NoRoom:
+            self.files.give_up_snapshot()
+            self._gave_up(snapshot, making)
         except BaseException:
-            self.files.give_up(parts)
+            self.files.give_up_snapshot()
             raise
+
+    def _write_snapshot(self, snapshot: Snapshot, making: Making) -> None:
+        for whole in self._at_ease(snapshot.tables(), Parting(snapshot.at_ms)):
+            self._write_part(snapshot.at_ms, len(making.parts), whole)
+        settings = msgspec.structs.replace(settings_of(self._engine), faulty=snapshot.faulty)
         if self._stop.is_set():  # not all of it may be there
-            self.files.give_up(parts)
+            self.files.give_up_snapshot()
             return
         self.files.publish(
             CATALOG,
-            parts,
+            making.parts,
             self._engine.clock.wall_ms(),
             # From when it is, and to when it took: what happened in between may be in it or not.
             instants=(snapshot.at_ms, self._engine.now_ms()),
@@ -287,7 +308,19 @@ class Feed:
         )
         self.snapshots += 1
         self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
-        self.files.keep_within_bounds()
+        self._needs.suffice(needs.SNAPSHOTS)
+        self._keep_within_bounds()
+
+    def _gave_up(self, snapshot: Snapshot, making: Making) -> None:
+        """A snapshot does not fit; the next one is tried when its time comes."""
+        self.snapshots_given_up += 1
+        self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
+        self._needs.lack(
+            needs.SNAPSHOTS,
+            self.files.snapshot_need(making, snapshot.messages),
+            f"a snapshot of {snapshot.messages} messages, about "
+            f"{making.bytes_of(snapshot.messages)} bytes, was given up",
+        )
 
     def _at_ease(self, tables: Iterator[Table], parting: Parting) -> Iterator[Table]:
         """What goes into files, with pauses in between."""
@@ -326,11 +359,10 @@ class Feed:
                 self._try(self._write_events)
                 self._events_ms = clock.elapsed_ms() + (self._pause_ms() or self._every_ms)
 
-    def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
+    def _write_part(self, at_ms: int, number: int, whole: Table) -> None:
         path = layout.catalog_file(at_ms, self._node, number)
-        part = self.files.write(path, arrays.encode(whole, is_by_review=True), len(whole))
+        self.files.add(path, arrays.encode(whole, is_by_review=True), len(whole))
         self._is_alive()
-        return part
 
     def _write_some(self) -> int:
         """Write what is there, up to one file an hour of it; returns how many events."""

@@ -3,11 +3,17 @@
 Only files of the node's name are ever touched. What an end in the middle left behind, files that no
 manifest names, goes at the next start. A manifest that cannot be read may name any of them: while
 there is one, nothing that is unnamed goes from its table.
+
+What is there never takes more than `bytes_max`, unless one file of events does: room is made before
+a file is written. The last snapshot and the one in the making have three quarters of it at most, so
+that a quarter is left to events; a snapshot that does not fit is given up. The older snapshot goes
+before events do once snapshots take more than half; else it stays for who reads it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -15,6 +21,7 @@ import msgspec
 from ebbmq.errors import InvalidSpec
 from ebbmq.feed import layout, manifests
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
+from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -26,11 +33,40 @@ if TYPE_CHECKING:
 
 #: The last snapshots that are kept: one may be read while the next is written.
 SNAPSHOTS_KEPT: Final = 2
+#: Of `bytes_max`: what the last snapshot and the one in the making take at most.
+SNAPSHOTS_SHARE: Final = 0.75
+#: Of it: what all snapshots may take before the older one goes so that events can stay.
+_OLDER_SHARE: Final = 0.5
+#: So much more than two snapshots take is enough: manifests and some more messages fit as well.
+_NEEDED: Final = 1.5
+#: Of it: what a file of events takes at most where two of them fit, whatever snapshots take.
+_EVENTS_SHARE: Final = (1 - SNAPSHOTS_SHARE) / 2
+
+
+class NoRoom(Exception):  # noqa: N818  # it is nobody's fault
+    """A snapshot does not fit beside what has to stay."""
+
+
+@dataclass(slots=True)
+class Making:
+    """A snapshot in the making: files that count, and that nobody sees yet."""
+
+    parts: list[Part] = field(default_factory=list)
+    bytes: int = 0
+    #: What there was to write so far, with the file that did not fit.
+    bytes_asked: int = 0
+    rows_asked: int = 0
+
+    def bytes_of(self, messages: int) -> int:
+        """What a snapshot of so many messages takes, by what is known of this one."""
+        rows = max(1, self.rows_asked)
+        return self.bytes_asked * max(messages, rows) // rows
 
 
 class _Visible(NamedTuple):
     """A manifest and what it makes visible."""
 
+    #: Empty where files never got one.
     path: str
     parts: tuple[str, ...]
     bytes: int
@@ -51,7 +87,15 @@ class Files:
         #: may name: for whoever can read it, and beside what is bounded here.
         self.refused: list[str] = []
         self._node = node
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        #: What `bytes_max` would have to be for more than the last file of events; 0 while there is
+        #: room for more.
+        self.events_need = 0
+        #: Of the last file of events that had to go while no other came beside it: its bytes.
+        self._pressed_out = 0
+        self._making: Making | None = None
+        #: What should be gone and could not be deleted yet.
+        self._leftovers: deque[_Visible] = deque()
         self._number = 0
         self._visible: dict[str, deque[_Visible]] = {
             layout.EVENTS: deque(),
@@ -135,9 +179,57 @@ class Files:
         return self._number
 
     def write(self, path: str, data: bytes, rows: int) -> Part:
-        """Write a file nobody sees yet."""
+        """Write a file of events nobody sees yet; it may take the place of the last ones."""
+        self._make_room(len(data), events_kept=0)
+        return self._write(path, data, rows)
+
+    def _write(self, path: str, data: bytes, rows: int) -> Part:
         self.lake.write(path, data)
+        self.bytes += len(data)
         return Part(path, rows, len(data))
+
+    def begin_snapshot(self) -> Making:
+        """Begin a snapshot; until it is published or given up it counts as it grows."""
+        self._making = Making()
+        return self._making
+
+    def add(self, path: str, data: bytes, rows: int) -> None:
+        """Write a file of the snapshot in the making.
+
+        Raises:
+            NoRoom: the snapshot does not fit, or was given up so that events do.
+        """
+        making = self._fitting(len(data), rows)
+        making.parts.append(self._write(path, data, rows))
+        making.bytes += len(data)
+
+    def _fitting(self, size: int, rows: int) -> Making:
+        """The snapshot in the making, with room for so much more of it."""
+        making, snapshots = self._making, self._visible[layout.CATALOG]
+        if making is None:
+            raise NoRoom
+        making.bytes_asked += size
+        making.rows_asked += rows
+        last = snapshots[-1].bytes if snapshots else 0
+        if last + making.bytes + size > self.bytes_max * SNAPSHOTS_SHARE:
+            raise NoRoom
+        self._make_room(size)
+        if self._making is None:
+            raise NoRoom
+        return making
+
+    def give_up_snapshot(self) -> None:
+        """Delete what there is of the snapshot in the making."""
+        making, self._making = self._making, None
+        if making is not None:
+            self.give_up(making.parts)
+
+    def snapshot_need(self, making: Making, messages: int) -> int:
+        """What `bytes_max` would have to be for a snapshot of so many messages and the next one."""
+        snapshots = self._visible[layout.CATALOG]
+        size = making.bytes_of(messages)
+        both = size + max(size, snapshots[-1].bytes if snapshots else 0)
+        return max(int(both * _NEEDED), self.bytes_max + 1)
 
     def publish(
         self,
@@ -148,9 +240,10 @@ class Files:
         instants: tuple[int, int] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """Make files visible together.
+        """Make files visible together; a snapshot is no longer in the making then.
 
         Raises:
+            NoRoom: it is a snapshot, and its manifest does not fit.
             OSError, EbbError: they are not; or it is not known whether they are, because neither
                 the manifest nor its absence could be seen. They are there then, and stay.
         """
@@ -171,49 +264,91 @@ class Files:
         )
         path = layout.manifest_file(table.name, at_ms, self._node, self.boot, number)
         packed = manifests.encode(manifest)
+        if table is CATALOG:
+            self._fitting(len(packed), 0)
+            self._making = None
+        else:
+            self._make_room(len(packed), events_kept=0)
+        size = len(packed) + sum(part.bytes for part in parts)
+        visible = _Visible(path, tuple(part.path for part in parts), size)
+        self.bytes += len(packed)
         try:
             self.lake.publish(path, packed)
         except BaseException:
-            self._withdraw(path, parts)
+            self._leave(visible)
             raise
-        size = len(packed) + sum(part.bytes for part in parts)
-        self._visible[table.name].append(_Visible(path, tuple(p.path for p in parts), size))
-        self.bytes += size
+        self._visible[table.name].append(visible)
         self.written += len(parts)
 
     def give_up(self, parts: Sequence[Part]) -> None:
         """Delete files that will not be made visible."""
-        self._delete([part.path for part in parts])
+        if parts:
+            size = sum(part.bytes for part in parts)
+            self._leave(_Visible("", tuple(part.path for part in parts), size))
+
+    def _leave(self, left: _Visible) -> None:
+        """Delete what nobody needs; what stays counts, and is tried again."""
+        self._leftovers.append(left)
+        try:
+            self._clear()
+        except Exception as error:  # whatever a lake that fails comes up with
+            files = len(left.parts)
+            log.info("feed_leftovers", lake=self.lake.where, files=files, detail=str(error))
+
+    def _clear(self) -> None:
+        while self._leftovers:
+            self._remove(self._leftovers)
 
     def keep_within_bounds(self) -> None:
         """Delete the oldest; what cannot be deleted is tried again the next time."""
         snapshots, events = self._visible[layout.CATALOG], self._visible[layout.EVENTS]
+        self._clear()
         while len(snapshots) > SNAPSHOTS_KEPT:
             self._remove(snapshots)
-        while self.bytes > self._bytes_max and len(events) > 1:
-            self.removed += self._remove(events)
-        while self.bytes > self._bytes_max and len(snapshots) > 1:
-            self.removed += self._remove(snapshots)
+        self._make_room(0)
+        if len(events) > 1:
+            self._pressed_out = 0
+        largest = max(self._pressed_out, events[0].bytes if events else 0)
+        is_pressed = self._pressed_out or self.bytes > self.bytes_max
+        self.events_need = int(largest / _EVENTS_SHARE) + 1 if is_pressed else 0
+
+    def _make_room(self, coming: int, events_kept: int = 1) -> None:
+        """Delete the oldest until so many bytes more are within bounds, or nothing may go."""
+        events = self._visible[layout.EVENTS]
+        while self.bytes + coming > self.bytes_max:
+            visible = self._next_to_go(events_kept)
+            if visible is not None:
+                size = visible[0].bytes
+                self.removed += self._remove(visible)
+                if visible is events:
+                    self._pressed_out = size
+            elif self._making is not None:
+                self.give_up_snapshot()
+            else:
+                return
+
+    def _next_to_go(self, events_kept: int) -> deque[_Visible] | None:
+        """Of what the oldest goes; of nothing before the snapshot in the making is given up."""
+        snapshots, events = self._visible[layout.CATALOG], self._visible[layout.EVENTS]
+        making = self._making.bytes if self._making is not None else 0
+        taken = making + sum(each.bytes for each in snapshots)
+        if len(snapshots) > 1 and taken > self.bytes_max * _OLDER_SHARE:
+            return snapshots
+        # The bound was a larger one when it was written.
+        if snapshots and snapshots[-1].bytes > self.bytes_max * SNAPSHOTS_SHARE:
+            return snapshots
+        if len(events) > events_kept:
+            return events
+        if len(snapshots) > 1 or (snapshots and self._making is None):
+            return snapshots
+        return None
 
     def _remove(self, visible: deque[_Visible]) -> int:
         """The manifest goes first: whoever sees it finds its files. Returns how many these were."""
         oldest = visible[0]
-        self.lake.delete([oldest.path])
+        if oldest.path:
+            self.lake.delete([oldest.path])
         self.lake.delete(oldest.parts)
         visible.popleft()
         self.bytes -= oldest.bytes
         return len(oldest.parts)
-
-    def _withdraw(self, path: str, parts: Sequence[Part]) -> None:
-        """Take back a manifest that may have become visible, and only then what it names."""
-        if self._delete([path]):
-            self.give_up(parts)
-
-    def _delete(self, paths: Sequence[str]) -> bool:
-        """Delete what nobody needs; what stays goes, or is counted, at the next start."""
-        try:
-            self.lake.delete(paths)
-        except Exception as error:  # whatever a lake that fails comes up with
-            log.info("feed_leftovers", lake=self.lake.where, files=len(paths), detail=str(error))
-            return False
-        return True

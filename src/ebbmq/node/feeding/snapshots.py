@@ -22,6 +22,7 @@ from ebbmq.core.block import WORDS
 from ebbmq.core.copies import NORMAL, name_of
 from ebbmq.core.reviews import ages_of
 from ebbmq.feed.arrow import schema_of
+from ebbmq.feed.settings import FaultyPartition
 from ebbmq.feed.snapshots import CATALOG, STATES
 from ebbmq.node.feeding import arrays, judging
 from ebbmq.node.feeding.judging import Judged
@@ -163,6 +164,18 @@ class Snapshot:
         with engine.lock:
             self.at_ms = engine.now_ms()
             self._pages = self._in_order()
+            #: About so many are there, of which those that leave meanwhile may be missing.
+            self.messages = sum(
+                shard.partition.index.pages[number].live for shard, number in self._pages
+            )
+            #: Partitions that cannot be read, of which it has nothing.
+            self.faulty = tuple(
+                FaultyPartition(
+                    queue=shard.queue.spec.name, partition=shard.queue.shards.index(shard)
+                )
+                for shard in engine.catalog.shards.values()
+                if shard.faulty is not None
+            )
 
     def _in_order(self) -> list[tuple[Shard, int]]:
         """All pages; those of queues that ask the same of placement one after the other."""

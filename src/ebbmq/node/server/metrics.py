@@ -195,7 +195,13 @@ _OF_FEED: Final = (
     ("events_missed", "counter", "Events left out because the lake did not take them in time."),
     ("files", "counter", "Files written."),
     ("files_removed", "counter", "Files that had to go so that others fit."),
+    (
+        "lacking_bytes",
+        "gauge",
+        "What feed.bytes_max lacks for snapshots, or for more than one file of events.",
+    ),
     ("snapshots", "counter", "Snapshots written."),
+    ("snapshots_given_up", "counter", "Snapshots given up because feed.bytes_max has no room."),
     ("failures", "counter", "Tries to write that failed."),
 )
 

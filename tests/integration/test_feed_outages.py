@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core.happened import LEASED, PUBLISHED, Happened
+from ebbmq.core.row import READY, ROW
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq.node.feeding.joining import BATCH_BYTES, EVENTS_MAX
 from ebbmq.testing import ManualClock
 from tests.crash.mounts import enlarge, run, tmpfs
 from tests.feeds import manifests_of, rows_of, shown
@@ -120,6 +123,53 @@ def test_a_gap_is_told_even_if_nothing_happens_after_it(tmp_path, lake, clock) -
         lake.unlink()
         clock.advance(30_000)
     assert rows_of(lake)[-1]["event"] == "gap"
+
+
+#: An event that no version knows.
+UNKNOWN = 99
+
+
+def happened(event: int, messages: int, at_ms: int) -> Happened:
+    return Happened(event, 1, at_ms, messages, None, ROW.pack(READY, *[0] * 14) * messages, 1)
+
+
+def test_what_cannot_be_told_is_a_gap_and_what_comes_after_it_is_told(
+    tmp_path, lake, clock, caplog
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 2)
+        broker.engine.feed.buffer.tell(happened(UNKNOWN, 3, clock.wall_ms()))
+        clock.advance(10)
+        assert (told(broker)["ok"], told(broker)["events_missed"]) == (1, 5)
+        (trouble,) = broker.health()["feed"]
+        assert "5 events are left out" in trouble
+        published(broker, 1)
+        clock.advance(10)
+        broker.engine.feed.buffer.tell(happened(UNKNOWN, 1, clock.wall_ms()))
+        clock.advance(10)
+        assert told(broker)["pending_bytes"] == BATCH_BYTES  # of the gap
+        assert "6 events are left out" in broker.health()["feed"][0]
+    assert shown(rows_of(lake), "seq", "event", "reason") == [
+        (6, "gap", "5 events before this are missing"),
+        (7, "published", None),
+        (9, "gap", "1 events before this are missing"),
+    ]
+    bugs = [record for record in caplog.records if "feed_bug" in record.getMessage()]
+    assert [bool(record.exc_info) for record in bugs] == [True, False]
+
+
+def test_of_what_is_written_together_only_what_cannot_be_told_is_left_out(
+    tmp_path, lake, clock
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        for event in (PUBLISHED, UNKNOWN, LEASED):
+            broker.engine.feed.buffer.tell(happened(event, EVENTS_MAX, clock.wall_ms()))
+        clock.advance(10)
+        assert told(broker)["events_missed"] == EVENTS_MAX
+        assert told(broker)["events"] == 2 * EVENTS_MAX
+    assert [(each.first_seq, each.last_seq) for each in manifests_of(lake)] == [
+        (1, EVENTS_MAX), (2 * EVENTS_MAX + 1, 3 * EVENTS_MAX), (3 * EVENTS_MAX + 1,) * 2,
+    ]  # fmt: skip
 
 
 def test_a_lake_that_was_taken_away_is_made_again(tmp_path, lake, clock) -> None:

@@ -36,15 +36,17 @@ from ebbmq.node.feeding.snapshots import Snapshot, Workroom
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
-    from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
+    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+    from pyarrow import Table
 
     from ebbmq.feed.manifests import Part
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.expanding import Columns
+    from ebbmq.node.feeding.joining import Joined
     from ebbmq.node.keeping.decisions import Decision
 
 #: That a message leaves because it faded is told as its removal.
@@ -91,6 +93,9 @@ class Feed:
         self.events_written = 0
         self.failures = 0
         self.snapshots = 0
+        #: Events of which no file could be made, and why the last of them could not.
+        self.spoiled = 0
+        self._spoiled_by = ""
 
     # What others call
 
@@ -152,6 +157,11 @@ class Feed:
             f"in the feed in {where} {each}; files that they may name stay, and are not counted"
             for each in self.files.refused
         ]
+        if self.spoiled:
+            known.append(
+                f"{self.spoiled} events are left out of the feed in {where} as no file can be made "
+                f"of them: {self._spoiled_by}; messages are safe, please report it"
+            )
         if problem is not None:
             left_out = f"messages are safe, {self.buffer.missed} events are left out so far"
             known.append(f"the feed cannot be written to {where}: {problem}; {left_out}")
@@ -251,7 +261,7 @@ class Feed:
         is_late = self.buffer.is_taken
         # What comes meanwhile waits for its turn: small files are dear.
         while self._write_some() >= _EVENTS_AT_ONCE or is_late:
-            is_late = False
+            is_late = self.buffer.is_taken
             self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
@@ -339,6 +349,31 @@ class Feed:
         if not told:
             self._room = room_for_events()
             return 0
+        try:
+            made = self._made_of(told)
+        except (OSError, EbbError, MemoryError):  # the same may do another time
+            raise
+        except Exception as error:  # nor may what comes after it depend on it
+            self._spoil(error)
+            return _EVENTS_AT_ONCE  # there may be more
+        parts: list[Part] = []
+        try:
+            for hour_ms, (data, rows) in made.files.items():
+                path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
+                parts.append(self.files.write(path, data, rows))
+        except BaseException:
+            self.files.give_up(parts)
+            raise
+        self.files.publish(EVENTS, parts, self._engine.clock.wall_ms(), made.seqs, made.instants)
+        self.buffer.let_go()
+        rows = sum(part.rows for part in parts)
+        if rows < EVENTS_MAX // 2:
+            self._room = room_for_events()
+        self.events_written += rows
+        return rows
+
+    def _made_of(self, told: Sequence[Joined]) -> _Made:
+        """The files of some events; no lake is needed for it."""
         texts, spans = Texts(), []
         files: dict[int, EventFile] = {}
         for joined in told:
@@ -348,27 +383,32 @@ class Feed:
                 if hour_ms not in files:
                     files[hour_ms] = EventFile(texts, self._node, self.files.boot)
                 files[hour_ms].add(chosen)
-        parts: list[Part] = []
-        try:
-            for hour_ms, file in files.items():
-                path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
-                parts.append(self.files.write(path, file.encoded(), file.rows))
-        except BaseException:
-            self.files.give_up(parts)
-            raise
-        self.files.publish(
-            EVENTS,
-            parts,
-            self._engine.clock.wall_ms(),
+        return _Made(
+            {hour_ms: (file.encoded(), file.rows) for hour_ms, file in files.items()},
             (spans[0].first, spans[-1].last),
             (min(span.from_ms for span in spans), max(span.to_ms for span in spans)),
         )
-        self.buffer.let_go()
-        rows = sum(file.rows for file in files.values())
-        if rows < EVENTS_MAX // 2:
-            self._room = room_for_events()
-        self.events_written += rows
-        return rows
+
+    def _spoil(self, error: Exception) -> None:
+        """Of what was taken no file can be made: it is a gap, by itself if there is more of it."""
+        with self._engine.lock:
+            events = self.buffer.spoil(self._engine.now_ms())
+        if not events:
+            return
+        if not self.spoiled:
+            log.defect("feed_bug", error, events=events)
+        else:
+            log.error("feed_bug", error=repr(error), events=events)
+        self.spoiled += events
+        self._spoiled_by = repr(error)
+
+
+class _Made(NamedTuple):
+    """Files of events by the hour they are of, each with its rows, and what is in them."""
+
+    files: dict[int, tuple[bytes | pa.Buffer, int]]
+    seqs: tuple[int, int]
+    instants: tuple[int, int]
 
 
 class _Span(NamedTuple):

@@ -387,6 +387,39 @@ def test_a_boot_of_which_no_manifest_can_be_read_is_not_used_again(tmp_path, lak
     assert second.name[:8] > first.name[:8]
 
 
+class Watched:
+    """A lake of whose writes somebody is told first."""
+
+    def __init__(self, lake, tell) -> None:
+        self._lake, self._tell = lake, tell
+
+    def __getattr__(self, name: str):
+        return getattr(self._lake, name)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._tell(path)
+        self._lake.write(path, data)
+
+
+def test_two_snapshots_of_one_instant_are_both_there(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 3)
+        feed, asked = broker.engine.feed, []
+
+        def ask_once_more(path: str) -> None:
+            if path.startswith(CATALOG.name) and not asked:
+                asked.append(path)
+                feed.ask_snapshot()
+
+        feed.files.lake = Watched(feed.files.lake, ask_once_more)
+        feed.ask_snapshot()
+        clock.advance(10)
+        clock.advance(0)
+        assert (told(broker)["snapshots"], broker.health()["feed"]) == (2, [])
+    assert len({row["at_ms"] for row in rows_of(lake, CATALOG)}) == 1
+    assert len(rows_of(lake, CATALOG)) == 6
+
+
 def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:
     options = {
         "endpoint": weed.endpoint, "region": "us-east-1",

@@ -279,7 +279,7 @@ class Feed:
         parts: list[Part] = []
         try:
             for whole in self._at_ease(snapshot.tables(), parting):
-                parts.append(self._write_part(snapshot.at_ms, len(parts), whole))
+                parts.append(self._write_part(snapshot.at_ms, whole))
             settings = settings_of(self._engine)
         except BaseException:
             self.files.give_up(parts)
@@ -336,8 +336,8 @@ class Feed:
                 self._try(self._write_events)
                 self._events_ms = clock.elapsed_ms() + (self._pause_ms() or self._every_ms)
 
-    def _write_part(self, at_ms: int, number: int, whole: Table) -> Part:
-        path = layout.catalog_file(at_ms, self._node, number)
+    def _write_part(self, at_ms: int, whole: Table) -> Part:
+        path = layout.catalog_file(at_ms, self._node, self.files.boot, self.files.number())
         part = self.files.write(path, arrays.encode(whole, is_by_review=True), len(whole))
         self._is_alive()
         return part

@@ -99,3 +99,14 @@ def test_the_oldest_events_go_first_and_are_counted(lake: Failing) -> None:
     files.keep_within_bounds()
     assert (there(lake, ".parquet"), files.removed) == (1, 2)
     assert files.bytes <= 2_000
+
+
+def test_a_file_that_was_there_is_refused_and_stays(tmp_path: Path) -> None:
+    lake = DirectoryLake(tmp_path)
+    for write in (lake.write, lake.publish):
+        path = f"events/{write.__name__}"
+        write(path, b"first")
+        with pytest.raises(FileExistsError):
+            write(path, b"second")
+        assert lake.read(path) == b"first"
+    assert {path for path, _ in lake.list("")} == {"events/write", "events/publish"}

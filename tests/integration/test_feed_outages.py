@@ -420,6 +420,30 @@ def test_two_snapshots_of_one_instant_are_both_there(tmp_path, lake, clock) -> N
     assert len(rows_of(lake, CATALOG)) == 6
 
 
+def test_a_broker_that_closes_in_a_snapshot_gives_it_up_and_tells_no_failure(
+    tmp_path, lake, clock, caplog
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        engine, feed = broker.engine, broker.engine.feed
+
+        def end(path: str) -> None:
+            if path.startswith(CATALOG.name):
+                engine.closed = "this broker was closed"  # what comes first; the feed is told last
+
+        feed.files.lake = Watched(feed.files.lake, end)
+        published(broker, 3)
+        feed.ask_snapshot()
+        clock.advance(10)
+        assert engine.closed is not None
+        assert (feed.snapshots, feed.failures, feed.problem) == (0, 0, None)
+        clock.advance(10)  # nor is it begun anew
+        assert (feed.snapshots, feed.failures, feed.problem) == (0, 0, None)
+        engine.closed = None
+    assert not [each for each in caplog.records if "feed" in each.getMessage()]
+    assert list(lake.glob("catalog/**/*.parquet")) == []
+    assert len(rows_of(lake)) == 3
+
+
 def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:
     options = {
         "endpoint": weed.endpoint, "region": "us-east-1",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from ebbmq.core.copies import name_of
-from ebbmq.errors import EbbError
+from ebbmq.errors import ClosedBroker, EbbError
 from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
@@ -247,7 +247,7 @@ class Feed:
         self.files.keep_within_bounds()
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
-        if (due or self._snapshot_asked) and not self._stop.is_set():
+        if (due or self._snapshot_asked) and self._engine.closed is None:
             asked, self._snapshot_asked = self._snapshot_asked, False
             try:
                 self.files.claim()
@@ -281,12 +281,14 @@ class Feed:
             for whole in self._at_ease(snapshot.tables(), parting):
                 parts.append(self._write_part(snapshot.at_ms, whole))
             settings = settings_of(self._engine)
+            # Who closes a broker says so first, then stops the feed: all of it may not be there.
+            self._engine.check_open()
+        except ClosedBroker:
+            self.files.give_up(parts)
+            return
         except BaseException:
             self.files.give_up(parts)
             raise
-        if self._stop.is_set():  # not all of it may be there
-            self.files.give_up(parts)
-            return
         self.files.publish(
             CATALOG,
             parts,

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.node.feeding.joining import (
     BATCH_BYTES,
+    CHAR_BYTES,
     EVENTS_MAX,
+    KEY_BYTES,
     ROW_BYTES_MAX,
     Joined,
     is_by_rows,
@@ -118,7 +120,7 @@ class Buffer:
                 return
             # There surely is room for what comes after it, too: one gap, not many.
             self._tell_gap(told.at_ms)
-        if self._last.events >= EVENTS_MAX:
+        if self._last.is_full:
             self._begin()
         left_of_half = self._bytes_max // 2 - self._waiting_bytes
         if self._is_told(told, min(self._left, left_of_half)):
@@ -219,5 +221,6 @@ class Buffer:
 def _bytes_most(told: Happened | Decided) -> int:
     """What a batch takes at most."""
     if is_by_rows(told):
-        return told.messages * ROW_BYTES_MAX + BATCH_BYTES
+        keys = KEY_BYTES * (2 + len(told.given)) + CHAR_BYTES * len(told.name)
+        return told.messages * ROW_BYTES_MAX + BATCH_BYTES + keys
     return told.messages * _OTHER_ROW_BYTES + _OTHER_BYTES

@@ -52,7 +52,7 @@ ABSENT: Final[dict[str, float]] = {
     "rate": float("nan"),
     "bytes": -1,
     "failures": -1,
-    "enqueued_at_ms": 0,
+    "enqueued_at_ms": -1,
     "device": 0,
     "score": float("nan"),
     "given_rate": float("nan"),
@@ -300,7 +300,7 @@ def _decided(told: Sequence[Placed[Decided]], texts: Texts) -> Columns:
     known = np.concatenate([batch.rows for batch in batches])
     fields = row_columns(known.tobytes())
     gone = fields["state"] == rows.FREE
-    for name in ("bytes", "failures"):
+    for name in ("bytes", "failures", "enqueued_at_ms"):
         fields[name][gone] = ABSENT[name]
     scores = [np.nan if batch.score is None else batch.score for batch in batches]
     return {

@@ -175,6 +175,15 @@ def test_what_becomes_of_copies_is_told_also_of_a_message_that_is_gone(event: st
     assert not {"bytes", "failures", "importance", "decay_rate", "enqueued_at_ms"} & gone.keys()
 
 
+def test_instant_0_is_told_apart_from_none() -> None:
+    began = (*row()[:5], 0, *row()[6:])
+    known = as_words(packed(began, (FREE, *([0] * 14))))
+    decided = Decided("copied", 2, 0, 2, np.array([1, 2], np.uint64), known, "ssd", "why")
+    published = Happened(core.PUBLISHED, 2, 0, 1, None, packed(began), 1)
+    found = [each.get("enqueued_at_ms") for each in told(published, decided, Gap(0, 7))]
+    assert found == [0, 0, None, None]
+
+
 def test_a_gap_is_of_no_message() -> None:
     published = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     _, gap = told(published, Gap(AT_MS, 77))

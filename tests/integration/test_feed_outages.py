@@ -444,6 +444,41 @@ def test_a_broker_that_closes_in_a_snapshot_gives_it_up_and_tells_no_failure(
     assert len(rows_of(lake)) == 3
 
 
+class Unanswered(Watched):
+    """A lake that does the next thing of a kind only later, and does not answer."""
+
+    def __init__(self, lake) -> None:
+        super().__init__(lake, lambda path: None)
+        self.late: list[tuple[str, bytes]] = []
+
+    def publish(self, path: str, data: bytes) -> None:
+        if any(path.partition("/")[0] == known.partition("/")[0] for known, _ in self.late):
+            self._lake.publish(path, data)
+            return
+        self.late.append((path, data))
+        raise TimeoutError("no answer")
+
+
+def test_what_a_lake_does_without_an_answer_is_told_once(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        clock.advance(10)  # the name is claimed
+        files = broker.engine.feed.files
+        unanswered = files.lake = Unanswered(files.lake)
+        published(broker, 3)
+        clock.advance(10)
+        (first,) = unanswered.late
+        unanswered.publish(*first)  # the request arrives at last
+        published(broker, 2)
+        broker.engine.feed.ask_snapshot()
+        clock.advance(1_000)
+        clock.advance(2_000)
+        assert (told(broker)["snapshots"], told(broker)["ok"], told(broker)["events"]) == (1, 1, 5)
+        assert told(broker)["failures"] == 2
+    assert [row["seq"] for row in rows_of(lake)] == [1, 2, 3, 4, 5]
+    assert len(rows_of(lake, CATALOG)) == 5
+    assert len(list(lake.rglob("*.parquet"))) == 3
+
+
 def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:
     options = {
         "endpoint": weed.endpoint, "region": "us-east-1",

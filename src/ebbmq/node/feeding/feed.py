@@ -274,6 +274,9 @@ class Feed:
 
     def _snapshot(self) -> None:
         """Write down all messages that are there; events go on meanwhile."""
+        if self.files.settle(CATALOG) is not None:
+            self._count_snapshot()
+            return
         snapshot = Snapshot(self._engine, self.files.boot, self._workroom)
         parting = Parting(snapshot.at_ms)
         parts: list[Part] = []
@@ -297,6 +300,10 @@ class Feed:
             instants=(snapshot.at_ms, self._engine.now_ms()),
             settings=settings,
         )
+        self._count_snapshot()
+
+    def _count_snapshot(self) -> None:
+        """A snapshot is in the lake."""
         self.snapshots += 1
         self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
         self.files.keep_within_bounds()
@@ -351,6 +358,9 @@ class Feed:
         if not told:
             self._room = room_for_events()
             return 0
+        rows = self.files.settle(EVENTS)
+        if rows is not None:
+            return self._written(rows)
         try:
             made = self._made_of(told)
         except (OSError, EbbError, MemoryError):  # the same may do another time
@@ -367,8 +377,11 @@ class Feed:
             self.files.give_up(parts)
             raise
         self.files.publish(EVENTS, parts, self._engine.clock.wall_ms(), made.seqs, made.instants)
+        return self._written(sum(part.rows for part in parts))
+
+    def _written(self, rows: int) -> int:
+        """What was taken is in the lake."""
         self.buffer.let_go()
-        rows = sum(part.rows for part in parts)
         if rows < EVENTS_MAX // 2:
             self._room = room_for_events()
         self.events_written += rows

@@ -36,6 +36,27 @@ class _Visible(NamedTuple):
     bytes: int
 
 
+class _Told(NamedTuple):
+    """A manifest that was sent to the lake, and what it makes visible."""
+
+    path: str
+    packed: bytes
+    parts: tuple[Part, ...]
+
+    def is_at(self, lake: Lake) -> bool:
+        """Whether it is there; not, where that cannot be seen."""
+        try:
+            return lake.read(self.path) == self.packed
+        except Exception:  # whatever a lake that fails comes up with
+            return False
+
+    def is_whole(self, lake: Lake) -> bool:
+        """Whether all that it names is there."""
+        directories = {part.path.rpartition("/")[0] for part in self.parts}
+        found = {path: size for each in directories for path, size in lake.list(each)}
+        return all(found.get(part.path) == part.bytes for part in self.parts)
+
+
 class Files:
     """What a node has in the lake; used by one thread."""
 
@@ -53,6 +74,8 @@ class Files:
         self._node = node
         self._bytes_max = bytes_max
         self._number = 0
+        #: By table: of which it is not known whether it is there, or will be.
+        self._unsettled: dict[str, _Told] = {}
         self._visible: dict[str, deque[_Visible]] = {
             layout.EVENTS: deque(),
             layout.CATALOG: deque(),
@@ -151,8 +174,8 @@ class Files:
         """Make files visible together.
 
         Raises:
-            OSError, EbbError: they are not; or it is not known whether they are, because neither
-                the manifest nor its absence could be seen. They are there then, and stay.
+            OSError, EbbError: it is not known whether they are, or will be: a request that is not
+                answered may be carried out at any time. They stay until `settle`.
         """
         number = self.number()
         manifest = Manifest(
@@ -171,15 +194,43 @@ class Files:
         )
         path = layout.manifest_file(table.name, at_ms, self._node, self.boot, number)
         packed = manifests.encode(manifest)
+        told = self._unsettled[table.name] = _Told(path, packed, tuple(parts))
+        self._send(table, told)
+
+    def settle(self, table: Table) -> int | None:
+        """Send the last manifest of a table once more if it is not known whether it is there.
+
+        Returns:
+            How many rows are visible by it; None if there is none, or none any more, as files that
+            it names are gone.
+
+        Raises:
+            OSError, EbbError: it still is not known.
+        """
+        told = self._unsettled.get(table.name)
+        if told is None:
+            return None
+        if not told.is_whole(self.lake):
+            self.lake.delete([told.path])
+            del self._unsettled[table.name]
+            self.give_up(told.parts)
+            return None
+        self._send(table, told)
+        return sum(part.rows for part in told.parts)
+
+    def _send(self, table: Table, told: _Told) -> None:
         try:
-            self.lake.publish(path, packed)
-        except BaseException:
-            self._withdraw(path, parts)
-            raise
-        size = len(packed) + sum(part.bytes for part in parts)
-        self._visible[table.name].append(_Visible(path, tuple(p.path for p in parts), size))
+            self.lake.publish(told.path, told.packed)
+        except Exception:
+            # It may have come without the answer, now or the last time.
+            if not told.is_at(self.lake):
+                raise
+        del self._unsettled[table.name]
+        size = len(told.packed) + sum(part.bytes for part in told.parts)
+        names = tuple(part.path for part in told.parts)
+        self._visible[table.name].append(_Visible(told.path, names, size))
         self.bytes += size
-        self.written += len(parts)
+        self.written += len(names)
 
     def give_up(self, parts: Sequence[Part]) -> None:
         """Delete files that will not be made visible."""
@@ -204,16 +255,9 @@ class Files:
         self.bytes -= oldest.bytes
         return len(oldest.parts)
 
-    def _withdraw(self, path: str, parts: Sequence[Part]) -> None:
-        """Take back a manifest that may have become visible, and only then what it names."""
-        if self._delete([path]):
-            self.give_up(parts)
-
-    def _delete(self, paths: Sequence[str]) -> bool:
+    def _delete(self, paths: Sequence[str]) -> None:
         """Delete what nobody needs; what stays goes, or is counted, at the next start."""
         try:
             self.lake.delete(paths)
         except Exception as error:  # whatever a lake that fails comes up with
             log.info("feed_leftovers", lake=self.lake.where, files=len(paths), detail=str(error))
-            return False
-        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,3 +138,25 @@ def test_a_file_that_was_there_is_refused_and_stays(tmp_path: Path) -> None:
             write(path, b"second")
         assert lake.read(path) == b"first"
     assert {path for path, _ in lake.list("")} == {"events/write", "events/publish"}
+
+
+class Slow(DirectoryLake):
+    """A lake that answers who reads manifests only when several do."""
+
+    def __init__(self, root: Path, readers: int) -> None:
+        super().__init__(root)
+        self._together = threading.Barrier(readers, timeout=30)
+
+    def read(self, path: str) -> bytes:
+        if path.startswith("events"):
+            self._together.wait()
+        return super().read(path)
+
+
+def test_what_is_there_is_read_many_files_at_a_time(lake: Failing, tmp_path: Path) -> None:
+    files = opened(lake)
+    for _ in range(16):
+        told(files)
+    again = Files(Slow(tmp_path, readers=8), "n", b"store", 10_000)
+    again.open(1)
+    assert again.bytes == files.bytes

@@ -71,10 +71,11 @@ enum { ID_BYTES = 8 + 1 + 16, RATE_UNIT = 1000000000 };
 enum { ROW_ENQUEUED_AT_MS, ROW_TTL_MS, ROW_LENGTH, ROW_WIDE };
 enum { ROW_STATE, ROW_FLAGS, ROW_IMPORTANCE, ROW_FAILURES, ROW_GENERATION, ROW_NARROW };
 enum {
-    MESSAGES, NUMBER, BATCH_AT_MS, FIRST, LEASE_MS, BATCH_DELAY_MS, BATCH_KIND, DIFFER, BATCH
+    MESSAGES, NUMBER, BATCH_AT_MS, FIRST, LEASE_MS, BATCH_DELAY_MS, BATCH_KIND, CONSUMER, DIFFER,
+    BATCH
 };
 enum { WORD_KIND, WORD_ENQUEUED, WORD_DEAD, WORD_DUE, WORD_SIZE, TOLD_WORDS };
-enum { PID, QUEUE, PARTITION, EVENT, GRANTED, ENDS, ARRIVES, CONSUMER, KIND };
+enum { PID, QUEUE, PARTITION, EVENT, GRANTED, ENDS, ARRIVES, KIND };
 enum {
     TOLD_NUMBER, TOLD_AT_MS, TOLD_PID, TOLD_SEQ, TOLD_BYTES, TOLD_ENQUEUED_AT_MS, TOLD_TTL_MS,
     TOLD_LATENCY_MS, TOLD_DELAY_MS, TOLD_WIDE
@@ -1033,8 +1034,8 @@ tell_batch(const int64_t *batch, const int64_t *kind, const int64_t *seqs, Colum
     fill_narrow(narrow + TOLD_QUEUE * rows, events, kind[QUEUE]);
     fill_narrow(narrow + TOLD_PARTITION * rows, events, kind[PARTITION]);
     fill_narrow(narrow + TOLD_EVENT * rows, events, kind[EVENT]);
-    fill_narrow(narrow + TOLD_CONSUMER * rows, events, kind[CONSUMER]);
-    if (kind[CONSUMER]) {
+    fill_narrow(narrow + TOLD_CONSUMER * rows, events, batch[CONSUMER]);
+    if (batch[CONSUMER]) {
         mark_all(to, SOME_CONSUMER, place, events);
     }
 }
@@ -1286,6 +1287,9 @@ spell_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 enum { PART_WORDS, PART_BATCHES, PART_SEQS, PART_STRETCHES, PARTS };
 enum { COUNT_NUMBER = PARTS, COUNT_EVENTS, COUNT_BYTES, COUNT_BYTES_LEFT, COUNTS };
 enum { EVENTS_MAX = 128 * 1024, JOINED_BATCH_BYTES = 8 * (BATCH + 2 + TOLD_WORDS) };
+enum { KEYS_MAX = 16 * 1024, KEY_BYTES = 256, CHAR_BYTES = 4 };
+/* What is told by codes: event and partition, name of a lease, what a publisher gave. */
+enum { CODES_KINDS, CODES_NAMES, CODES_GIVEN, CODES };
 
 /* A bytearray that has more room than is used, and how much is. */
 typedef struct {
@@ -1553,6 +1557,56 @@ code_of(PyObject *codes, PyObject *key)
     return is_kept ? next : -1;
 }
 
+/* Two objects as one. */
+static PyObject *
+pair_of(PyObject *first, PyObject *second)
+{
+    PyObject *pair = PyTuple_New(2);
+    if (pair != NULL) {
+        PyTuple_SET_ITEM(pair, 0, Py_NewRef(first));
+        PyTuple_SET_ITEM(pair, 1, Py_NewRef(second));
+    }
+    return pair;
+}
+
+/* The code of the name of a lease, most of which have none; -1 with an error. */
+static int64_t
+name_code(PyObject *codes, PyObject *name)
+{
+    if (!PyUnicode_Check(name)) {
+        PyErr_SetString(PyExc_TypeError, "a name is text");
+        return -1;
+    }
+    return PyUnicode_GetLength(name) ? code_of(codes, name) : 0;
+}
+
+/* How many keys have codes. */
+static Py_ssize_t
+keys_of(PyObject *const *codes)
+{
+    return PyDict_GET_SIZE(codes[CODES_KINDS]) + PyDict_GET_SIZE(codes[CODES_NAMES])
+        + PyDict_GET_SIZE(codes[CODES_GIVEN]);
+}
+
+/* Forget keys until as many of each have codes as before; an error that is set stays. */
+__attribute__((noinline)) static void
+forget_keys(PyObject *const *codes, const Py_ssize_t *known)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (int at = 0; at < CODES; at++) {
+        while (PyDict_GET_SIZE(codes[at]) > known[at]) {
+            PyObject *last = PyObject_CallMethod(codes[at], "popitem", NULL);
+            if (last == NULL) {
+                PyErr_Clear();
+                break;
+            }
+            Py_DECREF(last);
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
 /* Which values a publisher gave, and the rate where it did, by code; -1 with an error. */
 static int64_t
 given_code(PyObject *codes, PyObject *given)
@@ -1569,7 +1623,7 @@ given_code(PyObject *codes, PyObject *given)
         which |= (long)(PyTuple_GET_ITEM(given, at) != Py_None) << at;
     }
     PyObject *bits = PyLong_FromLong(which);
-    PyObject *key = bits == NULL ? NULL : PyTuple_Pack(2, bits, PyTuple_GET_ITEM(given, GIVEN_RATE));
+    PyObject *key = bits == NULL ? NULL : pair_of(bits, PyTuple_GET_ITEM(given, GIVEN_RATE));
     int64_t code = key == NULL ? -1 : code_of(codes, key);
     Py_XDECREF(bits);
     Py_XDECREF(key);
@@ -1626,8 +1680,8 @@ join_rows(Part *parts, PyObject *batch, int64_t event, int64_t first, int64_t me
 }
 
 static int
-join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, PyObject *kinds,
-              PyObject *given)
+join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages,
+              PyObject *const *codes)
 {
     int64_t event, at_ms, first, lease_ms, delay_ms;
     if (!to_i64(PyTuple_GET_ITEM(batch, H_EVENT), &event)
@@ -1644,21 +1698,22 @@ join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, Py
     if (event == EVENT_SCHEDULED || PyTuple_GET_ITEM(batch, H_SEQS) != Py_None) {
         first = -1;
     }
-    PyObject *key = PyTuple_Pack(
-        3, PyTuple_GET_ITEM(batch, H_EVENT), PyTuple_GET_ITEM(batch, H_PID),
-        PyTuple_GET_ITEM(batch, H_NAME)
-    );
-    int64_t kind = key == NULL ? -1 : code_of(kinds, key);
+    PyObject *key = pair_of(PyTuple_GET_ITEM(batch, H_EVENT), PyTuple_GET_ITEM(batch, H_PID));
+    int64_t kind = key == NULL ? -1 : code_of(codes[CODES_KINDS], key);
     Py_XDECREF(key);
-    uint8_t *to = kind < 0 ? NULL : more(&parts[PART_BATCHES], BATCH * 8);
+    int64_t name = kind < 0 ? -1 : name_code(codes[CODES_NAMES], PyTuple_GET_ITEM(batch, H_NAME));
+    uint8_t *to = name < 0 ? NULL : more(&parts[PART_BATCHES], BATCH * 8);
     if (to == NULL) {
         return 0;
     }
-    const int64_t told[BATCH] = {messages, number, at_ms, first, lease_ms, delay_ms, kind, differ};
+    const int64_t told[BATCH] = {
+        messages, number, at_ms, first, lease_ms, delay_ms, kind, name, differ
+    };
     memcpy(to, told, sizeof told);
     int is_given = event == EVENT_PUBLISHED ? PyObject_IsTrue(PyTuple_GET_ITEM(batch, H_GIVEN)) : 0;
     if (is_given) {
-        return is_given > 0 && add_stretches(&parts[PART_STRETCHES], batch, given, messages);
+        return is_given > 0
+            && add_stretches(&parts[PART_STRETCHES], batch, codes[CODES_GIVEN], messages);
     }
     return add_i64(&parts[PART_STRETCHES], 0) && add_i64(&parts[PART_STRETCHES], messages);
 }
@@ -1667,7 +1722,7 @@ join_happened(Part *parts, PyObject *batch, int64_t number, int64_t messages, Py
 static PyObject *
 join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    enum { ARRAYS, COUNTED, KINDS, GIVEN, INTO };
+    enum { ARRAYS, COUNTED, KNOWN, INTO = KNOWN + CODES };
     if (!has_count("join_batch", count, 2)) {
         return NULL;
     }
@@ -1675,8 +1730,9 @@ join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!PyTuple_Check(batch) || !PyTuple_Check(into) || PyTuple_GET_SIZE(into) != INTO
         || !PyTuple_Check(PyTuple_GET_ITEM(into, ARRAYS))
         || PyTuple_GET_SIZE(PyTuple_GET_ITEM(into, ARRAYS)) != PARTS
-        || !PyDict_Check(PyTuple_GET_ITEM(into, KINDS))
-        || !PyDict_Check(PyTuple_GET_ITEM(into, GIVEN))) {
+        || !PyDict_CheckExact(PyTuple_GET_ITEM(into, KNOWN + CODES_KINDS))
+        || !PyDict_CheckExact(PyTuple_GET_ITEM(into, KNOWN + CODES_NAMES))
+        || !PyDict_CheckExact(PyTuple_GET_ITEM(into, KNOWN + CODES_GIVEN))) {
         PyErr_SetString(PyExc_TypeError, "a batch is needed, and what it goes to");
         return NULL;
     }
@@ -1690,7 +1746,12 @@ join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
         Py_RETURN_FALSE; /* told otherwise */
     }
     PyObject *arrays = PyTuple_GET_ITEM(into, ARRAYS);
-    PyObject *kinds = PyTuple_GET_ITEM(into, KINDS), *given = PyTuple_GET_ITEM(into, GIVEN);
+    PyObject *const *codes = &PyTuple_GET_ITEM(into, KNOWN);
+    const Py_ssize_t known[CODES] = {
+        PyDict_GET_SIZE(codes[CODES_KINDS]), PyDict_GET_SIZE(codes[CODES_NAMES]),
+        PyDict_GET_SIZE(codes[CODES_GIVEN])
+    };
+    const Py_ssize_t keys = keys_of(codes);
     Py_buffer view;
     if (PyObject_GetBuffer(PyTuple_GET_ITEM(into, COUNTED), &view, PyBUF_ND | PyBUF_WRITABLE) < 0) {
         return NULL;
@@ -1709,11 +1770,15 @@ join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!is_there) {
         PyErr_SetString(PyExc_ValueError, "a batch goes to four arrays, with what is used of them");
     }
-    else if (counts[COUNT_BYTES_LEFT] < JOINED_BATCH_BYTES || counts[COUNT_EVENTS] >= EVENTS_MAX) {
+    else if (counts[COUNT_BYTES_LEFT] < JOINED_BATCH_BYTES || counts[COUNT_EVENTS] >= EVENTS_MAX
+             || keys >= KEYS_MAX) {
         is_joined = Py_False;
     }
-    else if (join_happened(parts, batch, counts[COUNT_NUMBER], messages, kinds, given)) {
-        int64_t bytes = 0;
+    else if (join_happened(parts, batch, counts[COUNT_NUMBER], messages, codes)) {
+        int64_t bytes = (int64_t)(keys_of(codes) - keys) * KEY_BYTES;
+        if (PyDict_GET_SIZE(codes[CODES_NAMES]) > known[CODES_NAMES]) {
+            bytes += (int64_t)PyUnicode_GetLength(PyTuple_GET_ITEM(batch, H_NAME)) * CHAR_BYTES;
+        }
         for (int at = 0; at < PARTS; at++) {
             bytes += (int64_t)parts[at].used - counts[at];
         }
@@ -1728,6 +1793,9 @@ join_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
             counts[COUNT_BYTES] += bytes;
             counts[COUNT_BYTES_LEFT] -= bytes;
         }
+    }
+    if (is_joined != Py_True && keys_of(codes) > keys) {
+        forget_keys(codes, known);
     }
     PyBuffer_Release(&view);
     return Py_XNewRef(is_joined);

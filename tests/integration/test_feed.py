@@ -129,6 +129,16 @@ def test_what_happened_in_two_hours_becomes_visible_together(tmp_path, lake, clo
     assert [row["seq"] for row in rows_of(lake)] == [1, 2]
 
 
+def test_instant_0_is_one_also_beside_what_has_none(tmp_path, lake) -> None:
+    with opened(tmp_path, ManualClock(0)) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"1")] * 2)
+        broker.lease("q", count=1)
+        broker.purge("q")
+    found = {row["event"]: row["enqueued_at_ms"] for row in rows_of(lake)}
+    assert found == {"published": 0, "leased": 0, "removed": 0}
+
+
 def test_without_a_lake_nothing_of_the_feed_is_loaded_or_started(tmp_path) -> None:
     script = (
         "import sys, threading; from ebbmq import Broker, Message, QueueSpec\n"

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq import Broker, Message, QueueSpec
+from ebbmq.core.happened import LEASED, PUBLISHED, Happened
+from ebbmq.core.row import READY, ROW
 from ebbmq.feed.snapshots import CATALOG
+from ebbmq.node.feeding.joining import BATCH_BYTES, EVENTS_MAX
 from ebbmq.testing import ManualClock
 from tests.crash.mounts import enlarge, run, tmpfs
 from tests.feeds import manifests_of, rows_of, shown
@@ -121,6 +124,53 @@ def test_a_gap_is_told_even_if_nothing_happens_after_it(tmp_path, lake, clock) -
         lake.unlink()
         clock.advance(30_000)
     assert rows_of(lake)[-1]["event"] == "gap"
+
+
+#: An event that no version knows.
+UNKNOWN = 99
+
+
+def happened(event: int, messages: int, at_ms: int) -> Happened:
+    return Happened(event, 1, at_ms, messages, None, ROW.pack(READY, *[0] * 14) * messages, 1)
+
+
+def test_what_cannot_be_told_is_a_gap_and_what_comes_after_it_is_told(
+    tmp_path, lake, clock, caplog
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 2)
+        broker.engine.feed.buffer.tell(happened(UNKNOWN, 3, clock.wall_ms()))
+        clock.advance(10)
+        assert (told(broker)["ok"], told(broker)["events_missed"]) == (1, 5)
+        (trouble,) = broker.health()["feed"]
+        assert "5 events are left out" in trouble
+        published(broker, 1)
+        clock.advance(10)
+        broker.engine.feed.buffer.tell(happened(UNKNOWN, 1, clock.wall_ms()))
+        clock.advance(10)
+        assert told(broker)["pending_bytes"] == BATCH_BYTES  # of the gap
+        assert "6 events are left out" in broker.health()["feed"][0]
+    assert shown(rows_of(lake), "seq", "event", "reason") == [
+        (6, "gap", "5 events before this are missing"),
+        (7, "published", None),
+        (9, "gap", "1 events before this are missing"),
+    ]
+    bugs = [record for record in caplog.records if "feed_bug" in record.getMessage()]
+    assert [bool(record.exc_info) for record in bugs] == [True, False]
+
+
+def test_of_what_is_written_together_only_what_cannot_be_told_is_left_out(
+    tmp_path, lake, clock
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        for event in (PUBLISHED, UNKNOWN, LEASED):
+            broker.engine.feed.buffer.tell(happened(event, EVENTS_MAX, clock.wall_ms()))
+        clock.advance(10)
+        assert told(broker)["events_missed"] == EVENTS_MAX
+        assert told(broker)["events"] == 2 * EVENTS_MAX
+    assert [(each.first_seq, each.last_seq) for each in manifests_of(lake)] == [
+        (1, EVENTS_MAX), (2 * EVENTS_MAX + 1, 3 * EVENTS_MAX), (3 * EVENTS_MAX + 1,) * 2,
+    ]  # fmt: skip
 
 
 def test_a_lake_that_was_taken_away_is_made_again(tmp_path, lake, clock) -> None:
@@ -425,6 +475,98 @@ def test_a_boot_of_which_no_manifest_can_be_read_is_not_used_again(tmp_path, lak
     first, second = sorted((lake / "events").rglob("*.parquet"))
     assert first == file
     assert second.name[:8] > first.name[:8]
+
+
+class Watched:
+    """A lake of whose writes somebody is told first."""
+
+    def __init__(self, lake, tell) -> None:
+        self._lake, self._tell = lake, tell
+
+    def __getattr__(self, name: str):
+        return getattr(self._lake, name)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._tell(path)
+        self._lake.write(path, data)
+
+
+def test_two_snapshots_of_one_instant_are_both_there(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        published(broker, 3)
+        feed, asked = broker.engine.feed, []
+
+        def ask_once_more(path: str) -> None:
+            if path.startswith(CATALOG.name) and not asked:
+                asked.append(path)
+                feed.ask_snapshot()
+
+        feed.files.lake = Watched(feed.files.lake, ask_once_more)
+        feed.ask_snapshot()
+        clock.advance(10)
+        clock.advance(0)
+        assert (told(broker)["snapshots"], broker.health()["feed"]) == (2, [])
+    assert len({row["at_ms"] for row in rows_of(lake, CATALOG)}) == 1
+    assert len(rows_of(lake, CATALOG)) == 6
+
+
+def test_a_broker_that_closes_in_a_snapshot_gives_it_up_and_tells_no_failure(
+    tmp_path, lake, clock, caplog
+) -> None:
+    with opened(tmp_path, clock) as broker:
+        engine, feed = broker.engine, broker.engine.feed
+
+        def end(path: str) -> None:
+            if path.startswith(CATALOG.name):
+                engine.closed = "this broker was closed"  # what comes first; the feed is told last
+
+        feed.files.lake = Watched(feed.files.lake, end)
+        published(broker, 3)
+        feed.ask_snapshot()
+        clock.advance(10)
+        assert engine.closed is not None
+        assert (feed.snapshots, feed.failures, feed.problem) == (0, 0, None)
+        clock.advance(10)  # nor is it begun anew
+        assert (feed.snapshots, feed.failures, feed.problem) == (0, 0, None)
+        engine.closed = None
+    assert not [each for each in caplog.records if "feed" in each.getMessage()]
+    assert list(lake.glob("catalog/**/*.parquet")) == []
+    assert len(rows_of(lake)) == 3
+
+
+class Unanswered(Watched):
+    """A lake that does the next thing of a kind only later, and does not answer."""
+
+    def __init__(self, lake) -> None:
+        super().__init__(lake, lambda path: None)
+        self.late: list[tuple[str, bytes]] = []
+
+    def publish(self, path: str, data: bytes) -> None:
+        if any(path.partition("/")[0] == known.partition("/")[0] for known, _ in self.late):
+            self._lake.publish(path, data)
+            return
+        self.late.append((path, data))
+        raise TimeoutError("no answer")
+
+
+def test_what_a_lake_does_without_an_answer_is_told_once(tmp_path, lake, clock) -> None:
+    with opened(tmp_path, clock) as broker:
+        clock.advance(10)  # the name is claimed
+        files = broker.engine.feed.files
+        unanswered = files.lake = Unanswered(files.lake)
+        published(broker, 3)
+        clock.advance(10)
+        (first,) = unanswered.late
+        unanswered.publish(*first)  # the request arrives at last
+        published(broker, 2)
+        broker.engine.feed.ask_snapshot()
+        clock.advance(1_000)
+        clock.advance(2_000)
+        assert (told(broker)["snapshots"], told(broker)["ok"], told(broker)["events"]) == (1, 1, 5)
+        assert told(broker)["failures"] == 2
+    assert [row["seq"] for row in rows_of(lake)] == [1, 2, 3, 4, 5]
+    assert len(rows_of(lake, CATALOG)) == 5
+    assert len(list(lake.rglob("*.parquet"))) == 3
 
 
 def test_a_lake_may_be_an_object_store(tmp_path, weed) -> None:

@@ -84,7 +84,7 @@ def messages(now_ms: int) -> pa.Table:
 
 
 def lake_of(root: Path, table: pa.Table, now_ms: int) -> Path:
-    path = layout.catalog_file(now_ms, catalogs.NODE, 0)
+    path = layout.catalog_file(now_ms, catalogs.NODE, 1, 0)
     data = arrays.encode(table, is_by_review=True)
     (root / path).parent.mkdir(parents=True)
     (root / path).write_bytes(data)

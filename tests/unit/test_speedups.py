@@ -91,9 +91,10 @@ def about(
         words, differ = words_of(rows)
         packed.append(words)
         lines += [
-            (len(rows), *numbers[:2], first, *numbers[3:], len(batches) - 1 - at, differ),
-            *([(at, 5, 5, 0, 0, 0, joining.NO_KIND, 0)] if len(batches) > 1 else []),
-        ]
+            (len(rows), *numbers[:2], first, *numbers[3:5], len(batches) - 1 - at, numbers[5],
+             differ),
+            *([(at, 5, 5, 0, 0, 0, joining.NO_KIND, 0, 0)] if len(batches) > 1 else []),
+        ]  # fmt: skip
     named = sum(len(rows) for rows, _, _, is_named in batches if is_named)
     kinds = [kind for _, _, kind, _ in reversed(batches)]
     events = sum(line[0] for line in lines)
@@ -118,7 +119,7 @@ def words_of(rows: list[bytes]) -> tuple[bytes, int]:
 def one_batch(messages: int) -> tuple[Any, ...]:
     """What `unpack_batches` takes of one batch that names its messages."""
     rows = [bytes(48) + bytes([length]) + bytes(15) for length in range(messages)]
-    return about([(rows, (0,) * 5, (0,) * 8, True)])
+    return about([(rows, (0,) * 6, (0,) * 7, True)])
 
 
 def unspelled(ids: list[tuple[int, int]]) -> tuple[Any, ...]:
@@ -132,12 +133,12 @@ def unspelled(ids: list[tuple[int, int]]) -> tuple[Any, ...]:
 SLOTS = st.integers(0, 3)
 OFFSETS = SLOTS.map(lambda slot: slot * row.ROW.size)
 PAGES = st.builds(in_page, ROWS, SLOTS)
-#: number, at_ms, first, lease_ms, delay_ms
-BATCH = st.tuples(U32, U48, U48, st.integers(0, 1) | U48, st.integers(0, 1) | U48)
-#: pid, queue, partition, event, granted, ends, arrives, consumer
-KIND = st.tuples(
-    U32, U16, st.integers(-1, 9), U8, *[st.integers(0, 1)] * 3, st.integers(0, 1) | U16
+#: number, at_ms, first, lease_ms, delay_ms, consumer
+BATCH = st.tuples(
+    U32, U48, U48, st.integers(0, 1) | U48, st.integers(0, 1) | U48, st.integers(0, 1) | U16
 )
+#: pid, queue, partition, event, granted, ends, arrives
+KIND = st.tuples(U32, U16, st.integers(-1, 9), U8, *[st.integers(0, 1)] * 3)
 #: Of any bytes, and of states and instants near those that decide something.
 ANY_ROWS = ROWS | st.builds(
     lambda state, due, enqueued, dead: row.ROW.pack(
@@ -308,16 +309,16 @@ def copied(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def is_into(given: Any) -> bool:
     """Whether it is what batches go to."""
-    return isinstance(given, tuple) and len(given) == 4 and isinstance(given[3], dict)
+    return isinstance(given, tuple) and len(given) == 5 and isinstance(given[4], dict)
 
 
 def shown(given: Any) -> Any:
     """What is compared of an argument: of what batches go to, no room that is not used."""
     if not is_into(given):
         return given
-    parts, counts, kinds, gave = given
+    parts, counts, *keys = given
     used = [bytes(part[:size]) for part, size in zip(parts, counts[:4], strict=True)]
-    return str((used, list(counts), kinds, gave))
+    return str((used, list(counts), keys))
 
 
 PAGE = bytearray(128)
@@ -383,13 +384,13 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
         for at in range(len(ONE))
         if at != 2
     ],
-    ("unpack_batches", (*ONE[:2], columns_of(0, 8), *ONE[3:]), ValueError),
-    ("unpack_batches", (*ONE[:2], columns_of(1, 7), *ONE[3:]), ValueError),
-    ("unpack_batches", (ONE[0], columns_of(1, 7), *ONE[2:]), ValueError),
+    ("unpack_batches", (*ONE[:2], columns_of(0, 7), *ONE[3:]), ValueError),
+    ("unpack_batches", (*ONE[:2], columns_of(1, 8), *ONE[3:]), ValueError),
+    ("unpack_batches", (ONE[0], columns_of(1, 8), *ONE[2:]), ValueError),
     # Words that there are not.
-    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 32]]), *ONE[2:]), ValueError),
-    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 1]]), *ONE[2:]), ValueError),
-    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, -1]]), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 0, 32]]), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 0, 1]]), *ONE[2:]), ValueError),
+    ("unpack_batches", (ONE[0], np.array([[1, 0, 0, -1, 0, 0, 0, 0, -1]]), *ONE[2:]), ValueError),
     ("join_batch", (happened(messages=2), INTO), ValueError),
     ("join_batch", (happened(rows=bytes(65)), INTO), ValueError),
     ("unpack_batches", (*ONE[:3], ONE[3][:, None], *ONE[4:]), ValueError),
@@ -400,7 +401,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("join_batch", (1, INTO), TypeError),
     ("join_batch", (happened(),), TypeError),
     ("join_batch", (happened(), INTO[:3]), TypeError),
-    ("join_batch", (happened(), (*INTO[:3], [])), TypeError),
+    ("join_batch", (happened(), (*INTO[:4], [])), TypeError),
     ("join_batch", (happened(), (INTO[0][:3], *INTO[1:])), TypeError),
     ("join_batch", (happened(), ((*INTO[0][:3], b""), *INTO[1:])), ValueError),
     ("join_batch", (happened(), (INTO[0], array("q", bytes(56)), *INTO[2:])), ValueError),
@@ -420,6 +421,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception]]] = [
     ("join_batch", (happened(given=[[]]), INTO), TypeError),
     ("join_batch", (happened(given=[(1, 2)]), INTO), TypeError),
     ("join_batch", (happened(name=[]), INTO), TypeError),
+    ("join_batch", (happened(name=7), INTO), TypeError),
     ("spell_ids", (*unspelled([(1, 1)])[:3], bytearray(24)), ValueError),
     ("spell_ids", (*unspelled([(1, 1)])[:2], np.zeros(1, np.int32), bytearray(25)), ValueError),
     ("spell_ids", (*unspelled([(1, 1)])[:2], np.zeros(2, np.int64), bytearray(25)), ValueError),
@@ -442,19 +444,25 @@ def test_a_batch_that_is_refused_leaves_what_was_joined_as_it_is(join: str) -> N
     chosen = joining.join_batch if join == "compiled" else speedups.replaced["join_batch"]
     into = joined_before(2)
     before = shown(into)
-    with pytest.raises((TypeError, ValueError)):
-        chosen(happened(given=[None, None]), into)
-    assert shown(into) == before
+    # Stretches that begin nowhere, and one that is wrong after another has its code.
+    for gave, since in (([None, None], [0]), ([(1, None, 7.0), (1, 2)], [0, 1])):
+        with pytest.raises((TypeError, ValueError, IndexError)):
+            chosen(happened(name="new", given=gave, given_from=since), into)
+        assert shown(into) == before
     # A batch that is told otherwise, one too many bytes, one event too many.
     assert not chosen(happened(event=REMOVED), into)
     assert not chosen(Decided("copied", 1, 2, 0, (), (), "ssd", "why", None), into)
     assert shown(into) == before
     full = joined_before(0, joining.BATCH_BYTES - 1)
     assert not chosen(happened(), full)
+    assert [len(codes) for codes in full[2:]] == [0, 1, 1]
     # Two of which one word differs, and which are named.
     two = happened(messages=2, rows=bytes(64) + bytes(48) + b"x" + bytes(15), seqs=[1, 2])
-    full[1][7] = joining.BATCH_BYTES + 2 * 16 - 1
+    two = two._replace(given=[(1, None, 0.5)], name="two")
+    keys = 3 * joining.KEY_BYTES + 3 * joining.CHAR_BYTES
+    full[1][7] = joining.BATCH_BYTES + 2 * 16 + keys - 1
     assert not chosen(two, full)
+    assert [len(codes) for codes in full[2:]] == [0, 1, 1]
     assert list(full[1][:7]) == [0, 0, 0, 0, 7, 0, 0]
     full[1][7] += 1
     assert chosen(two, full)
@@ -463,6 +471,13 @@ def test_a_batch_that_is_refused_leaves_what_was_joined_as_it_is(join: str) -> N
     full[1][5] = joining.EVENTS_MAX
     assert not chosen(happened(), full)
     full[1][5] -= 1
+    assert chosen(happened(), full)
+    # One key too many.
+    full[1][5] = 0
+    full[3].update((str(key), key) for key in range(joining.KEYS_MAX))
+    assert not chosen(happened(), full)
+    while sum(map(len, full[2:])) >= joining.KEYS_MAX:
+        full[3].popitem()
     assert chosen(happened(), full)
 
 

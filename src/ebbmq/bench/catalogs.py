@@ -77,7 +77,7 @@ def write(
     parts: list[Part] = []
 
     def keep(whole: pa.Table) -> None:
-        path = layout.catalog_file(now_ms, NODE, len(parts))
+        path = layout.catalog_file(now_ms, NODE, 1, len(parts))
         data = arrays.encode(whole, is_by_review=True)
         place = root / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
     events/date=2026-11-16/hour=03/node=a/00000012-000000001.parquet
     events/_manifests/date=2026-11-16/0001700000000000-a-00000012-000000001.json
-    catalog/at=1700000000000/node=a/part-00000.parquet
+    catalog/at=0001700000000000/node=a/00000012-000000003.parquet
     plans/run=20261116T030000123Z/part-00000.parquet
     plans/_manifests/date=2026-11-16/0001700000000000-pipeline-00000000-000000001.json
 
@@ -59,9 +59,10 @@ def events_file(at_ms: int, node: str, boot: int, number: int) -> str:
     return f"{directory}/{boot:08d}-{number:09d}.parquet"
 
 
-def catalog_file(at_ms: int, node: str, number: int) -> str:
-    """A file of a node's snapshot at an instant."""
-    return f"{CATALOG}/at={at_ms:016d}/node={segment(node)}/part-{number:05d}.parquet"
+def catalog_file(at_ms: int, node: str, boot: int, number: int) -> str:
+    """A file of a node's snapshot at an instant, which may have several; numbers as of events."""
+    directory = f"{CATALOG}/at={at_ms:016d}/node={segment(node)}"
+    return f"{directory}/{boot:08d}-{number:09d}.parquet"
 
 
 def run_directory(table: str, run: str) -> str:

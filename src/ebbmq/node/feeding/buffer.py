@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ebbmq.node.feeding.joining import (
     BATCH_BYTES,
+    CHAR_BYTES,
     EVENTS_MAX,
+    KEY_BYTES,
     ROW_BYTES_MAX,
     Joined,
     is_by_rows,
@@ -69,12 +71,16 @@ class Buffer:
         #: What is told goes to the last of these.
         self._told = deque((self._last,))
         self._taken: list[Joined] = []
+        #: Of what was told, how many were taken before and wait again.
+        self._again = 0
         self._spare: list[Joined] = []
         #: Of what was told before the last, taken, and let go of; each written by one thread only.
         self._told_bytes = self._taken_bytes = self._done_bytes = 0
         self._is_woken = False
         #: Events left out since the last gap was told, and in all.
         self._missing = 0
+        #: Events since then that have their numbers and could not be written.
+        self._spoiled = 0
         self.missed = 0
         self.at_ms = 0
 
@@ -114,7 +120,7 @@ class Buffer:
                 return
             # There surely is room for what comes after it, too: one gap, not many.
             self._tell_gap(told.at_ms)
-        if self._last.events >= EVENTS_MAX:
+        if self._last.is_full:
             self._begin()
         left_of_half = self._bytes_max // 2 - self._waiting_bytes
         if self._is_told(told, min(self._left, left_of_half)):
@@ -153,18 +159,19 @@ class Buffer:
 
     def tell_gap(self) -> None:
         """Tell what is missing, if anything is and there is room again."""
-        if self._missing and self._left >= BATCH_BYTES:
+        if (self._missing or self._spoiled) and self._left >= BATCH_BYTES:
             self._tell_gap(self.at_ms)
 
     def _tell_gap(self, at_ms: int) -> None:
         """What was left out keeps its numbers."""
-        self._last.add_other(Gap(at_ms, self._missing), BATCH_BYTES, self._missing)
-        self._missing = 0
+        gap = Gap(at_ms, self._missing + self._spoiled)
+        self._last.add_other(gap, BATCH_BYTES, self._missing)
+        self._missing = self._spoiled = 0
 
     @property
     def is_taken(self) -> bool:
         """Whether something was taken and is not let go of."""
-        return bool(self._taken)
+        return bool(self._taken or self._again)
 
     def take(self, events_max: int) -> list[Joined]:
         """The oldest events, about so many; the same again until they are let go."""
@@ -176,12 +183,30 @@ class Buffer:
             if len(self._told) == 1:
                 self._begin()
             joined = self._told.popleft()
+            self._again = max(0, self._again - 1)
             self._taken.append(joined)
             count += joined.events
         self._taken_bytes += sum(joined.bytes for joined in self._taken)
         if not count:
             self._spare.clear()
         return self._taken
+
+    def spoil(self, at_ms: int) -> int:
+        """What was taken can never be written; returns how many events are left out.
+
+        Several pieces may be of use all the same: then only the oldest of them stays taken.
+        """
+        first, *others = self._taken
+        if others:
+            self._taken, self._again = [first], self._again + len(others)
+            self._told.extendleft(reversed(others))
+            self._taken_bytes -= sum(joined.bytes for joined in others)
+            return 0
+        self._spoiled += first.events
+        self.missed += first.events
+        self.at_ms = max(self.at_ms, at_ms)
+        self.let_go()
+        return first.events
 
     def let_go(self) -> None:
         """What was taken is in the lake."""
@@ -196,5 +221,6 @@ class Buffer:
 def _bytes_most(told: Happened | Decided) -> int:
     """What a batch takes at most."""
     if is_by_rows(told):
-        return told.messages * ROW_BYTES_MAX + BATCH_BYTES
+        keys = KEY_BYTES * (2 + len(told.given)) + CHAR_BYTES * len(told.name)
+        return told.messages * ROW_BYTES_MAX + BATCH_BYTES + keys
     return told.messages * _OTHER_ROW_BYTES + _OTHER_BYTES

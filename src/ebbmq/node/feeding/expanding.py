@@ -30,7 +30,7 @@ from ebbmq.node.feeding.unpacking import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -52,7 +52,7 @@ ABSENT: Final[dict[str, float]] = {
     "rate": float("nan"),
     "bytes": -1,
     "failures": -1,
-    "enqueued_at_ms": 0,
+    "enqueued_at_ms": -1,
     "device": 0,
     "score": float("nan"),
     "given_rate": float("nan"),
@@ -83,6 +83,9 @@ _KNOWN: Final = (
     "failures",
     "enqueued_at_ms",
 )
+_CONSUMER: Final = BATCH.index("consumer")
+#: Which values a publisher gave, where that is not known.
+_NOTHING_KNOWN: Final = -1
 #: The queue and the partition of what is about no message.
 _NOWHERE: Final = ("", -1)
 
@@ -121,12 +124,17 @@ def expand(joined: Joined, texts: Texts, places: Places, room: Room | None = Non
     """
     out = (room or Room()).of(joined.events, TOLD_WIDE, TOLD_NARROW)
     present = np.empty((len(SOME), (joined.events + 7) // 8), dtype=np.uint8)
-    stretches = joined.stretches.copy()
+    batches, stretches = joined.batches, joined.stretches.copy()
+    if len(joined.names) > 1:
+        batches = batches.copy()
+        batches[:, _CONSUMER] = _codes(joined.names, texts)[batches[:, _CONSUMER]]
     rates = _rates(joined, stretches)
-    stretches[:, 0] = np.array([texts.code(_named(each)) for each in joined.given])[stretches[:, 0]]
+    given = [_NOTHING_KNOWN if each is None else each[0] for each in joined.given]
+    named = {which: texts.code(_named(which)) for which in set(given)}
+    stretches[:, 0] = np.array([named[which] for which in given])[stretches[:, 0]]
     counts = unpack_batches(
         joined.words,
-        joined.batches,
+        batches,
         _kinds(joined, texts, places),
         joined.seqs,
         stretches,
@@ -212,20 +220,22 @@ def _begin(told: Sequence[Placed[Any]]) -> tuple[Columns, Ints]:
 
 def _rates(joined: Joined, stretches: Ints) -> npt.NDArray[np.float64] | None:
     """The decay rates that publishers gave themselves; None where nobody did."""
-    rates = [np.nan if each is None or each[1] is None else each[1] for each in joined.given]
+    rates = np.array(
+        [np.nan if each is None or each[1] is None else each[1] for each in joined.given]
+    )
     if np.isnan(rates).all():
         return None
     out = np.full(joined.events, np.nan)
     told = dict(zip(BATCH, joined.batches.T, strict=True))
     is_by_rows = np.repeat(told["kind"] != NO_KIND, told["messages"])
-    out[is_by_rows] = np.repeat(np.array(rates)[stretches[:, 0]], stretches[:, 1])
+    out[is_by_rows] = np.repeat(rates[stretches[:, 0]], stretches[:, 1])
     return out
 
 
 def _kinds(joined: Joined, texts: Texts, places: Places) -> Ints:
     """What is the same for all batches of a kind: KIND."""
     known = []
-    for event, pid, name in joined.kinds:
+    for event, pid in joined.kinds:
         queue, partition = places.get(pid, _NOWHERE)
         known.append(
             (
@@ -236,17 +246,21 @@ def _kinds(joined: Joined, texts: Texts, places: Places) -> Ints:
                 event == core.LEASED,
                 event in _ENDS,
                 event in _ARRIVE,
-                texts.code(name),
             )
         )
     return np.array(known, dtype=np.int64).reshape(-1, len(KIND))
 
 
-def _named(given: tuple[int, float | None] | None) -> str:
+def _codes(names: Iterable[str], texts: Texts) -> Ints:
+    """The codes of texts."""
+    return np.fromiter((texts.code(name) for name in names), dtype=np.int64)
+
+
+def _named(which: int) -> str:
     """Which values a publisher gave."""
-    if given is None:
+    if which == _NOTHING_KNOWN:
         return ""
-    return " ".join(name for bit, name in enumerate(GIVEN) if given[0] >> bit & 1) or NOTHING
+    return " ".join(name for bit, name in enumerate(GIVEN) if which >> bit & 1) or NOTHING
 
 
 def _removed(told: Sequence[Placed[Happened]], texts: Texts) -> Columns:
@@ -286,7 +300,7 @@ def _decided(told: Sequence[Placed[Decided]], texts: Texts) -> Columns:
     known = np.concatenate([batch.rows for batch in batches])
     fields = row_columns(known.tobytes())
     gone = fields["state"] == rows.FREE
-    for name in ("bytes", "failures"):
+    for name in ("bytes", "failures", "enqueued_at_ms"):
         fields[name][gone] = ABSENT[name]
     scores = [np.nan if batch.score is None else batch.score for batch in batches]
     return {

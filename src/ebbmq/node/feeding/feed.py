@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from ebbmq.core.copies import name_of
-from ebbmq.errors import EbbError
+from ebbmq.errors import ClosedBroker, EbbError
 from ebbmq.feed import layout
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.snapshots import CATALOG
@@ -38,16 +38,18 @@ from ebbmq.node.feeding.snapshots import Snapshot, Workroom
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
-    from pyarrow import Table  # type: ignore[import-untyped]  # it has no types
+    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
+    from pyarrow import Table
 
     from ebbmq.feed.manifests import Part
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.expanding import Columns
     from ebbmq.node.feeding.files import Making
+    from ebbmq.node.feeding.joining import Joined
     from ebbmq.node.keeping.decisions import Decision
 
 #: That a message leaves because it faded is told as its removal.
@@ -96,6 +98,9 @@ class Feed:
         self.failures = 0
         self.snapshots = 0
         self.snapshots_given_up = 0
+        #: Events of which no file could be made, and why the last of them could not.
+        self.spoiled = 0
+        self._spoiled_by = ""
 
     # What others call
 
@@ -157,6 +162,11 @@ class Feed:
             f"in the feed in {where} {each}; files that they may name stay, and are not counted"
             for each in self.files.refused
         ]
+        if self.spoiled:
+            known.append(
+                f"{self.spoiled} events are left out of the feed in {where} as no file can be made "
+                f"of them: {self._spoiled_by}; messages are safe, please report it"
+            )
         known += self._needs.troubles()
         if problem is not None:
             left_out = f"messages are safe, {self.buffer.missed} events are left out so far"
@@ -243,7 +253,7 @@ class Feed:
             self._is_open = True
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms
-        if (due or self._snapshot_asked) and not self._stop.is_set():
+        if (due or self._snapshot_asked) and self._engine.closed is None:
             asked, self._snapshot_asked = self._snapshot_asked, False
             try:
                 self.files.claim()
@@ -259,7 +269,7 @@ class Feed:
         is_late = self.buffer.is_taken
         # What comes meanwhile waits for its turn: small files are dear.
         while self._write_some() >= _EVENTS_AT_ONCE or is_late:
-            is_late = False
+            is_late = self.buffer.is_taken
             self._is_alive()
         with self._engine.lock:
             self.buffer.tell_gap()
@@ -280,6 +290,9 @@ class Feed:
 
     def _snapshot(self) -> None:
         """Write down all messages that are there; events go on meanwhile."""
+        if self.files.settle(CATALOG) is not None:
+            self._count_snapshot()
+            return
         snapshot = Snapshot(self._engine, self.files.boot, self._workroom)
         making = self.files.begin_snapshot()
         try:
@@ -287,17 +300,18 @@ class Feed:
         except NoRoom:
             self.files.give_up_snapshot()
             self._gave_up(snapshot, making)
+        except ClosedBroker:
+            self.files.give_up_snapshot()
         except BaseException:
             self.files.give_up_snapshot()
             raise
 
     def _write_snapshot(self, snapshot: Snapshot, making: Making) -> None:
         for whole in self._at_ease(snapshot.tables(), Parting(snapshot.at_ms)):
-            self._write_part(snapshot.at_ms, len(making.parts), whole)
+            self._write_part(snapshot.at_ms, whole)
         settings = msgspec.structs.replace(settings_of(self._engine), faulty=snapshot.faulty)
-        if self._stop.is_set():  # not all of it may be there
-            self.files.give_up_snapshot()
-            return
+        # Who closes a broker says so first, then stops the feed: all of it may not be there.
+        self._engine.check_open()
         self.files.publish(
             CATALOG,
             making.parts,
@@ -306,6 +320,10 @@ class Feed:
             instants=(snapshot.at_ms, self._engine.now_ms()),
             settings=settings,
         )
+        self._count_snapshot()
+
+    def _count_snapshot(self) -> None:
+        """A snapshot is in the lake."""
         self.snapshots += 1
         self._snapshot_ms = self._engine.clock.elapsed_ms() + self._snapshot_every_ms
         self._needs.suffice(needs.SNAPSHOTS)
@@ -359,8 +377,8 @@ class Feed:
                 self._try(self._write_events)
                 self._events_ms = clock.elapsed_ms() + (self._pause_ms() or self._every_ms)
 
-    def _write_part(self, at_ms: int, number: int, whole: Table) -> None:
-        path = layout.catalog_file(at_ms, self._node, number)
+    def _write_part(self, at_ms: int, whole: Table) -> None:
+        path = layout.catalog_file(at_ms, self._node, self.files.boot, self.files.number())
         self.files.add(path, arrays.encode(whole, is_by_review=True), len(whole))
         self._is_alive()
 
@@ -371,6 +389,37 @@ class Feed:
         if not told:
             self._room = room_for_events()
             return 0
+        rows = self.files.settle(EVENTS)
+        if rows is not None:
+            return self._written(rows)
+        try:
+            made = self._made_of(told)
+        except (OSError, EbbError, MemoryError):  # the same may do another time
+            raise
+        except Exception as error:  # nor may what comes after it depend on it
+            self._spoil(error)
+            return _EVENTS_AT_ONCE  # there may be more
+        parts: list[Part] = []
+        try:
+            for hour_ms, (data, rows) in made.files.items():
+                path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
+                parts.append(self.files.write(path, data, rows))
+        except BaseException:
+            self.files.give_up(parts)
+            raise
+        self.files.publish(EVENTS, parts, self._engine.clock.wall_ms(), made.seqs, made.instants)
+        return self._written(sum(part.rows for part in parts))
+
+    def _written(self, rows: int) -> int:
+        """What was taken is in the lake."""
+        self.buffer.let_go()
+        if rows < EVENTS_MAX // 2:
+            self._room = room_for_events()
+        self.events_written += rows
+        return rows
+
+    def _made_of(self, told: Sequence[Joined]) -> _Made:
+        """The files of some events; no lake is needed for it."""
         texts, spans = Texts(), []
         files: dict[int, EventFile] = {}
         for joined in told:
@@ -380,27 +429,32 @@ class Feed:
                 if hour_ms not in files:
                     files[hour_ms] = EventFile(texts, self._node, self.files.boot)
                 files[hour_ms].add(chosen)
-        parts: list[Part] = []
-        try:
-            for hour_ms, file in files.items():
-                path = layout.events_file(hour_ms, self._node, self.files.boot, self.files.number())
-                parts.append(self.files.write(path, file.encoded(), file.rows))
-        except BaseException:
-            self.files.give_up(parts)
-            raise
-        self.files.publish(
-            EVENTS,
-            parts,
-            self._engine.clock.wall_ms(),
+        return _Made(
+            {hour_ms: (file.encoded(), file.rows) for hour_ms, file in files.items()},
             (spans[0].first, spans[-1].last),
             (min(span.from_ms for span in spans), max(span.to_ms for span in spans)),
         )
-        self.buffer.let_go()
-        rows = sum(file.rows for file in files.values())
-        if rows < EVENTS_MAX // 2:
-            self._room = room_for_events()
-        self.events_written += rows
-        return rows
+
+    def _spoil(self, error: Exception) -> None:
+        """Of what was taken no file can be made: it is a gap, by itself if there is more of it."""
+        with self._engine.lock:
+            events = self.buffer.spoil(self._engine.now_ms())
+        if not events:
+            return
+        if not self.spoiled:
+            log.defect("feed_bug", error, events=events)
+        else:
+            log.error("feed_bug", error=repr(error), events=events)
+        self.spoiled += events
+        self._spoiled_by = repr(error)
+
+
+class _Made(NamedTuple):
+    """Files of events by the hour they are of, each with its rows, and what is in them."""
+
+    files: dict[int, tuple[bytes | pa.Buffer, int]]
+    seqs: tuple[int, int]
+    instants: tuple[int, int]
 
 
 class _Span(NamedTuple):

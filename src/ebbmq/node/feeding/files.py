@@ -13,6 +13,7 @@ before events do once snapshots take more than half; else it stays for who reads
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from ebbmq.feed.snapshots import CATALOG
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ebbmq.feed.settings import Settings
     from ebbmq.feed.table import Table
@@ -63,6 +64,11 @@ class Making:
         return self.bytes_asked * max(messages, rows) // rows
 
 
+#: Manifests that are read at once at a start, and so many wait in RAM at most.
+_READS_AT_ONCE: Final = 16
+_READS_WAITING: Final = 1024
+
+
 class _Visible(NamedTuple):
     """A manifest and what it makes visible."""
 
@@ -70,6 +76,27 @@ class _Visible(NamedTuple):
     path: str
     parts: tuple[str, ...]
     bytes: int
+
+
+class _Told(NamedTuple):
+    """A manifest that was sent to the lake, and what it makes visible."""
+
+    path: str
+    packed: bytes
+    parts: tuple[Part, ...]
+
+    def is_at(self, lake: Lake) -> bool:
+        """Whether it is there; not, where that cannot be seen."""
+        try:
+            return lake.read(self.path) == self.packed
+        except Exception:  # whatever a lake that fails comes up with
+            return False
+
+    def is_whole(self, lake: Lake) -> bool:
+        """Whether all that it names is there."""
+        directories = {part.path.rpartition("/")[0] for part in self.parts}
+        found = {path: size for each in directories for path, size in lake.list(each)}
+        return all(found.get(part.path) == part.bytes for part in self.parts)
 
 
 class Files:
@@ -97,6 +124,8 @@ class Files:
         #: What should be gone and could not be deleted yet.
         self._leftovers: deque[_Visible] = deque()
         self._number = 0
+        #: By table: of which it is not known whether it is there, or will be.
+        self._unsettled: dict[str, _Told] = {}
         self._visible: dict[str, deque[_Visible]] = {
             layout.EVENTS: deque(),
             layout.CATALOG: deque(),
@@ -118,14 +147,11 @@ class Files:
         visible, unnamed = self._visible[table], set[str]()
         visible.clear()
         refused: list[str] = []
-        for path, size in sorted(self.lake.list(table)):
-            if not self._is_own(path):
-                continue
-            if not path.endswith(".json"):
-                unnamed.add(path)
-                continue
+        own = [each for each in sorted(self.lake.list(table)) if self._is_own(each[0])]
+        unnamed.update(path for path, _ in own if not path.endswith(".json"))
+        for path, size, stored in self._stored([each for each in own if each[0] not in unnamed]):
             try:
-                visible.append(self._read(path, size))
+                visible.append(self._read(path, size, stored))
             except UnknownFeed as error:
                 refused.append(error.detail)
         self.bytes += sum(found.bytes for found in visible)
@@ -136,6 +162,15 @@ class Files:
         elif unnamed:
             log.info("feed_leftovers", lake=self.lake.where, files=len(unnamed))
             self.lake.delete(sorted(unnamed))
+
+    def _stored(self, found: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, bytes]]:
+        """Small files, many at a time: a store takes some 30 ms for each, however many wait."""
+        with ThreadPoolExecutor(_READS_AT_ONCE, "ebbmq-feed-read") as pool:
+            for begin in range(0, len(found), _READS_WAITING):
+                some = found[begin : begin + _READS_WAITING]
+                stored = pool.map(self.lake.read, [path for path, _ in some])
+                for (path, size), each in zip(some, stored, strict=True):
+                    yield path, size, each
 
     def claim(self) -> None:
         """Have the node's name for this store alone: readers tell nodes apart by it.
@@ -163,12 +198,12 @@ class Files:
             return parts[-1][17:].rsplit("-", 2)[0] == own
         return f"node={own}" in parts
 
-    def _read(self, path: str, size: int) -> _Visible:
+    def _read(self, path: str, size: int, stored: bytes) -> _Visible:
         # What is told under a boot stays its own, also where only the name can be read.
         named = layout.named(path)
         if named is not None:
             self.boot = max(self.boot, named.boot + 1)
-        told = manifests.decode(self.lake.read(path), path)
+        told = manifests.decode(stored, path)
         self.boot = max(self.boot, told.boot + 1)
         parts = tuple(part.path for part in told.parts)
         return _Visible(path, parts, size + sum(part.bytes for part in told.parts))
@@ -244,8 +279,8 @@ class Files:
 
         Raises:
             NoRoom: it is a snapshot, and its manifest does not fit.
-            OSError, EbbError: they are not; or it is not known whether they are, because neither
-                the manifest nor its absence could be seen. They are there then, and stay.
+            OSError, EbbError: it is not known whether they are, or will be: a request that is not
+                answered may be carried out at any time. They stay until `settle`.
         """
         number = self.number()
         manifest = Manifest(
@@ -269,16 +304,44 @@ class Files:
             self._making = None
         else:
             self._make_room(len(packed), events_kept=0)
-        size = len(packed) + sum(part.bytes for part in parts)
-        visible = _Visible(path, tuple(part.path for part in parts), size)
         self.bytes += len(packed)
+        told = self._unsettled[table.name] = _Told(path, packed, tuple(parts))
+        self._send(table, told)
+
+    def settle(self, table: Table) -> int | None:
+        """Send the last manifest of a table once more if it is not known whether it is there.
+
+        Returns:
+            How many rows are visible by it; None if there is none, or none any more, as files that
+            it names are gone.
+
+        Raises:
+            OSError, EbbError: it still is not known.
+        """
+        told = self._unsettled.get(table.name)
+        if told is None:
+            return None
+        if not told.is_whole(self.lake):
+            self.lake.delete([told.path])
+            del self._unsettled[table.name]
+            self.bytes -= len(told.packed)
+            self.give_up(told.parts)
+            return None
+        self._send(table, told)
+        return sum(part.rows for part in told.parts)
+
+    def _send(self, table: Table, told: _Told) -> None:
         try:
-            self.lake.publish(path, packed)
-        except BaseException:
-            self._leave(visible)
-            raise
-        self._visible[table.name].append(visible)
-        self.written += len(parts)
+            self.lake.publish(told.path, told.packed)
+        except Exception:
+            # It may have come without the answer, now or the last time.
+            if not told.is_at(self.lake):
+                raise
+        del self._unsettled[table.name]
+        size = len(told.packed) + sum(part.bytes for part in told.parts)
+        names = tuple(part.path for part in told.parts)
+        self._visible[table.name].append(_Visible(told.path, names, size))
+        self.written += len(names)
 
     def give_up(self, parts: Sequence[Part]) -> None:
         """Delete files that will not be made visible."""

@@ -35,22 +35,29 @@ if TYPE_CHECKING:
     #: Words of rows; BATCH for each batch; the messages of those that name theirs, as u64; STRETCH
     #: for all messages, in order. Each may be longer than what is used of it.
     Parts = tuple[bytearray, bytearray, bytearray, bytearray]
-    #: Event, partition and name of a lease, by their codes.
-    Kinds = dict[tuple[int, int, str], int]
+    #: Event and partition, by their codes.
+    Kinds = dict[tuple[int, int], int]
+    #: Names of leases, by their codes; 0 is none.
+    Names = dict[str, int]
     #: Which values publishers gave (a bit for each of `ProfileKey`) and the rate they gave, by
     #: their codes; 0 is not known.
     Given = dict[tuple[int, float | None] | None, int]
     #: What batches are joined in; what is counted is below.
-    Into = tuple[Parts, array[int], Kinds, Given]
+    Into = tuple[Parts, array[int], Kinds, Names, Given]
 
 #: What `unpacking.BATCH` names.
-BATCH: Final = Struct("<8q")
+BATCH: Final = Struct("<9q")
 #: Of messages for which a publisher gave the same: the code of that, and how many they are.
 STRETCH: Final = Struct("<2q")
 #: The kind of a batch of which no rows tell.
 NO_KIND: Final = -1
 #: When so many events are joined, others go elsewhere: they are a group of rows of a file.
 EVENTS_MAX: Final = 128 * 1024
+#: And when there are so many keys of codes: each of them is a step in Python when it is written.
+KEYS_MAX: Final = 16 * 1024
+#: What a key takes, its place among the texts of a file included, and each character of a name.
+KEY_BYTES: Final = 256
+CHAR_BYTES: Final = 4
 #: What a batch takes whose messages are all alike and follow each other, and what each of them may
 #: take beside: all its words, its number, and a stretch of its own.
 BATCH_BYTES: Final = BATCH.size + STRETCH.size + 8 * TOLD_WORDS
@@ -74,7 +81,7 @@ class Joined:
         """Forget everything, but not the room it took; the next event has a number."""
         self._counts[:] = array("q", (0, 0, 0, 0, number, 0, 0, bytes_left))
         #: What `join_batch` takes.
-        self.into: Into = self._parts, self._counts, {}, {None: 0}
+        self.into: Into = self._parts, self._counts, {}, {"": 0}, {None: 0}
         #: What is told otherwise than by rows, with the number of its first event: removals,
         #: decisions, gaps.
         self.others: list[tuple[int, Other]] = []
@@ -84,7 +91,7 @@ class Joined:
         counts = self._counts
         counts[_NUMBER] += missing
         self.others.append((counts[_NUMBER], told))
-        line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND, 0)
+        line = BATCH.pack(told.messages, counts[_NUMBER], told.at_ms, 0, 0, 0, NO_KIND, 0, 0)
         _put(self._parts, counts, _BATCHES, line)
         counts[_BATCHES] += len(line)
         counts[_NUMBER] += told.messages
@@ -102,9 +109,19 @@ class Joined:
         return self.into[2]
 
     @property
+    def names(self) -> Names:
+        """The names of leases."""
+        return self.into[3]
+
+    @property
     def given(self) -> Given:
         """What publishers gave."""
-        return self.into[3]
+        return self.into[4]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes goes elsewhere, however much room there is."""
+        return self.events >= EVENTS_MAX or _keys(self.into) >= KEYS_MAX
 
     @property
     def next_number(self) -> int:
@@ -151,23 +168,52 @@ class Joined:
 @twin
 def join_batch(told: Happened | Decided, into: Into) -> bool:
     """Add a batch; not if rows do not tell of it, or if there is no room for it."""
-    parts, counts, kinds, given = into
     if not is_by_rows(told):
         return False
+    counts = into[1]
+    codes: tuple[dict[Any, int], ...] = into[2:]
     if counts[_BYTES_LEFT] < BATCH_BYTES or counts[_EVENTS] >= EVENTS_MAX:
         return False
+    if _keys(into) >= KEYS_MAX:
+        return False
+    known = [len(each) for each in codes]
+    is_joined = False
+    try:
+        is_joined = _is_joined(told, into)
+    finally:
+        if not is_joined:
+            for each, count in zip(codes, known, strict=True):
+                while len(each) > count:
+                    each.popitem()
+    return is_joined
+
+
+def _keys(into: Into) -> int:
+    """How many keys have codes."""
+    _, _, kinds, names, given = into
+    return len(kinds) + len(names) + len(given)
+
+
+def _is_joined(told: Happened, into: Into) -> bool:
+    """Add a batch that rows tell of; whether there was room for it, its keys included."""
+    parts, counts, kinds, names, given = into
+    keys, named_before = _keys(into), len(names)
     event, pid, at_ms, messages, seqs, known, first, lease_ms, delay_ms, name = told[:10]
     found = packed(known)
     if event == core.SCHEDULED:
         seqs, found = _only_scheduled(found, first)
     words, differ = _words(found, messages)
     named = b"" if seqs is None else _as_bytes(seqs)
-    kind = kinds.setdefault((event, pid, name), len(kinds))
+    kind = kinds.setdefault((event, pid), len(kinds))
+    consumer = names.setdefault(name, len(names))
     start = first if seqs is None else -1
-    batch = BATCH.pack(messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind, differ)
+    about = messages, counts[_NUMBER], at_ms, start, lease_ms, delay_ms, kind, consumer, differ
+    batch = BATCH.pack(*about)
     stretches = _stretches(told, given)
     added = words, batch, named, stretches
-    size = sum(map(len, added))
+    size = sum(map(len, added)) + KEY_BYTES * (_keys(into) - keys)
+    if len(names) > named_before:
+        size += CHAR_BYTES * len(name)
     if size > counts[_BYTES_LEFT]:
         return False
     for part, new in enumerate(added):

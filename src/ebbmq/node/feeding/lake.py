@@ -89,6 +89,8 @@ class DirectoryLake:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._write(place, data)
+        except FileExistsError:  # not ours
+            raise
         except OSError:
             # What there is of it takes space that may be short.
             with contextlib.suppress(OSError):

@@ -29,12 +29,21 @@ ROW_WIDE: Final = ("enqueued_at_ms", "ttl_ms", "bytes")
 ROW_NARROW: Final = ("state", "flags", "importance", "failures", "generation")
 #: What `unpack_batches` is told of a batch: how many events it is, the number of the first, when,
 #: the first message (-1 where the messages are named), how long leases that ended were to be, how
-#: long messages cannot be leased, its kind (-1 where no rows tell of it), and a bit for each word
-#: in which its rows differ.
-BATCH: Final = ("messages", "number", "at_ms", "first", "lease_ms", "delay_ms", "kind", "differ")
+#: long messages cannot be leased, its kind (-1 where no rows tell of it), who leased them (by
+#: code), and a bit for each word in which its rows differ.
+BATCH: Final = (
+    "messages",
+    "number",
+    "at_ms",
+    "first",
+    "lease_ms",
+    "delay_ms",
+    "kind",
+    "consumer",
+    "differ",
+)
 #: Of a kind: the partition, that one's queue (by code) and its place there, the event (by code),
-#: leases granted by each, whether leases end by it, whether rows tell how long messages wait, and
-#: who leased them (by code).
+#: leases granted by each, whether leases end by it, and whether rows tell how long messages wait.
 KIND: Final = (
     "pid",
     "queue",
@@ -43,7 +52,6 @@ KIND: Final = (
     "granted",
     "ends",
     "arrives",
-    "consumer",
 )
 #: Words of 64 bits that are kept of a row, what no event tells masked out: state, importance and
 #: rate; when it was enqueued, and failures; its end; when it is due; length and generation.

@@ -18,7 +18,10 @@ from ebbmq.node.feeding.buffer import Buffer, Decided, Gap
 from ebbmq.node.feeding.expanding import Texts, expand
 from ebbmq.node.feeding.joining import (
     BATCH_BYTES,
+    CHAR_BYTES,
     EVENTS_MAX,
+    KEY_BYTES,
+    KEYS_MAX,
     Joined,
     join_batch,
 )
@@ -172,6 +175,15 @@ def test_what_becomes_of_copies_is_told_also_of_a_message_that_is_gone(event: st
     assert not {"bytes", "failures", "importance", "decay_rate", "enqueued_at_ms"} & gone.keys()
 
 
+def test_instant_0_is_told_apart_from_none() -> None:
+    began = (*row()[:5], 0, *row()[6:])
+    known = as_words(packed(began, (FREE, *([0] * 14))))
+    decided = Decided("copied", 2, 0, 2, np.array([1, 2], np.uint64), known, "ssd", "why")
+    published = Happened(core.PUBLISHED, 2, 0, 1, None, packed(began), 1)
+    found = [each.get("enqueued_at_ms") for each in told(published, decided, Gap(0, 7))]
+    assert found == [0, 0, None, None]
+
+
 def test_a_gap_is_of_no_message() -> None:
     published = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     _, gap = told(published, Gap(AT_MS, 77))
@@ -204,7 +216,7 @@ def numbers_of(taken: list[Joined]) -> list[int]:
 
 def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:
     woken: list[bool] = []
-    buffer = Buffer(4 * ONE_BYTES, lambda: woken.append(True))
+    buffer = Buffer(KEY_BYTES + 4 * ONE_BYTES, lambda: woken.append(True))
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     for _ in range(6):
         buffer.tell(batch)
@@ -213,7 +225,7 @@ def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:
     # There is no room for a gap yet; what is taken again is the same, and what came since.
     buffer.tell_gap()
     assert numbers_of(buffer.take(2)) == [1, 2, 3, 4]
-    assert buffer.pending_bytes == 4 * ONE_BYTES
+    assert buffer.pending_bytes == KEY_BYTES + 4 * ONE_BYTES
     buffer.let_go()
     assert buffer.pending_bytes == 0
     buffer.tell_gap()
@@ -226,12 +238,12 @@ def test_what_was_taken_is_taken_again_until_it_is_let_go() -> None:
 
 def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half_full() -> None:
     woken: list[bool] = []
-    buffer = Buffer(9 * ONE_BYTES, lambda: woken.append(True))
+    buffer = Buffer(2 * KEY_BYTES + 9 * ONE_BYTES, lambda: woken.append(True))
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     for turn in range(20):
         while not woken:
             buffer.tell(batch)
-        assert buffer.pending_bytes == 5 * ONE_BYTES
+        assert buffer.pending_bytes == KEY_BYTES + 5 * ONE_BYTES
         assert buffer.is_half_full
         assert numbers_of(buffer.take(100)) == list(range(5 * turn + 1, 5 * turn + 6))
         buffer.let_go()
@@ -241,7 +253,7 @@ def test_a_buffer_that_is_emptied_in_time_leaves_nothing_out_and_wakes_when_half
 
 def test_whoever_writes_is_woken_once_and_not_for_what_it_has_taken() -> None:
     woken: list[bool] = []
-    buffer = Buffer(100 * ONE_BYTES, lambda: woken.append(True))
+    buffer = Buffer(2 * KEY_BYTES + 100 * ONE_BYTES, lambda: woken.append(True))
     batch = Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), 1)
     for _ in range(80):
         buffer.tell(batch)
@@ -291,6 +303,63 @@ def test_what_is_told_while_a_lake_does_not_answer_keeps_its_order_and_its_numbe
     # Room that was let go of is used again, and what was in it is not told again.
     buffer.tell(removed)
     assert numbers_of(buffer.take(1)) == [numbers[-1] + 1]
+
+
+def leased(number: int, name: str) -> Happened:
+    return Happened(core.LEASED, 2, AT_MS, 1, [number], packed(row()), number, name=name)
+
+
+def rated(number: int) -> Happened:
+    given = ((5, None, number / 2**20),)
+    return Happened(core.PUBLISHED, 2, AT_MS, 1, None, packed(row()), number, given=given)
+
+
+@pytest.mark.parametrize("told", [lambda number: leased(number, f"{number:0200}"), rated])
+def test_what_differs_from_batch_to_batch_counts_in_the_buffer(told) -> None:
+    buffer = Buffer(2**20, lambda: None)
+    count = 0
+    while not buffer.missed:
+        before = buffer.pending_bytes
+        buffer.tell(told(count))
+        count += 1
+    assert before <= buffer.pending_bytes <= 2**20
+    assert count * (KEY_BYTES + ONE_BYTES) < 2**20 + 2 * KEY_BYTES + ONE_BYTES
+    # The same again is not kept once more; of what was left out nothing is.
+    (piece,) = buffer.take(1)
+    assert len(piece.names) + len(piece.given) == count + 1
+    again = Buffer(2**20, lambda: None)
+    again.tell(told(1))
+    first = again.pending_bytes
+    again.tell(told(1))
+    assert again.pending_bytes - first < 2 * ONE_BYTES
+
+
+def test_a_name_takes_what_its_characters_do() -> None:
+    (short,), (long,) = joined_of(leased(1, "a")), joined_of(leased(1, "a" * 201))
+    assert long.bytes - short.bytes == 200 * CHAR_BYTES
+    (none,) = joined_of(leased(1, ""))
+    assert short.bytes - none.bytes == KEY_BYTES + CHAR_BYTES
+
+
+@pytest.mark.parametrize("told", [lambda number: leased(number, f"w{number}"), rated])
+def test_a_piece_has_so_many_keys_and_others_go_elsewhere(told) -> None:
+    buffer = Buffer(2**30, lambda: None)
+    for number in range(2 * KEYS_MAX):
+        buffer.tell(told(number))
+    pieces = buffer.take(EVENTS_MAX)
+    assert [len(each.kinds) + len(each.names) + len(each.given) for each in pieces[:-1]] == [
+        KEYS_MAX, KEYS_MAX,
+    ]  # fmt: skip
+    assert numbers_of(pieces) == list(range(1, 2 * KEYS_MAX + 1))
+    texts = Texts()
+    columns = [expand(each, texts, PLACES).columns for each in pieces]
+    if "given_rate" in columns[0]:
+        rates = np.concatenate([each["given_rate"] for each in columns])
+        assert rates.tolist() == [number / 2**20 for number in range(2 * KEYS_MAX)]
+    else:
+        words = texts.all()
+        names = [words[code] for each in columns for code in each["consumer"]]
+        assert names == [f"w{number}" for number in range(2 * KEYS_MAX)]
 
 
 def test_events_that_rows_do_not_tell_stand_between_the_others() -> None:

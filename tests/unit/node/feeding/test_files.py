@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,12 +27,18 @@ class Failing(DirectoryLake):
         self.refuses_deletes = False
         self.answers_late = False
         self.bytes_most = 0
+        #: Requests are kept back, and not answered.
+        self.keeps_back = False
+        self.kept: list[tuple[str, bytes]] = []
 
     def write(self, path: str, data: bytes) -> None:
         super().write(path, data)
         self._look()
 
     def publish(self, path: str, data: bytes) -> None:
+        if self.keeps_back:
+            self.kept.append((path, data))
+            raise OSError("the answer did not come")
         super().publish(path, data)
         self._look()
         if self.answers_late:
@@ -89,24 +96,46 @@ def there(lake: Failing, ending: str) -> int:
     return sum(path.endswith(ending) for path, _ in lake.list("."))
 
 
-def test_a_manifest_whose_answer_did_not_come_is_taken_back_with_its_files(lake: Failing) -> None:
+def test_a_manifest_that_is_there_counts_though_its_answer_did_not_come(lake: Failing) -> None:
     files = opened(lake)
     lake.answers_late = True
-    with pytest.raises(OSError, match="did not come"):
-        told(files)
-    assert (there(lake, ".parquet"), there(lake, ".json")) == (0, 1)  # whose name this is
-    assert opened(lake).bytes == files.bytes == 0
+    told(files)
+    assert files.settle(EVENTS) is None
+    lake.answers_late = False
+    assert (there(lake, ".parquet"), there(lake, ".json")) == (1, 2)  # and whose name this is
+    assert opened(lake).bytes == files.bytes > 100
 
 
-def test_files_stay_where_the_manifest_that_may_name_them_does(lake: Failing) -> None:
+def test_a_manifest_that_comes_late_is_the_one_that_is_sent_again(lake: Failing) -> None:
     files = opened(lake)
-    lake.answers_late = lake.refuses_deletes = True
+    lake.keeps_back = True
     with pytest.raises(OSError, match="did not come"):
         told(files)
-    lake.answers_late = lake.refuses_deletes = False
-    assert there(lake, ".parquet") == 1
-    again = opened(lake)
-    assert (there(lake, ".parquet"), again.bytes > 100) == (1, True)
+    with pytest.raises(OSError, match="did not come"):
+        files.settle(EVENTS)
+    assert (there(lake, ".parquet"), there(lake, ".json")) == (1, 1)
+    counted = files.bytes  # whether or not it came
+    lake.keeps_back = False
+    for path, data in lake.kept[:1]:
+        lake.publish(path, data)
+    assert files.settle(EVENTS) == 1
+    assert files.settle(EVENTS) is None
+    assert len(set(lake.kept)) == 1
+    assert (there(lake, ".parquet"), there(lake, ".json")) == (1, 2)
+    assert opened(lake).bytes == files.bytes == counted > 100
+
+
+def test_a_manifest_is_not_sent_again_where_its_files_are_gone(lake: Failing) -> None:
+    files = opened(lake)
+    lake.keeps_back = True
+    with pytest.raises(OSError, match="did not come"):
+        told(files)
+    lake.keeps_back = False
+    lake.delete([path for path, _ in lake.list("events") if path.endswith(".parquet")])
+    assert files.settle(EVENTS) is None
+    assert (there(lake, ".json"), files.bytes) == (1, 0)
+    told(files)
+    assert files.bytes > 100
 
 
 def test_what_cannot_be_deleted_counts_until_it_can(lake: Failing) -> None:
@@ -305,3 +334,36 @@ def test_files_of_others_stay_whatever_has_to_go(lake: Failing) -> None:
         files.keep_within_bounds()
     assert files.bytes <= 5_000
     assert any(path == part.path for path, _ in lake.list("events"))
+
+
+def test_a_file_that_was_there_is_refused_and_stays(tmp_path: Path) -> None:
+    lake = DirectoryLake(tmp_path)
+    for write in (lake.write, lake.publish):
+        path = f"events/{write.__name__}"
+        write(path, b"first")
+        with pytest.raises(FileExistsError):
+            write(path, b"second")
+        assert lake.read(path) == b"first"
+    assert {path for path, _ in lake.list("")} == {"events/write", "events/publish"}
+
+
+class Slow(DirectoryLake):
+    """A lake that answers who reads manifests only when several do."""
+
+    def __init__(self, root: Path, readers: int) -> None:
+        super().__init__(root)
+        self._together = threading.Barrier(readers, timeout=30)
+
+    def read(self, path: str) -> bytes:
+        if path.startswith("events"):
+            self._together.wait()
+        return super().read(path)
+
+
+def test_what_is_there_is_read_many_files_at_a_time(lake: Failing, tmp_path: Path) -> None:
+    files = opened(lake)
+    for _ in range(16):
+        told(files)
+    again = Files(Slow(tmp_path, readers=8), "n", b"store", 10_000)
+    again.open(1)
+    assert again.bytes == files.bytes

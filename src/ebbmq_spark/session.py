@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from ebbmq.errors import ClientError
 from ebbmq.feed import memory
 from ebbmq.limits import MIB
+from ebbmq_spark import telling
 from ebbmq_spark.attempts import first_line
 from ebbmq_spark.classes import archive_options
 from ebbmq_spark.interrupts import interrupts
@@ -122,6 +123,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "spark.local.dir": str(scratch),
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             }
+            address = telling.address_in(scratch)
+            if address is not None:
+                settings[f"spark.executorEnv.{telling.VARIABLE}"] = str(address)
         if self.is_local:
             settings |= {
                 "spark.driver.host": "127.0.0.1",
@@ -161,7 +165,8 @@ def settings_of(given: Iterable[str]) -> dict[str, str]:
 def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iterator[SparkSession]:
     """A session that is stopped in the end, and its scratch files removed.
 
-    What Java itself has to say goes to a file; it is kept, and named, if Spark does not start.
+    What Java itself has to say goes to a file; it is kept, and named, if Spark does not start. What
+    its Python processes on this machine log as `ebbmq.spark` is logged here.
     Ctrl-C is a KeyboardInterrupt, as without Spark, unless somebody handles it otherwise; it
     is one also where Python would drop it.
 
@@ -177,7 +182,11 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
         require_java()
     else:
         _require_connect(settings.master)
-    with scratch_directory(_SCRATCH) as place, interrupts.heard():
+    with (
+        scratch_directory(_SCRATCH) as place,
+        interrupts.heard(),
+        telling.heard(telling.address_in(place) if settings.has_driver else None),
+    ):
         log = place / "spark.log"
         try:
             spark = _open(settings, name, place, log)

@@ -51,8 +51,10 @@ class Interrupts:
             yield
             return
         disabled = logging.root.manager.disable
-        hook = self._dropped
-        self._hook_before = sys.unraisablehook
+        hook, set_before = self._dropped, sys.unraisablehook
+        hook_before, cut_off = self._hook_before, self._cut_off
+        if set_before != hook:
+            self._hook_before = set_before
         again = signal.signal(_AGAIN, self._come_again)
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, self._interrupt)
@@ -61,10 +63,10 @@ class Interrupts:
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             lost, self._lost = self._lost, 0
-            self._cut_off = lambda: None
             signal.signal(_AGAIN, again)
             if sys.unraisablehook == hook:
-                sys.unraisablehook = self._hook_before
+                sys.unraisablehook = set_before
+            self._hook_before, self._cut_off = hook_before, cut_off
             logging.disable(disabled)
             if lost:
                 # Also in place of an error: a call that was cut off may have come to one.

@@ -18,8 +18,16 @@ from ebbmq_spark.jobs.writing import Output
 from tests.pipeline.killing import DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def as_without_a_session() -> Iterator[None]:
+    """That which tests share has its own handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Let:
@@ -51,13 +59,13 @@ def twice() -> None:
 
 @pytest.mark.parametrize("drop", [in_a_weakref_callback, in_a_finaliser, twice])
 def test_an_interrupt_that_python_drops_comes_again(drop: Callable[[], None]) -> None:
-    waited = threading.Event()
+    waited, again = threading.Event(), signal.getsignal(signal.SIGURG)
     with pytest.raises(KeyboardInterrupt), Interrupts().heard():  # noqa: PT012  # where it comes is open
         drop()
         # As a call to Java, which nothing else ends.
         waited.wait(DEADLINE_S)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGURG) == again
 
 
 def test_an_interrupt_that_comes_while_python_tells_of_another_error_comes_again(
@@ -109,6 +117,8 @@ def test_what_was_begun_before_an_interrupt_is_not_published_whoever_caught_it(
     begun = Output(lake, "run", 1)
     record = Record(run="run", kind="plan", started_at_ms=1, ended_at_ms=1)
     with interrupts.heard():
+        # Not what the session that tests share has to say to Java.
+        interrupts.cut_off_by(lambda: None)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

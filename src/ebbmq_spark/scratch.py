@@ -1,8 +1,9 @@
 """Directories for a while: gone when they are not needed, and after kill -9 by who comes next.
 
 A directory is held by a lock on a file in it, which ends with its process. One whose lock nobody
-holds was left; one without such a file is somebody's to look at, and stays, as do the last few of
-those that were kept.
+holds was left, and so was one that is empty for a while: it was being made or removed, or Java made
+it anew, when its process was ended. Any other without such a file is somebody's to look at, and
+stays, as do the last few of those that were kept.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +25,8 @@ _HELD: Final = "held"
 _KEPT: Final = "kept"
 #: Of what is left for people to look into, so many stay.
 KEPT_MAX: Final = 3
+#: One that is being made is empty for less.
+_EMPTY_S: Final = 60.0
 
 
 @contextlib.contextmanager
@@ -38,7 +43,7 @@ def scratch_directory(prefix: str) -> Iterator[Path]:
             yield place
         finally:
             if (place / _HELD).exists():
-                shutil.rmtree(place, ignore_errors=True)
+                _remove(place)
 
 
 def keep(place: Path, prefix: str) -> None:
@@ -59,8 +64,25 @@ def _clear_left(prefix: str) -> None:
     for place in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         # Another may clear away the same.
         with contextlib.suppress(OSError):
-            if place.is_symlink() or place.stat().st_uid != os.geteuid():
+            told = place.lstat()
+            if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.geteuid():
+                continue
+            if not any(place.iterdir()):
+                if told.st_mtime < time.time() - _EMPTY_S:
+                    place.rmdir()
                 continue
             with (place / _HELD).open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(place, ignore_errors=True)
+                _remove(place)
+
+
+def _remove(place: Path) -> None:
+    """Remove a directory; what it is held by last, so that the next one goes on where this ends."""
+    with contextlib.suppress(OSError):
+        for each in place.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != _HELD:
+                each.unlink(missing_ok=True)
+    # With what Java may have written meanwhile.
+    shutil.rmtree(place, ignore_errors=True)

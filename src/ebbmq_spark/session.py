@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import re
 import signal
@@ -22,13 +21,15 @@ from pyspark.sql import SparkSession
 from ebbmq.errors import ClientError
 from ebbmq.feed import memory
 from ebbmq.limits import MIB
+from ebbmq_spark import telling
 from ebbmq_spark.attempts import first_line
 from ebbmq_spark.classes import archive_options
+from ebbmq_spark.interrupts import interrupts
 from ebbmq_spark.java import require_java, told_in
 from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from importlib.abc import Traversable
     from pathlib import Path
 
@@ -122,6 +123,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "spark.local.dir": str(scratch),
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             }
+            address = telling.address_in(scratch)
+            if address is not None:
+                settings[f"spark.executorEnv.{telling.VARIABLE}"] = str(address)
         if self.is_local:
             settings |= {
                 "spark.driver.host": "127.0.0.1",
@@ -161,8 +165,10 @@ def settings_of(given: Iterable[str]) -> dict[str, str]:
 def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iterator[SparkSession]:
     """A session that is stopped in the end, and its scratch files removed.
 
-    What Java itself has to say goes to a file; it is kept, and named, if Spark does not start.
-    Ctrl-C is a KeyboardInterrupt, as without Spark, unless somebody handles it otherwise.
+    What Java itself has to say goes to a file; it is kept, and named, if Spark does not start. What
+    its Python processes on this machine log as `ebbmq.spark` is logged here.
+    Ctrl-C is a KeyboardInterrupt, as without Spark, unless somebody handles it otherwise; it
+    is one also where Python would drop it.
 
     Raises:
         JavaMissing: there is no Java that can run Spark.
@@ -176,7 +182,11 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
         require_java()
     else:
         _require_connect(settings.master)
-    with scratch_directory(_SCRATCH) as place:
+    with (
+        scratch_directory(_SCRATCH) as place,
+        interrupts.heard(),
+        telling.heard(telling.address_in(place) if settings.has_driver else None),
+    ):
         log = place / "spark.log"
         try:
             spark = _open(settings, name, place, log)
@@ -189,12 +199,12 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
                 f"Spark did not start on {_shown(settings.master)}: {why or first_line(error)}",
                 f"see {log}; --master names where to run",
             ) from error
-        with _interrupted_quietly(spark):
-            try:
-                _require_taken(spark, settings)
-                yield spark
-            finally:
-                spark.stop()
+        interrupts.cut_off_by(_cut_off(spark))
+        try:
+            _require_taken(spark, settings)
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _require_memory(settings: Settings) -> None:
@@ -315,37 +325,20 @@ def _handler_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-@contextlib.contextmanager
-def _interrupted_quietly(spark: SparkSession) -> Iterator[None]:
-    """Let Ctrl-C cut off a call to Java such that the next one is answered, and nothing is logged.
+def _cut_off(spark: SparkSession) -> Callable[[], None]:
+    """Have an interrupt cut off a call to Java such that the next one is answered."""
+    if is_connect(spark):
+        return lambda: None
+    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001  # it has no public name
 
-    Who has a handler of its own keeps it.
-    """
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_ours or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    client: Any = None
-    if not is_connect(spark):
-        client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001  # as below
-    disabled = logging.root.manager.disable
-
-    def interrupt(*_: object) -> None:
-        # py4j logs a traceback of each call that is cut off, also of those in other threads.
-        logging.disable()
+    def cut_off() -> None:
         # Of a connection that it knows to be open py4j would have Java close it, late: by then the
-        # next one may be there, and is closed in its place.
-        connection = None if client is None else client.get_thread_connection()
+        # next one may be there, and is closed in its place. Where there is none it makes one.
+        connection = client.get_thread_connection()
         if connection is not None:
             connection.socket = None
-        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        logging.disable(disabled)
+    return cut_off
 
 
 def _patient(master: str) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebbmq import Client, QueueSpec
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
@@ -25,7 +26,7 @@ from tests.pipeline.clustered_driver import (
     read_queue,
     simulated,
 )
-from tests.pipeline.patience import patiently
+from tests.pipeline.patience import patiently, to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,51 @@ def drained(spark: SparkSession, asked: dict[str, Any]) -> list[str]:
     query.trigger(availableNow=True).start(str(to)).awaitTermination()
     read = spark.read.parquet(str(to)).selectExpr("string(body) AS body")
     return sorted(row.body for row in read.collect())
+
+
+def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
+    """Messages of a queue published to another one, twice, and leased by a stream to a third."""
+    given = {"url": asked["url"], "queue": "from"}
+    to = {"url": asked["url"], "idColumn": "unique_id"}
+
+    def copy() -> None:
+        rows = spark.read.format("ebbmq").options(**given).load().select("unique_id", "body")
+        rows.write.format("ebbmq").options(**to, queue="twice").mode("append").save()
+
+    def start() -> Any:
+        leased = spark.readStream.format("ebbmq").options(**given).load()
+        sink = leased.select("unique_id", "body").writeStream.format("ebbmq")
+        sink = sink.options(**to, queue="streamed", sinkId="streamed")
+        place = Path(asked["state"]) / "copied"
+        return sink.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
+
+    for _ in range(2):
+        patiently(copy)
+    to_end(start)
+
+
+def replayed(spark: SparkSession, asked: dict[str, Any]) -> list[Any]:
+    """What a queue has after a batch, and a new one of its name after the same batch again."""
+    state = Path(asked["state"])
+    commit = state / "replayed" / "commits" / "0"
+
+    def start() -> Any:
+        rows = spark.readStream.schema("id STRING, body BINARY").parquet(str(state / "drained"))
+        sink = rows.writeStream.format("ebbmq")
+        sink = sink.options(url=asked["url"], queue="replayed", idColumn="id", sinkId="replayed")
+        place = sink.option("checkpointLocation", str(state / "replayed"))
+        return place.trigger(availableNow=True).start()
+
+    with Client(asked["url"]) as client:
+        to_end(start)
+        seen = [client.stats("replayed")["depth"]["ready"]]
+        # As if Spark had ended before it noted that; and the broker has forgotten the ids.
+        for name in (commit, commit.with_name(".0.crc")):
+            name.unlink(missing_ok=True)
+        client.delete("replayed")
+        client.declare(QueueSpec("replayed"))
+        to_end(start)
+        return [*seen, client.stats("replayed")["depth"]["ready"], commit.exists()]
 
 
 def refused(settings: Settings) -> str:
@@ -85,6 +131,8 @@ def main(master: str) -> None:
         place = Streaming(followed, once=True, partitions=2, state=Path(asked["state"]))
         seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]
         seen["drained"] = patiently(lambda: drained(spark, asked))
+        copied(spark, asked)
+        seen["replayed"] = replayed(spark, asked)
     seen["refused"] = refused(Settings(master=master, more={"spark.executor.memory": "777m"}))
     sys.stdout.write(json.dumps(seen))
 

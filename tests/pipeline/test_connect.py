@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ebbmq import Client, Message, QueueSpec
 from ebbmq_spark.connector import register
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tests.servers import Weed
 
 
+COPIED = {b"copy %d" % number for number in range(60)}
 REFUSED = "{} does not take spark.executor.memory from a client"
 
 
@@ -111,6 +112,25 @@ def test_traffic_that_is_here_is_simulated_elsewhere(tmp_path: Path) -> None:
     assert simulate(*generated) == found
 
 
+def fill(client: Client) -> None:
+    """A queue to read, one to copy from, and those to copy to."""
+    for name in ("q", "from", "twice", "streamed", "replayed"):
+        client.declare(QueueSpec(name))
+    client.publish("q", [Message(b"%d" % number) for number in range(50)])
+    client.publish("from", [Message(body) for body in COPIED])
+
+
+def assert_copied(client: Client, replayed: list[Any]) -> None:
+    """Everything is there once, and a batch that was committed was not published again."""
+    for name in ("twice", "streamed"):
+        assert client.stats(name)["depth"]["ready"] == len(COPIED)
+        assert {each.body for each in client.peek(name, 100)} == COPIED
+    assert not any(client.stats("from")["depth"].values())
+    assert replayed == [50, 0, True]
+    sinks = {each.name for each in client.queues() if each.name.startswith("spark.sink.")}
+    assert sinks == {"spark.sink.streamed", "spark.sink.replayed"}
+
+
 def test_spark_connect_gives_the_results_of_one_machine(
     spark: SparkSession, tmp_path: Path, weed: Weed
 ) -> None:
@@ -128,8 +148,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
     thinned(tmp_path / "archive")
     within = bounded_here(spark, tmp_path / "bounded")
     with Running(tmp_path / "broker") as server, Client(server.url) as client:
-        client.declare(QueueSpec("q"))
-        client.publish("q", [Message(b"%d" % number) for number in range(50)])
+        fill(client)
         asked = {
             "lake": str(elsewhere), "store": bucket.url, "options": bucket.options,
             "url": server.url, "archive": (tmp_path / "archive").as_uri(),
@@ -147,6 +166,7 @@ def test_spark_connect_gives_the_results_of_one_machine(
         assert seen["drained"] == sorted(str(number) for number in range(50))
         assert not any(client.stats("q")["depth"].values())
         assert seen["queue"] == queue
+        assert_copied(client, seen["replayed"])
     assert (SHIPPED in seen["places"], seen["refused"]) == (True, REFUSED.format(master))
     found = told(here)
     assert found["plans"]

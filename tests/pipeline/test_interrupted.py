@@ -88,3 +88,21 @@ def test_a_run_that_is_interrupted_says_so_in_one_line(lake: Path) -> None:
     # What a terminal shows of Ctrl-C has a line of its own.
     assert ended == Ended(130, "", "\nerror: interrupted\n")
     assert not list((lake / runs.RUNS).glob("*.json"))
+
+
+def test_a_plan_that_is_interrupted_where_python_drops_it_is_not_published(lake: Path) -> None:
+    words = ("pipeline", "plan", "--lake", str(lake), "--master", "local[2]", "--memory", "512m")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.dropping_driver", *words],
+        cwd=ROOT,
+        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert Ended(done.returncode, done.stdout, done.stderr) == Ended(
+        130, "let go\n", "\nerror: interrupted\n"
+    )
+    assert list(lake.glob("plans/run=*/*.parquet"))
+    assert not list(lake.glob("plans/_manifests/*"))
+    assert not list((lake / runs.RUNS).glob("*.json"))

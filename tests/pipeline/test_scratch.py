@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -26,6 +27,20 @@ with scratch_directory("one-") as place:
     print(place.name, flush=True)
     sys.stdin.read()
 """
+
+
+class Watch:
+    """Presses Ctrl-C when a directory is removed, once: nobody can take it away again."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = str(place)
+        self._is_done = False
+
+    def __call__(self, event: str, told: tuple[object, ...]) -> None:
+        """Hear of what Python does."""
+        if event == "shutil.rmtree" and str(told[0]) == self._place and not self._is_done:
+            self._is_done = True
+            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +79,37 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_is_held_or_kept_
             assert names(tmp_path / there) == {"held", "shuffled"}
         held.communicate()
     assert names(tmp_path) == {"one-of-another"}
+
+
+def test_one_that_is_empty_for_a_while_is_nobodys_and_one_that_was_just_made_stays(
+    tmp_path: Path,
+) -> None:
+    for name in ("one-old", "one-new", "one-used"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one-used" / "file").touch()
+    for name in ("one-old", "one-used"):
+        os.utime(tmp_path / name, (0, 0))
+    with scratch_directory("one-"):
+        pass
+    assert names(tmp_path) == {"one-new", "one-used"}
+
+
+def test_a_removal_that_is_cut_off_is_gone_on_with_by_the_next(tmp_path: Path) -> None:
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, cut_off)
+    try:
+        with pytest.raises(KeyboardInterrupt), scratch_directory("one-") as place:  # noqa: PT012  # it is raised at the end
+            (place / "a").mkdir()
+            (place / "a" / "file").touch()
+            sys.addaudithook(Watch(place / "a"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert names(place) == {"a", "held"}
+    with scratch_directory("one-"):
+        pass
+    assert not names(tmp_path)
 
 
 def test_what_somebody_is_to_look_into_stays(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ is, when objects are asked for the first time, and goes to executors as a jar, b
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 import zipfile
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ebbmq_spark import places
+from ebbmq_spark import places, telling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,7 @@ _CLASS: Final = "ebbmq.ObjectFiles"
 _SETTING: Final = "fs.ebbmq-object.impl"
 #: A store may ask a service of its cloud, again and again, before it says that it cannot sign.
 _ASKED_AGAIN_S: Final = 600.0
-_logger = logging.getLogger("ebbmq.spark")
+_logger = telling.logger()
 #: Java asks in threads of its own.
 _guard = threading.Lock()
 #: Places that could not sign, by their digest, and until when that is taken for granted.

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ebbmq import Client, Message, QueueSpec, limits
 from ebbmq.core import envelope
 from ebbmq.errors import DamagedRecord, InvalidSpec
-from ebbmq.feed import layout, manifests
+from ebbmq.feed import claims, layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
@@ -126,6 +126,7 @@ def make_lake(root: Path, rows: int, files: int) -> pa.Table:
         "event": ["acked" if n % 2 else "leased" for n in numbers],
         "latency_ms": [n if n % 2 else None for n in numbers],
     }
+    claims.claim(root, "n1")
     schema = schema_of(EVENTS)
     lacking = {field.name: [None] * rows for field in schema if field.name not in columns}
     table = pa.table({**columns, **lacking}, schema=schema)

@@ -14,7 +14,9 @@ from ebbmq.cli.session import Session, anywhere_options, pass_session, wall_ms
 from ebbmq.cli.spark import lake_settings_option
 from ebbmq.cli.values import show_count
 from ebbmq.errors import ClientError, InvalidSpec, OutdatedAdvice, UnknownQueue, UnknownRun
+from ebbmq.feed import layout
 from ebbmq.feed.advice import REFUSALS, Applied
+from ebbmq.feed.claims import no_lake
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.feed.rates import RATES
@@ -93,10 +95,10 @@ class _Handing:
         self._reading = reading
         self._lake: Lake = open_lake(lake, options, Path.cwd())
         # Who writes a feed puts its name there before anything else.
-        if not any(True for _ in self._lake.list("")):
+        if not any(True for _ in self._lake.list(layout.NODES)):
+            refusal = no_lake(self._lake.where)
             raise UnknownFeed(
-                f"there is no lake at {self._lake.where}",
-                "name the directory or the URL that nodes write to, or leave --lake out",
+                refusal.detail, f"{refusal.action}, or leave --lake out: the broker reads its own"
             )
 
     def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:

@@ -76,7 +76,7 @@ def _why(lake: Lake, manifest: Manifest, part: Part, look: Look) -> UnknownFeed 
     except EbbError as error:
         return UnknownFeed(f"{part.path} cannot be read: {error.detail}", _ACTION)
     except (pa.ArrowException, OSError) as error:
-        return UnknownFeed(f"{part.path} cannot be read: {error}", _ACTION)
+        return UnknownFeed(f"{part.path} cannot be read: {' '.join(str(error).split())}", _ACTION)
     return None
 
 

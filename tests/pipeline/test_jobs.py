@@ -195,6 +195,7 @@ def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path
 def test_a_budget_that_is_no_amount_of_money_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, budget: float
 ) -> None:
+    claims.claim(tmp_path, "a")
     with pytest.raises(InvalidBudget, match="the budget is") as refused:
         run_plan(spark, Arguments(tmp_path, budget=budget))
     assert refused.value.code == "invalid_budget"

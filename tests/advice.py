@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbmq.feed import layout, manifests
+from ebbmq.feed import claims, layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import Manifest, Part
 from ebbmq.feed.plans import PLANS
@@ -101,6 +101,7 @@ def publish(
         written_at_ms=at_ms,
         parts=tuple(Part(str(path.relative_to(lake)), rows, path.stat().st_size) for path in paths),
     )
+    claims.claim(lake, "some-node")
     place = lake / layout.manifest_file(table.name, at_ms, layout.PIPELINE, 0, number)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(manifests.encode(manifest))

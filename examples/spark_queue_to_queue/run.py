@@ -1,13 +1,13 @@
 """From one queue to another through Spark: what is worth hurrying for goes on, with a price.
 
     ebbmq serve --data data                                  # in another terminal
-    python examples/spark_queue_to_queue/run.py http://127.0.0.1:8080 orders.checkpoint
+    python examples/spark_queue_to_queue/run.py http://127.0.0.1:8080 example.checkpoint
 
-Messages of `orders` are leased, read by Spark, priced, and published to `orders.priced`; each is
-acked once Spark has committed the batch it was in. Run it again: there are new orders, and it goes
-on from its checkpoint, a directory. To begin anew remove that, and with it what the broker keeps:
+Messages of `example.orders` are leased, read by Spark, priced, and published to `example.priced`;
+each is acked once Spark has committed the batch it was in. Run it again: there are new orders, and
+it goes on from its checkpoint, a directory. To begin anew remove that, and what the broker keeps:
 
-    ebbmq queues delete spark.sink.orders.priced --url http://127.0.0.1:8080
+    ebbmq queues delete spark.sink.example.priced --url http://127.0.0.1:8080
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def prepare(client: Client) -> None:
     """Two queues, and some orders to work on."""
-    client.declare(QueueSpec("orders", decay_rate=0.5, partitions=2))
-    client.declare(QueueSpec("orders.priced"))
+    client.declare(QueueSpec("example.orders", decay_rate=0.5, partitions=2))
+    client.declare(QueueSpec("example.priced"))
     client.publish(
-        "orders",
+        "example.orders",
         [
             Message(
                 b'{"order": %d, "pieces": %d}' % (number, 1 + number % 7),
@@ -58,14 +58,16 @@ def run(spark: SparkSession, url: str, checkpoint: str, **options: str) -> None:
     """Work on everything that is there, and end."""
     orders = (
         spark.readStream.format("ebbmq")
-        .options(url=url, queue="orders", columns="unique_id,body,headers,importance", **options)
+        .options(
+            url=url, queue="example.orders", columns="unique_id,body,headers,importance", **options
+        )
         .load()
     )
     query = (
         priced(orders)
         .writeStream.format("ebbmq")
-        .options(url=url, queue="orders.priced", **options)
-        .options(idColumn="unique_id", sinkId="orders.priced")
+        .options(url=url, queue="example.priced", **options)
+        .options(idColumn="unique_id", sinkId="example.priced")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -73,14 +75,14 @@ def run(spark: SparkSession, url: str, checkpoint: str, **options: str) -> None:
     query.awaitTermination()
 
 
-def main(url: str = "http://127.0.0.1:8080", checkpoint: str = "orders.checkpoint") -> None:
+def main(url: str = "http://127.0.0.1:8080", checkpoint: str = "example.checkpoint") -> None:
     """The whole of it, on this machine."""
     with Client(url) as client, spark_session(Settings(shuffle_partitions=2)) as spark:
         register(spark)
         prepare(client)
         run(spark, url, checkpoint)
-        done = client.stats("orders.priced")["depth"]["ready"]
-        left = client.stats("orders")["depth"]
+        done = client.stats("example.priced")["depth"]["ready"]
+        left = client.stats("example.orders")["depth"]
         sys.stdout.write(f"{done} orders have a price; left: {left}\n")
 
 

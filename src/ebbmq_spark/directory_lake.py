@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.errors import StorageFailed
 from ebbmq.feed import runs
-from ebbmq.feed.manifests import Part, UnknownFeed
+from ebbmq.feed.claims import is_lake, no_lake
+from ebbmq.feed.manifests import Part
 from ebbmq_spark.lake import OUTSIDE, busy, for_spark, to_spark
 from ebbmq_spark.whole import in_place_of
 
@@ -46,11 +47,9 @@ class DirectoryLake:
         self.where = str(root)
 
     def require(self) -> None:
-        """See Lake."""
-        if not self.root.is_dir():
-            raise UnknownFeed(
-                f"there is no lake at {self.root}", "name the directory that nodes write to"
-            )
+        """See Lake: who writes a feed puts its name there before anything else."""
+        if not is_lake(self.root):
+            raise no_lake(self.where)
 
     def list(self, prefix: str) -> list[str]:
         """See Lake."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.feed import layout, runs
-from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.feed.claims import no_lake
 from ebbmq_spark.places import Outrun, Place, Store
 from ebbmq_spark.turns import TURN_S, Turn
 
@@ -61,10 +61,7 @@ class ObjectLake:
     def require(self) -> None:
         """See Lake: who writes a feed puts its name there before anything else."""
         if not any(True for _ in self._store.list(layout.NODES)):
-            raise UnknownFeed(
-                f"there is no lake at {self.where}: no node has written to it",
-                "name the URL that feed.lake of the nodes' configuration names",
-            )
+            raise no_lake(self.where)
 
     def list(self, prefix: str) -> list[str]:
         """See Lake."""

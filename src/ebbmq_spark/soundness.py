@@ -80,7 +80,7 @@ def _why(lake: Lake, manifest: Manifest, part: Part, look: Look) -> UnknownFeed 
     except EbbError as error:
         return UnknownFeed(f"{part.path} cannot be read: {error.detail}", ACTION)
     except (pa.ArrowException, OSError) as error:
-        return UnknownFeed(f"{part.path} cannot be read: {error}", ACTION)
+        return UnknownFeed(f"{part.path} cannot be read: {' '.join(str(error).split())}", ACTION)
     return None
 
 

@@ -524,6 +524,16 @@ MISTAKES = {
     "unknown level": (("publish", "orders", "x", "--confirm", "sometimes"), 2, "synced"),
     "unknown field": (("queues", "declare", "q", "--set", "max_atempts=3"), 2, "'max_attempts'"),
     "field not a number": (("queues", "declare", "q", "--set", "max_attempts=x"), 2, "usual"),
+    "adapt is no switch": (
+        ("queues", "declare", "q", "--set", "adapt=true"),
+        2,
+        """write JSON, such as '{"raise_above_ms": 1000, "lower_below_ms": 500}'""",
+    ),
+    "field without a usual value": (
+        ("queues", "declare", "q", "--set", "max_replicas=x"),
+        2,
+        "a usual value is none",
+    ),
     "field no JSON": (("queues", "declare", "q", "--set", "tiers=[log"), 2, "that is no JSON"),
     "field out of range": (("queues", "declare", "q", "--set", "max_attempts=-1"), 1, "65535"),
     "deadline without ttl": (("queues", "declare", "q", "--preset", "deadline"), 2, "--ttl"),

@@ -289,6 +289,24 @@ def test_a_plan_without_rows_about_a_node_is_new_to_it_once(run: Run, tmp_path: 
         assert "Nothing new" in run(*where)[1]
 
 
+def test_a_broker_that_no_row_of_a_plan_is_about_is_told_whose_it_is(
+    run: Run, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    now_ms = time.time_ns() // 1_000_000
+    with Served(tmp_path / "data", node="n3", devices=DEVICES) as served:
+        where = ("--url", f"http://127.0.0.1:{served.port}", "--lake", str(lake))
+        write_plan(lake, "r1", [plan_row("1-1", node=node) for node in ("b", "a", "b")], now_ms)
+        code, _, err = run(*where)
+        assert code == 0
+        assert "no row of run r1 is about node n3; it has rows for: a, b\n" in err
+        rows = [plan_row("1-1", node=f"n{n}") for n in (3, *range(10, 25))]
+        write_plan(lake, "r2", rows, now_ms + 1)
+        assert "is about node" not in run(*where)[2]
+        write_plan(lake, "r3", rows[1:], now_ms + 2)
+        assert "n18, n19 and 5 more" in run(*where)[2]
+
+
 def test_a_run_of_which_a_part_was_handed_over_is_handed_over_again(
     run: Run, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ebbmq.cli.main import main
+from ebbmq.feed import claims
 from ebbmq_spark.lake import open_lake
 
 if TYPE_CHECKING:
@@ -45,10 +46,53 @@ def test_a_lake_that_is_not_there(
     assert not started.exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pipeline run",
+        "pipeline plan",
+        "pipeline stream",
+        "pipeline report",
+        "pipeline history",
+        "simulate",
+    ],
+)
+def test_a_directory_that_is_no_lake_is_left_as_it_was(
+    capsys: Captured, tmp_path: Path, started: Path, words: str
+) -> None:
+    claims.claim(tmp_path / "lake", "a")
+    (tmp_path / "lake" / "events").mkdir()
+    (tmp_path / "empty").mkdir()
+    for place, said in (
+        (tmp_path / "empty", "name the directory that feed.lake of the nodes' configuration names"),
+        (tmp_path / "lake" / "events", f"its parent {tmp_path / 'lake'} is one"),
+    ):
+        told = refused(capsys, *words.split(), "--lake", str(place))
+        assert f"there is no lake at {place}: no node has written to it" in told
+        assert said in told
+        assert list(place.iterdir()) == []
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--look-only",)])
+@pytest.mark.parametrize("name", ["typo", "empty"])
+def test_upkeep_of_what_is_no_archive_writes_nothing(
+    capsys: Captured, tmp_path: Path, started: Path, more: tuple[str, ...], name: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = tmp_path / name
+    told = refused(capsys, "pipeline", "upkeep", "--archive", place.as_uri(), *more)
+    assert f"there is no archive at {place}: no broker has written to it" in told
+    assert place.exists() == (name == "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert not started.exists()
+
+
 @pytest.mark.parametrize(("words", "what"), [("run", "run"), ("plan", "run"), ("stream", "stream")])
 def test_another_that_is_at_work_on_the_lake(
     capsys: Captured, tmp_path: Path, started: Path, words: str, what: str
 ) -> None:
+    claims.claim(tmp_path, "a")
     with open_lake(tmp_path).only_one(what):
         told = refused(capsys, "pipeline", words, "--lake", str(tmp_path))
     assert f"process {os.getpid()} is at work on {tmp_path}" in told

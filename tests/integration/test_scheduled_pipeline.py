@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ebbmq.feed import claims
 from ebbmq_spark.lake import open_lake
 from ebbmq_spark.scratch import KEPT_MAX
 from tests.serving import Running, wait_until
@@ -175,7 +176,7 @@ def test_a_run_is_left_to_who_is_at_work_on_the_lake_and_only_archives_are_looke
 ) -> None:
     config.write_text(config.read_text() + archives)
     lake, seen = tmp_path / "data" / "lake", tmp_path / "seen"
-    lake.mkdir(parents=True)
+    claims.claim(lake, "other")
     hangs = java(tmp_path, f"touch {seen}; exec sleep 3600")
     with (
         open_lake(lake).only_one("run"),

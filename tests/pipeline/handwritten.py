@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebbmq.feed import layout
+from ebbmq.feed import claims, layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Manifest, Part, encode
@@ -59,6 +59,7 @@ def show(
         parts=(Part(str(path.relative_to(root)), rows, path.stat().st_size),),
     )  # fmt: skip
     manifest = msgspec.structs.replace(manifest, **changes)
+    claims.claim(root, manifest.node)
     stored = root / layout.manifest_file(
         "events", manifest.written_at_ms, manifest.node, manifest.boot, manifest.number
     )

@@ -267,7 +267,7 @@ def test_messages_as_of_a_call_stay_the_same(
     spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
     directory = tmp_path / "m[1] %41*"
-    directory.mkdir()
+    assert device(directory).probe().ok
     assert read_archive(spark, directory).collect() == []
     put(directory, [copy(n) for n in range(30)], dead=[3])
     put(directory, [copy(n) for n in range(30, 40)])
@@ -348,6 +348,7 @@ def test_instants_do_not_depend_on_the_zone(zone: str, spark: SparkSession, arch
 def test_a_frame_that_is_used_again_sees_what_came_and_what_died(
     spark: SparkSession, tmp_path: Path, keep: Keeping
 ) -> None:
+    assert device(tmp_path).probe().ok
     kept = keep(tmp_path)
     frame = load(spark, kept)
     assert frame.collect() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,14 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ebbmq.errors import InvalidSpec
+from ebbmq.feed import claims
 from ebbmq.feed.manifests import UnknownFeed
+from ebbmq.holding.bucket import Bucket
+from ebbmq.holding.contract import DeviceSpec
+from ebbmq.holding.objects import ObjectDevice
 from ebbmq_spark.connector import EbbMQ, options, tokens
 from ebbmq_spark.connector.queue import ranges
+from ebbmq_spark.upkeep.packs import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,8 +103,27 @@ def test_a_wrong_option_is_named(asked: Any, told: str) -> None:
 def test_a_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownFeed, match="there is no directory"):
         read(table="events", path=str(tmp_path / "lake")).partitions()
+    (tmp_path / "empty").mkdir()
+    for table in ("events", "catalog"):
+        with pytest.raises(UnknownFeed, match=r"there is no lake at .*no node has written to it"):
+            read(table=table, path=str(tmp_path / "empty")).partitions()
+    with pytest.raises(UnknownFeed, match=r"there is no archive at .*no broker has written to it"):
+        read(table="archive", path=str(tmp_path / "empty")).partitions()
     with pytest.raises(InvalidSpec, match=r"ftp://x.*use a directory, or a URL of s3"):
         read(table="archive", path="ftp://x/y").partitions()
+
+
+def test_a_lake_and_an_archive_of_which_nothing_is_written_yet_are_empty(tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
+    assert read(table="events", path=str(tmp_path)).partitions() == []
+    # What an object device writes when its broker opens it.
+    spec = DeviceSpec(
+        name="cold", tier="s3", durable=True, failure_domain="cold", capacity_bytes=1_000_000
+    )
+    device = ObjectDevice(spec, Bucket(tmp_path.as_uri()), time.perf_counter)
+    assert device.probe().ok
+    assert read(table="archive", path=str(tmp_path)).partitions() == []
+    Place(tmp_path.as_uri()).require()
 
 
 def test_secrets_are_in_no_text(tmp_path: Path) -> None:

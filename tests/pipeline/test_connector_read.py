@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ebbmq import Client, Message, QueueSpec, limits
 from ebbmq.core import envelope
 from ebbmq.errors import DamagedRecord, InvalidSpec
-from ebbmq.feed import layout, manifests
+from ebbmq.feed import claims, layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
@@ -29,6 +29,7 @@ from ebbmq_spark.pieces import Piece, batches
 from ebbmq_spark.places import Directory
 from ebbmq_spark.rules import column_of
 from tests.pipeline.kept import KeptInStore, options_of
+from tests.pipeline.lakes import Node
 from tests.pipeline.patience import patiently
 from tests.pipeline.ranged import Choosy
 from tests.serving import Running
@@ -126,6 +127,7 @@ def make_lake(root: Path, rows: int, files: int) -> pa.Table:
         "event": ["acked" if n % 2 else "leased" for n in numbers],
         "latency_ms": [n if n % 2 else None for n in numbers],
     }
+    claims.claim(root, "n1")
     schema = schema_of(EVENTS)
     lacking = {field.name: [None] * rows for field in schema if field.name not in columns}
     table = pa.table({**columns, **lacking}, schema=schema)
@@ -310,3 +312,20 @@ def test_the_archive_is_read_without_what_was_deleted(
     counted = table(spark, str(tmp_path), "archive", columns="queue").groupBy("queue").count()
     by_queue = patiently(counted.collect)
     assert {row["queue"]: row["count"] for row in by_queue} == {"orders": 37, "pay/ments": 19}
+
+
+def test_of_a_catalog_the_newest_snapshot_of_each_node_is_told_by_its_instant(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    register(spark)
+    for name in ("one", "two"):
+        with Node(tmp_path, name) as node:
+            node.work(messages=8)
+            # Two snapshots at least, and one as it ends.
+            for _ in range(3):
+                node.clock.advance(20)
+    catalog = spark.read.format("ebbmq").option("table", "catalog").load(str(tmp_path / "lake"))
+    last = catalog.groupBy("node").agg(F.max("at_ms").alias("at_ms"))
+    newest = catalog.join(last, ["node", "at_ms"]).select("node", "message_id").collect()
+    assert len(newest) == len(set(newest)) > 0
+    assert {row.node for row in newest} == {"one", "two"}

@@ -82,9 +82,12 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
     world: World, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = runpy.run_path(str(EXAMPLE))
+    # The queue of which everybody's first example is stays as it was.
+    world.client.declare(QueueSpec("orders", max_attempts=3))
     example["prepare"](world.client)
+    assert world.client.stats("orders")["depth"] == NOTHING
     # One partition has most of it, and there are several batches of several tasks.
-    world.client.publish("orders", [Message(b'{"order": 5, "pieces": 1}', key="k")] * 500)
+    world.client.publish("example.orders", [Message(b'{"order": 5, "pieces": 1}', key="k")] * 500)
     options = {
         "token": world.token,
         "maxMessages": "800",
@@ -92,7 +95,9 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
         "leaseTimeoutMs": "3600000",
     }
     source = {name: value for name, value in options.items() if name != "token"}
-    stream = spark.readStream.format("ebbmq").options(**world.options(queue="orders"), **source)
+    stream = spark.readStream.format("ebbmq").options(
+        **world.options(queue="example.orders"), **source
+    )
     patiently(lambda: stream.load().explain(True))
     assert world.token not in capsys.readouterr().out
 
@@ -100,8 +105,8 @@ def test_the_example_works_on_every_order_once_and_leaves_nothing_leased_or_read
         example["run"](spark, world.server.url, str(tmp_path / "checkpoint"), **options)
 
     patiently(run)
-    assert world.depth("orders") == NOTHING
-    done = world.client.peek("orders.priced", 2_000)
+    assert world.depth("example.orders") == NOTHING
+    done = world.client.peek("example.priced", 2_000)
     assert len(done) == 1_500
     orders = [json.loads(message.body) for message in done]
     assert {each["order"] for each in orders} == set(range(1_000))
@@ -125,7 +130,7 @@ def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
 ) -> None:
     register(spark)
     example = runpy.run_path(str(EXAMPLE))
-    place = tmp_path / "orders.checkpoint"
+    place = tmp_path / "example.checkpoint"
 
     def run_main() -> str:
         words = [sys.executable, str(EXAMPLE), broker.url, str(place)]
@@ -137,7 +142,7 @@ def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
         example["run"](spark, broker.url, str(place))
 
     def priced() -> int:
-        found: int = broker.client.stats("orders.priced")["depth"]["ready"]
+        found: int = broker.client.stats("example.priced")["depth"]["ready"]
         return found
 
     with Mortal(tmp_path / "data") as broker:
@@ -145,19 +150,19 @@ def test_the_example_that_is_run_again_goes_on_from_its_checkpoint(
         done = priced()
         assert done >= 1_000
         assert told == f"{done} orders have a price; left: {NOTHING}\n"
-        first = Ledger(broker.client, "orders.priced").last()
+        first = Ledger(broker.client, "example.priced").last()
         assert first is not None
         example["prepare"](broker.client)
         # It would be refused with another checkpoint.
         patiently(go_on)
-        assert broker.client.stats("orders")["depth"] == NOTHING
+        assert broker.client.stats("example.orders")["depth"] == NOTHING
         assert priced() == done + 1_000
-        last = Ledger(broker.client, "orders.priced").last()
+        last = Ledger(broker.client, "example.priced").last()
         assert last is not None
         assert (last.query, last.batch) == (first.query, first.batch + 1)
         # Begun anew, as the example says.
         shutil.rmtree(place)
-        broker.client.delete("spark.sink.orders.priced")
+        broker.client.delete("spark.sink.example.priced")
         example["prepare"](broker.client)
         patiently(go_on)
         assert priced() == done + 2_000

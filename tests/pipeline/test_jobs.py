@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ebbmq import AdaptSpec, Message, QueueSpec
+from ebbmq.feed import claims
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.layout import LATEST_REPORT
 from ebbmq.feed.manifests import UnknownFeed
@@ -194,6 +195,7 @@ def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path
 def test_a_budget_that_is_no_amount_of_money_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, budget: float
 ) -> None:
+    claims.claim(tmp_path, "a")
     with pytest.raises(InvalidBudget, match="the budget is") as refused:
         run_plan(spark, Arguments(tmp_path, budget=budget))
     assert refused.value.code == "invalid_budget"
@@ -201,6 +203,7 @@ def test_a_budget_that_is_no_amount_of_money_is_refused_by_name(
 
 
 def test_a_lake_without_anything_in_it_is_no_fault(spark: SparkSession, tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
     for budget in (None, 0.0):
         record = run(spark, Arguments(tmp_path, budget=budget))
         assert (record.events, record.messages, record.actions) == (0, 0, {})
@@ -291,6 +294,7 @@ def test_a_run_that_snapshots_outrun_gives_up_and_says_what_to_change(
 
 
 def test_two_runs_at_once_are_one_too_many(spark: SparkSession, tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
     with (
         open_lake(tmp_path).only_one("run"),
         pytest.raises(PipelineBusy, match=r"process \d+ is at work"),

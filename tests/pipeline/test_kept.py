@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ebbmq import QueueSpec
-from ebbmq.feed import layout, runs
+from ebbmq.feed import claims, layout, runs
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import Record
@@ -75,6 +75,7 @@ def test_of_each_kind_the_last_records_stay_with_the_rows_they_rejected(
         (aside / f"run={name}").mkdir(parents=True)
     unknown = tmp_path / runs.record_file(history.run_name(2))
     unknown.write_bytes(b'{"format": 9}')
+    claims.claim(tmp_path, "a")
     run_plan(spark, Arguments(tmp_path))
     kinds = [each.kind for each in history.read(tmp_path).records]
     assert (kinds.count("run"), kinds.count("stream"), kinds.count("plan")) == (100, 100, 1)

@@ -13,7 +13,7 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from ebbmq import Broker, Message, QueueSpec
-from ebbmq.feed import layout
+from ebbmq.feed import claims, layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed, encode
@@ -43,6 +43,7 @@ def tell(root: Path, number: int, rows: list[dict], **changes: object) -> Path:
         parts=(Part(name, len(rows), path.stat().st_size),),
     )  # fmt: skip
     manifest = msgspec.structs.replace(manifest, **changes)
+    claims.claim(root, "a")
     stored = root / layout.manifest_file("events", NOW_MS, "a", 1, number)
     stored.parent.mkdir(parents=True, exist_ok=True)
     stored.write_bytes(encode(manifest))
@@ -84,9 +85,23 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
 
 
 def test_an_empty_lake_is_a_table_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
     assert read_table(spark, EVENTS, visible(tmp_path, EVENTS).files).count() == 0
-    with pytest.raises(UnknownFeed, match="no lake"):
-        visible(tmp_path / "nowhere", EVENTS)
+    with pytest.raises(UnknownFeed, match=r"no lake.*no such directory"):
+        visible(tmp_path / "other" / "nowhere", EVENTS)
+
+
+def test_a_directory_that_no_node_claimed_is_no_lake(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "events").mkdir(parents=True)
+    with pytest.raises(UnknownFeed, match="no node has written to it") as refused:
+        visible(tmp_path / "lake", EVENTS)
+    assert "feed.lake" in refused.value.action
+    assert "its parent" not in refused.value.action
+    claims.claim(tmp_path / "lake", "a")
+    with pytest.raises(UnknownFeed) as refused:
+        visible(tmp_path / "lake" / "events", EVENTS)
+    assert f"its parent {tmp_path / 'lake'} is one" in refused.value.action
+    assert not visible(tmp_path / "lake", EVENTS).files
 
 
 def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
@@ -253,5 +268,6 @@ def test_the_example_of_the_page_runs(
 
 
 def test_a_lake_without_events_is_no_traffic(spark: SparkSession, tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
     with pytest.raises(InvalidTrace, match="no events in the lake"):
         read_lake(spark, tmp_path)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebbmq.feed import layout
+from ebbmq.feed import claims, layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.manifests import Part, UnknownFeed, encode
@@ -335,6 +335,7 @@ def test_a_stream_that_meets_a_damaged_file_names_it_and_goes_on_without_it_when
 
 
 def test_a_stream_of_an_empty_lake_has_nothing_to_tell(spark: SparkSession, lake: Lake) -> None:
+    claims.claim(lake.root, "a")
     record = stream(spark, Streamed(lake.root, once=True, partitions=2))
     assert (record.events, record.duplicates) == (0, 0)
     assert list(rows(lake.root, PROFILES)) == []

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
 
 from ebbmq.feed.runs import Action, Record
 from ebbmq_spark.jobs import page
@@ -93,3 +98,66 @@ def test_a_lake_without_anything_in_it_has_a_page_too() -> None:
     text = page.html(EMPTY)
     assert "no messages in any snapshot" in text
     assert "has not been run yet" in text
+
+
+def test_what_is_missing_where_files_were_refused_is_not_said_to_be_the_nodes_doing() -> None:
+    assert "2 events are missing: left out by a node, lost with it, or in the files" in page.html(
+        FULL
+    )
+    record = msgspec.structs.replace(FULL.record, refused={})
+    text = page.html(FULL._replace(record=record))
+    assert "2 events were left out by a node, or lost with it" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"messages": 5}, "nothing: every message is kept as it should be"),
+        (
+            {"messages": 5, "refused": {"a": "b"}},
+            "nothing: 1 file could not be read; of the",
+        ),
+        ({"refused": {"a": "b", "c": "d"}}, "nothing: 2 files could not be read, and in the other"),
+        ({}, "nothing: there is no message in any snapshot"),
+    ],
+)
+def test_a_plan_that_asks_for_nothing_says_what_is_known(
+    changes: dict[str, Any], said: str
+) -> None:
+    record = Record(run="r", kind="run", started_at_ms=0, ended_at_ms=1, **changes)
+    assert said in page.html(EMPTY._replace(record=record))
+
+
+def test_a_file_that_was_refused_is_named_once_in_one_line() -> None:
+    refused = {"events/x.json": "x.json is of version 7", "events/y.json": "a.parquet is\ndamaged"}
+    record = Record(run="r", kind="run", started_at_ms=0, ended_at_ms=1, refused=refused)
+    text = page.html(EMPTY._replace(record=record))
+    assert "<li>not read: x.json is of version 7</li>" in text
+    assert "<li>events/y.json was not read: a.parquet is damaged</li>" in text
+
+
+def test_an_amount_of_money_has_two_digits_that_say_something() -> None:
+    record = Record(
+        run="r", kind="run", started_at_ms=0, ended_at_ms=1,
+        cost_before=1_234.5, cost_after=0.0123, budget=0.001,
+    )  # fmt: skip
+    tiers = {"ssd": Tier(1 << 20, 1 << 30, 0.1, 0.0000977)}
+    text = page.html(EMPTY._replace(record=record, tiers=tiers))
+    assert "1,234.50 → 0.012 of 0.0010" in text
+    assert "0.000098" in text
+
+
+def test_half_and_95_of_100_that_are_the_same_are_both_seen() -> None:
+    same = [Lasting("q", hour * HOUR_MS, 3, 10, 10) for hour in (1, 2)]
+    text = page.html(EMPTY._replace(latencies=same))
+    drawn = dict(re.findall(r'<polyline class="(p\d+)" style="stroke-width:([0-9.]+)"', text))
+    # What is drawn first, and covered, is the wider.
+    assert list(drawn) == ["p95", "p50"]
+    assert float(drawn["p95"]) > float(drawn["p50"])
+    radii = dict(re.findall(r'<circle class="(p\d+)".* r="([0-9.]+)"', text.replace("><", ">\n<")))
+    assert float(radii["p95"]) > float(radii["p50"])
+
+
+def test_an_axis_of_one_hour_has_one_label() -> None:
+    text = page.html(EMPTY._replace(latencies=[Lasting("q", HOUR_MS, 3, 10, 20)]))
+    assert text.count("01 Jan 01:00") == 1

@@ -267,6 +267,21 @@ def test_the_best_of_a_queue_of_any_name_can_be_read_again() -> None:
     assert again.queues == {name: {"max_attempts": 2}}
 
 
+def test_the_command_for_a_queue_says_what_it_replaces_and_is_not_there_for_nothing() -> None:
+    for worth, differs in ((0.9, True), (0.5, False)):
+        outcomes = [told("fifo", 0.5, 1), told("importance", 0.5, 1), told("better", worth, 1)]
+        fields = {each.policy: {"default_ttl_ms": 600_000} for each in outcomes}
+        found = QueueStudy("my orders", outcomes, {}, fields, choose(outcomes, SWEEP.goal))
+        assert found.choice.differ is differs
+        text = best_toml([found], "orders")
+        command = "# ebbmq queues declare 'my orders' --set default_ttl_ms=600000\n"
+        assert (command in text) is differs
+        warning = "declare replaces every field: add what the queue has besides"
+        assert (f"# {warning}; `ebbmq queues show 'my orders'` says it\n" in text) is differs
+        nothing = "# no policy makes a difference for this traffic: leave the queue as it is\n"
+        assert (nothing in text) is not differs
+
+
 def test_too_many_simulations_are_refused() -> None:
     queues = [fleet.QueueTraffic(f"q{n}", 1, 1, 1_000) for n in range(900)]
     with pytest.raises(InvalidSpec, match="23,400 simulations"):

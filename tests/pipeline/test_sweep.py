@@ -98,6 +98,26 @@ def test_a_slip_in_a_file_is_named(text: bytes, what: str) -> None:
     assert what in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "what", "action"),
+    [
+        (b"[swep]\ndecay_rate = [1.0]", "there is no table or field 'swep'", "'sweep'"),
+        (b"[traffic]\nusefull_ms = 5", r"in \[traffic\] there is no field 'usefull_ms'",
+         "'useful_ms'"),
+        (b"[goal]\nminimize = 'cost'", r"in \[goal\] there is no field 'minimize'", "'minimise'"),
+        (b"[devices.a]\nteir = 'ssd'", r"in \[devices.a\] there is no field 'teir'", "'tier'"),
+        (b"[goal]\nxyz = 1", "there is no field 'xyz'", "it takes maximise, minimise"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_nearly_one_is_told_with_that_one(
+    text: bytes, what: str, action: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=what) as refused:
+        read_sweep(text, "sweep.toml")
+    assert "sweep.toml" in refused.value.detail
+    assert action in refused.value.action
+
+
 def test_a_value_that_a_field_does_not_take_names_the_policy() -> None:
     with pytest.raises(InvalidSpec, match=r"band_width|policy 'wide'"):
         Sweep().spec("q", Policy("wide", {"band_width": 99.0}))

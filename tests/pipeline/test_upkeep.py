@@ -8,6 +8,7 @@ import time
 import crc32c
 import pytest
 
+from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.holding import mapping
 from ebbmq.holding.bucket import Bucket
 from ebbmq.holding.contract import Copy, DeviceSpec, Key, Lack, Properties
@@ -260,9 +261,16 @@ def test_a_run_that_ends_at_any_stage_leaves_every_message_readable(spark, tmp_p
     assert bodies(device(tmp_path)) == KEPT
 
 
-def test_an_archive_that_is_empty_or_not_there_needs_no_upkeep(spark, tmp_path):
-    told = run(spark, tmp_path / "none", verify=True)
+def test_an_archive_that_is_empty_needs_no_upkeep_and_one_that_is_not_there_is_refused(
+    spark, tmp_path
+):
+    # What a broker does to a device that it opens.
+    assert device(tmp_path / "cold").probe().ok
+    told = run(spark, tmp_path / "cold", verify=True)
     assert (told.packs, told.damage, told.offered) == (0, [], [])
+    with pytest.raises(UnknownFeed, match="no broker has written to it"):
+        run(spark, tmp_path / "none", verify=True)
+    assert not (tmp_path / "none").exists()
 
 
 def test_dead_marks_that_are_damaged_stop_a_run(spark, tmp_path):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ebbmq.feed import claims
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +28,7 @@ ON_SPARK = {
 
 def ebbmq(directory: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """The exit code of a command, and what it said was wrong."""
-    (directory / "lake").mkdir(exist_ok=True)
+    claims.claim(directory / "lake", "a")
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
         [sys.executable, "-m", "ebbmq.cli", *arguments],

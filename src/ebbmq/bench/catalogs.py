@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq.feed import layout, manifests
+from ebbmq.feed import claims, layout, manifests
 from ebbmq.feed.manifests import Manifest, Part
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.feed.snapshots import CATALOG
@@ -118,6 +118,7 @@ def publish(root: Path, parts: list[Part], now_ms: int, number: int, free_bytes:
         parts=tuple(parts),
         settings=settings(free_bytes),
     )
+    claims.claim(root, NODE)
     place = root / layout.manifest_file(CATALOG.name, now_ms, NODE, 1, number)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(manifests.encode(manifest))
@@ -165,6 +166,7 @@ def tell(root: Path, events: dict[str, range], at_ms: int) -> None:
         written_at_ms=at_ms,
         parts=(Part(path, count, len(data)),),
     )
+    claims.claim(root, NODE)
     place = root / layout.manifest_file(EVENTS.name, at_ms, NODE, 1, 1)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(manifests.encode(manifest))

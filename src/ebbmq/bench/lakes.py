@@ -18,11 +18,12 @@ def fill(run: Run, lake: Path, count: int) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415
     import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    from ebbmq.feed import layout, manifests  # noqa: PLC0415
+    from ebbmq.feed import claims, layout, manifests  # noqa: PLC0415
     from ebbmq.feed.arrow import schema_of  # noqa: PLC0415
     from ebbmq.feed.events import EVENTS  # noqa: PLC0415
     from ebbmq.node.feeding import arrays  # noqa: PLC0415
 
+    claims.claim(lake, "node-1")
     random = np.random.default_rng(1)
     size = count // FILES
     schema = schema_of(EVENTS)

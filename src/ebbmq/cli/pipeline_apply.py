@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -22,7 +22,9 @@ from ebbmq.errors import (
     UnknownQueue,
     UnknownRun,
 )
+from ebbmq.feed import layout
 from ebbmq.feed.advice import REFUSALS, Applied
+from ebbmq.feed.claims import no_lake
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.feed.rates import RATES
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from ebbmq.node.feeding.lake import Lake
 
     Progress = Callable[[int, int], None]
+
+#: Of the nodes that a plan is about, so many are named.
+_NODES_SHOWN: Final = 10
 
 
 @click.command("apply", short_help="Hand plans and rates of a lake to a broker.")
@@ -101,10 +106,10 @@ class _Handing:
         self._reading, self._is_rate = reading, rates.is_one
         self._lake: Lake = open_lake(lake, options, Path.cwd())
         # Who writes a feed puts its name there before anything else.
-        if not any(True for _ in self._lake.list("")):
+        if not any(True for _ in self._lake.list(layout.NODES)):
+            refusal = no_lake(self._lake.where)
             raise UnknownFeed(
-                f"there is no lake at {self._lake.where}",
-                "name the directory or the URL that nodes write to, or leave --lake out",
+                refusal.detail, f"{refusal.action}, or leave --lake out: the broker reads its own"
             )
 
     def hand_over(self, name: str | None, tell: Progress) -> list[Applied]:
@@ -141,10 +146,27 @@ class _Handing:
             told = next(steps)
             for told in steps:
                 tell(before + told.rows, total)
+            if table is PLANS and each.rows and not told.rows and told.state == "applied":
+                self._say_whose(each, known.node)
             out.append(told)
             before += each.rows
             tell(before, total)
         return out
+
+    def _say_whose(self, found: Found, node: str) -> None:
+        """No row of a plan was about the broker: it may have been meant for another one."""
+        nodes = sorted(
+            {
+                str(each)
+                for batch in self._reading.batches(self._lake, PLANS, found, ("node",), None)
+                for each in batch["node"]
+            }
+        )
+        more = len(nodes) - _NODES_SHOWN
+        named = ", ".join(nodes[:_NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        self._session.note(
+            f"attention: no row of run {found.run} is about node {node}; it has rows for: {named}"
+        )
 
     def _found(self, table: Table) -> list[Found]:
         found, refused = self._reading.find(self._lake, table)

@@ -15,7 +15,9 @@ from ebbmq.cli import archives
 from ebbmq.cli.session import Session, anywhere_options, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
+from ebbmq.feed import money as amounts
 from ebbmq.feed.attended import Errand, Outcome
+from ebbmq.feed.runs import not_read, nothing_planned
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -226,7 +228,7 @@ def _note(session: Session, record: Record | None) -> None:
     for note in record.notes:
         session.note(f"attention: {note}")
     for refused, why in record.refused.items():
-        session.note(f"attention: {refused} was not read: {why}")
+        session.note(f"attention: {not_read(refused, why)}")
 
 
 def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[str, Place]:
@@ -286,13 +288,12 @@ def _show_plan(session: Session, record: Record) -> None:
             ),
         )
     elif not record.left_out:
-        session.say("nothing to do: every message is kept as it should be")
+        session.say(f"nothing to do: {nothing_planned(record)}")
     for lacking, each in sorted(record.left_out.items()):
         session.say(
             f"left out for want of {lacking}: {show_count(each.count, 'message')}, "
             f"{show_bytes(each.bytes)}"
         )
-    of = "" if record.budget is None else f", of {record.budget:,.2f}"
-    session.say(
-        f"cost a month: {record.cost_before:,.2f} before, {record.cost_after:,.2f} after{of}"
-    )
+    of = "" if record.budget is None else f", of {amounts.show(record.budget)}"
+    before, after = amounts.show(record.cost_before), amounts.show(record.cost_after)
+    session.say(f"cost a month: {before} before, {after} after{of}")

@@ -36,6 +36,7 @@ def upkeep(session: Session, /, **options: Any) -> None:
     from ebbmq_spark.session import spark_session  # noqa: PLC0415  # an extra
     from ebbmq_spark.upkeep.job import upkeep  # noqa: PLC0415
 
+    place.require()
     asked = archives.asked_of(options)
     with session.progress(counted=False) as bar:
         task = bar.add_task("starting Spark", total=None)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ebbmq.cli.session import Verbs
 
 PRESETS: Final = ("fifo", "fresh-first", "deadline")
+_ADAPT: Final = '{"raise_above_ms": 1000, "lower_below_ms": 500}'
 #: States a queue is in only now and then; shown when somebody is in them.
 RARE_STATES: Final = ("replicating", "dying")
 
@@ -180,8 +181,14 @@ def parse_field(field: str, text: str) -> tuple[str, Any]:
     try:
         return field, msgspec.convert(value, types[field], strict=False)
     except msgspec.ValidationError as error:
-        usual = getattr(QueueSpec("any"), field)
-        raise click.UsageError(f"{field} cannot be {text!r}; a usual value is {usual!r}") from error
+        raise click.UsageError(f"{field} cannot be {text!r}; {_such_as(field)}") from error
+
+
+def _such_as(field: str) -> str:
+    if field == "adapt":
+        return f"write JSON, such as '{_ADAPT}', or {{}} for the usual values"
+    usual = getattr(QueueSpec("any"), field)
+    return f"a usual value is {'none' if usual is None else repr(usual)}"
 
 
 def _json(field: str, text: str) -> object:

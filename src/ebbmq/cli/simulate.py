@@ -216,7 +216,7 @@ def _finish(
     session: Session, studies: Sequence[QueueStudy], sweep: Sweep, options: dict[str, Any]
 ) -> None:
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
-    from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
+    from ebbmq_spark.simulation.study import best_toml, replaces  # noqa: PLC0415
     from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     best: Path = options["best"]
@@ -237,6 +237,9 @@ def _finish(
     for each in studies:
         _show(session, each, sweep)
     session.say(f"The best as TOML: {best}")
+    differ = [each.queue for each in studies if each.choice.differ]
+    if differ:
+        session.say(f"It has a command for {', '.join(differ)}; {replaces(differ[0])}")
     if drawn is not None:
         session.say(f"The picture: {drawn}")
 
@@ -275,7 +278,7 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     session.say(
         f"queue {study.queue}: {show_count(best.messages, 'message')}, "
         f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
-        f"times to {show_duration(best.resolution_ms)}"
+        f"time goes on in steps of {show_duration(best.resolution_ms)} (--resolution)"
     )
     columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
     columns += [">PEAK", ">MB DAYS"]
@@ -288,7 +291,7 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     if not study.choice.differ and len(study.outcomes) > 1:
         session.note(
             f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "
-            f"for this traffic {best.policy} is as good as any"
+            f"for this traffic {best.policy} is as good as any: leave queue {study.queue} as it is"
         )
     if not study.choice.within:
         session.note(

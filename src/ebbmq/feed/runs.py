@@ -110,6 +110,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     archives: dict[str, Upkeep] = {}
 
 
+def not_read(name: str, why: str) -> str:
+    """That a file was not read, in a line that names it once."""
+    line = " ".join(why.split())
+    return (
+        f"not read: {line}" if name.rpartition("/")[2] in line else f"{name} was not read: {line}"
+    )
+
+
+def nothing_planned(record: Record) -> str:
+    """Why a plan asks for nothing, as far as is known."""
+    if not record.refused:
+        if record.messages:
+            return "every message is kept as it should be"
+        return "there is no message in any snapshot"
+    count = len(record.refused)
+    files = "1 file" if count == 1 else f"{count:,} files"
+    if record.messages:
+        return f"{files} could not be read; of the others every message is kept as it should be"
+    return f"{files} could not be read, and in the other snapshots there is no message"
+
+
 def record_file(run: str) -> str:
     """Where the record of a run is; names sort by instant."""
     return f"{RUNS}/{run}.json"

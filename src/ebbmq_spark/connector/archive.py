@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from ebbmq.errors import DamagedRecord
 from ebbmq.feed import layout
+from ebbmq.feed.claims import no_archive
 from ebbmq.holding import dead_marks, pack
 from ebbmq_spark import pieces, places
 from ebbmq_spark.connector import columns, workers
@@ -89,9 +90,13 @@ def packs_of(files: Files) -> list[Pack]:
     """The packs of all stores.
 
     Raises:
+        UnknownFeed: no broker has an archive there; one that has no pack yet is fine.
         DamagedRecord: dead marks cannot be read.
     """
-    found = [each for each in files.list(layout.ARCHIVE) if _PACK.fullmatch(each.path)]
+    listed = list(files.list(layout.ARCHIVE))
+    if not listed:
+        raise no_archive(files.where)
+    found = [each for each in listed if _PACK.fullmatch(each.path)]
     stores = sorted({str(told_by(path)["store"]) for path, *_ in found})
     # After the packs: what is dead of a pack is marked before the pack is there.
     dead = {store: dead_marks.by_pack(_marks(files, store)) for store in stores}

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from ebbmq.feed import layout, manifests
+from ebbmq.feed.claims import no_lake
 from ebbmq.feed.manifests import TABLES, UnknownFeed
 from ebbmq_spark import pieces, places
 from ebbmq_spark.connector import columns, filters, workers
@@ -99,9 +100,12 @@ def visible(files: Files, table: str, tries: int = 3) -> Sequence[Listed]:
     is looked for once more, and then not missed.
 
     Raises:
-        UnknownFeed: a manifest cannot be read, or a file it names is not as it says.
+        UnknownFeed: there is no lake, a manifest cannot be read, or a file it names is not as it
+            says.
         Gone: so often in a row was something taken away meanwhile.
     """
+    if not any(each.path.endswith(".json") for each in files.list(layout.NODES)):
+        raise no_lake(files.where)
     try:
         return _visible(files, table)
     except (UnknownFeed, places.Gone):

@@ -91,20 +91,35 @@ def lines(
         _, y = place(low, value)
         out.append(f'<line class="grid" x1="{left}" x2="{_LINE_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
         out.append(_text(left - 6, y + 4, told(value), "end", "quiet"))
-    for line in of:
+    for number, line in enumerate(of):
         spots = [place(*point) for point in line.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        head = f"<title>{escape(line.title)}</title>"
-        if len(spots) > 1:
-            out.append(f'<polyline class="{line.colour}" points="{path}">{head}</polyline>')
-        out += [
-            f'<circle class="{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2">'
-            f"<title>{escape(line.title)}: {told(value)}</title></circle>"
-            for (x, y), (_, value) in zip(spots, line.points, strict=True)
-        ]
-    out.append(_text(left, _LINE_HEIGHT - 2, ends[0], "start", "quiet"))
-    out.append(_text(_LINE_WIDTH - 2, _LINE_HEIGHT - 2, ends[1], "end", "quiet"))
+        out.append(_line(line, spots, len(of) - 1 - number, told))
+    foot = _LINE_HEIGHT - 2
+    if ends[0] == ends[1]:
+        out.append(_text(place(low, 0)[0], foot, ends[0], "middle", "quiet"))
+    else:
+        out.append(_text(left, foot, ends[0], "start", "quiet"))
+        out.append(_text(_LINE_WIDTH - 2, foot, ends[1], "end", "quiet"))
     return _svg(_LINE_WIDTH, _LINE_HEIGHT, "".join(out), title)
+
+
+def _line(
+    line: Line, spots: Sequence[tuple[float, float]], above: int, told: Callable[[float], str]
+) -> str:
+    """A line, the wider the more lines are drawn above it: of two that are the same both show."""
+    head = f"<title>{escape(line.title)}</title>"
+    out = ""
+    if len(spots) > 1:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+        out = (
+            f'<polyline class="{line.colour}" style="stroke-width:{1.8 + 2.4 * above:.1f}" '
+            f'points="{path}">{head}</polyline>'
+        )
+    return out + "".join(
+        f'<circle class="{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="{2 + 1.6 * above:.1f}">'
+        f"<title>{escape(line.title)}: {told(value)}</title></circle>"
+        for (x, y), (_, value) in zip(spots, line.points, strict=True)
+    )
 
 
 def milliseconds(value: float) -> str:

@@ -8,8 +8,9 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from ebbmq.feed import money
 from ebbmq.feed.advice import REFUSALS
-from ebbmq.feed.runs import Action
+from ebbmq.feed.runs import Action, not_read, nothing_planned
 from ebbmq.limits import GIB, KIB, MIB
 from ebbmq_spark.jobs.charts import Bar, Line, Segment, bars, lines, milliseconds
 
@@ -94,8 +95,8 @@ def _tiles(told: Figures) -> str:
     if record is not None:
         change = record.cost_after - record.cost_before
         kind = "down" if change < 0 else ""
-        of = "" if record.budget is None else f" of {record.budget:,.2f}"
-        shown = f"{record.cost_before:,.2f} → {record.cost_after:,.2f}{of}"
+        of = "" if record.budget is None else f" of {money.show(record.budget)}"
+        shown = f"{money.show(record.cost_before)} → {money.show(record.cost_after)}{of}"
         actions = sum(each.count for each in record.actions.values())
         tiles += [
             ("cost a month, with the plan", shown, kind),
@@ -142,7 +143,7 @@ def _tiers(told: Figures) -> str:
         (
             (
                 name, _bytes(tier.used_bytes), _bytes(tier.capacity_bytes), f"{tier.price:,.3g}",
-                f"{tier.cost:,.2f}",
+                money.show(tier.cost),
             )
             for name, tier in told.tiers.items()
         ),
@@ -239,7 +240,8 @@ def _short(count: float) -> str:
 def _plan(told: Figures) -> str:
     left_out = told.record.left_out if told.record else {}
     if not told.planned:
-        return _left_out(left_out) or _none("nothing: every message is kept as it should be")
+        why = "no run yet" if told.record is None else nothing_planned(told.record)
+        return _left_out(left_out) or _none(f"nothing: {why}")
     return _left_out(left_out) + _table(
         ("action", "from", "to", ">messages", ">written", ">freed"),
         (
@@ -332,10 +334,13 @@ def _attention(told: Figures) -> str:
     record = told.record
     if record is None:
         return _none("ebbmq pipeline run --lake DIR has not been run yet")
-    found = [*record.notes, *(f"{name}: {why}" for name, why in record.refused.items())]
+    found = [*record.notes, *(not_read(name, why) for name, why in record.refused.items())]
+    lost = "left out by a node, or lost with it"
+    if record.refused:
+        lost = "missing: left out by a node, lost with it, or in the files that could not be read"
     for count, what in (
         (record.rejected, "events could not be used; they are below events/_rejected"),
-        (record.missing, "events were left out by a node, or lost with it"),
+        (record.missing, f"events {'are' if record.refused else 'were'} {lost}"),
         (record.recovered, "events that were missing before were told after all"),
         (record.duplicates, "events were told twice"),
         (record.impossible, "events cannot have happened after what was told before"),

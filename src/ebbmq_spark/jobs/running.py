@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from ebbmq.errors import ClientError
+from ebbmq.feed import money
 from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
@@ -259,8 +260,9 @@ class _Run:
         self._totals = planned.totals
         self._note(**{name: getattr(planned, name) for name in _NOTED})
         if told.budget is not None and planned.cost_after > told.budget * (1 + _SAME):
-            dear = f"a month costs {planned.cost_after:,.2f} with the plan, and may cost "
-            self._note(notes=(*self._record.notes, f"{dear}{told.budget:,.2f}: nothing was added"))
+            dear = f"a month costs {money.show(planned.cost_after)} with the plan, and may cost "
+            dear += f"{money.show(told.budget)}: nothing was added"
+            self._note(notes=(*self._record.notes, dear))
 
     def _look_again(self) -> None:
         """Plan for the snapshots as they are by now: older ones may go at any moment."""

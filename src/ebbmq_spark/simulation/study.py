@@ -284,12 +284,24 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
         lines += [
             "",
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
-            *([] if each.choice.differ else ["# no policy makes a difference for this traffic"]),
-            f"# {declaration(each)}",
+            *_advice(each),
             f"[queues.{_toml(each.queue)}]",
             *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _advice(study: QueueStudy) -> list[str]:
+    """What to do with the best policy of a queue, as comments."""
+    if not study.choice.differ:
+        return ["# no policy makes a difference for this traffic: leave the queue as it is"]
+    return [f"# {declaration(study)}", f"# {replaces(study.queue)}"]
+
+
+def replaces(queue: str) -> str:
+    """What the command of `declaration` does to a queue that is in use."""
+    show = shlex.join(["ebbmq", "queues", "show", queue])
+    return f"declare replaces every field: add what the queue has besides; `{show}` says it"
 
 
 def declaration(study: QueueStudy) -> str:

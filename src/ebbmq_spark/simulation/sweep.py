@@ -10,7 +10,7 @@ import msgspec
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec
-from ebbmq_spark.simulation.copies import DeviceTerms  # noqa: TC001  # looked up at run time
+from ebbmq_spark.simulation.copies import DeviceTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -185,7 +185,9 @@ def read_sweep(text: bytes, name: str) -> Sweep:
         InvalidSpec: it is no TOML, or says something that nobody can follow.
     """
     try:
-        sweep = msgspec.toml.decode(text, type=Sweep)
+        told = msgspec.toml.decode(text)
+        _check_names(name, told)
+        sweep = msgspec.convert(told, Sweep)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{name}: {error}", "see docs/simulate.md for what it takes") from error
     _check_goal(name, sweep)
@@ -200,6 +202,33 @@ def read_sweep(text: bytes, name: str) -> Sweep:
     for queue, fields in sweep.queues.items():
         _check_fields(name, f"queues.{queue}", fields, every)
     return sweep
+
+
+def _check_names(name: str, told: Mapping[str, Any]) -> None:
+    """Refuse tables and fields that there are not; which fields queues have is another matter."""
+    _check_form(f"{name}: there is no table or field", told, Sweep)
+    tables: list[tuple[str, Any, type[msgspec.Struct]]] = [
+        ("traffic", told.get("traffic"), TrafficSpec),
+        ("goal", told.get("goal"), Goal),
+    ]
+    devices = told.get("devices")
+    if isinstance(devices, dict):
+        tables += [(f"devices.{each}", terms, DeviceTerms) for each, terms in devices.items()]
+    for table, fields, form in tables:
+        # What is no table at all is told of by its type.
+        if isinstance(fields, dict):
+            _check_form(f"{name}: in [{table}] there is no field", fields, form)
+
+
+def _check_form(why: str, fields: Mapping[str, Any], form: type[msgspec.Struct]) -> None:
+    known = [field.encode_name for field in msgspec.structs.fields(form)]
+    for field in fields:
+        if field not in known:
+            near = get_close_matches(field, known, n=1)
+            raise InvalidSpec(
+                f"{why} {field!r}",
+                f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}",
+            )
 
 
 def _check_goal(name: str, sweep: Sweep) -> None:

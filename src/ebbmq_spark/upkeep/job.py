@@ -96,6 +96,7 @@ def upkeep(
         tell: told at the begin of each of `STAGES`, with how much there is to do.
 
     Raises:
+        UnknownFeed: no broker has an archive there.
         UpkeepFailed: what is alive cannot be told.
         StorageFailed: the bucket cannot be read or written.
         JobFailed: Spark did not carry it through; nothing was offered that is not complete.
@@ -116,6 +117,7 @@ class _Run:
         self.place = place
         self.asked = asked
         self.tell = tell
+        place.require()
         self.bucket = place.open()
         self.now_ms = time.time_ns() // 1_000_000
         self.told = Told(run=f"{self.now_ms:013d}-{secrets.token_hex(4)}", verified=asked.verify)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import numpy as np
 
 from ebbmq.errors import ClientError, DamagedRecord
+from ebbmq.feed.claims import no_archive
 from ebbmq.holding import dead_marks
 from ebbmq.holding.archive import ROOT, UPKEEP
 from ebbmq.holding.bucket import Bucket
@@ -33,6 +36,26 @@ class Place(msgspec.Struct, frozen=True):
     url: str
     options: dict[str, str] = {}
     timeout_ms: int = 30_000
+
+    def require(self) -> None:
+        """See that a broker has an archive there; it may have no pack yet.
+
+        Raises:
+            UnknownFeed: there is none; nothing was written.
+            StorageFailed: the bucket cannot be read.
+        """
+        parts = urlsplit(self.url)
+        if parts.scheme == "file":
+            # To open a directory would make it.
+            root = Path(unquote(parts.path))
+            found = any((root / ROOT).rglob("*"))
+            where = str(root)
+        else:
+            bucket = self.open()
+            found = any(True for _ in bucket.list(f"{ROOT}/"))
+            where = bucket.where
+        if not found:
+            raise no_archive(where)
 
     def open(self) -> Bucket:
         """The bucket."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ebbmq.errors import StorageFailed
 from ebbmq.feed import runs
-from ebbmq.feed.claims import is_lake, no_lake
+from ebbmq.feed.claims import is_lake_at, no_lake
 from ebbmq.feed.manifests import Part
 from ebbmq_spark.lake import OUTSIDE, busy, for_spark, to_spark
 from ebbmq_spark.whole import in_place_of
@@ -47,8 +47,8 @@ class DirectoryLake:
         self.where = str(root)
 
     def require(self) -> None:
-        """See Lake: who writes a feed puts its name there before anything else."""
-        if not is_lake(self.root):
+        """See Lake."""
+        if not is_lake_at(self.root):
             raise no_lake(self.where)
 
     def list(self, prefix: str) -> list[str]:

@@ -47,12 +47,16 @@ class Interrupts:
     def heard(self) -> Iterator[None]:
         """Have each interrupt heard from now on, if nobody else handles them."""
         is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        cut_off = self._cut_off
         if not is_ours or threading.current_thread() is not threading.main_thread():
-            yield
+            try:
+                yield
+            finally:
+                self._cut_off = cut_off
             return
         disabled = logging.root.manager.disable
         hook, set_before = self._dropped, sys.unraisablehook
-        hook_before, cut_off = self._hook_before, self._cut_off
+        hook_before = self._hook_before
         if set_before != hook:
             self._hook_before = set_before
         again = signal.signal(_AGAIN, self._come_again)
@@ -63,9 +67,10 @@ class Interrupts:
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             lost, self._lost = self._lost, 0
-            signal.signal(_AGAIN, again)
             if sys.unraisablehook == hook:
                 sys.unraisablehook = set_before
+            # None stands for a handler that Python did not set, and cannot set again.
+            signal.signal(_AGAIN, signal.SIG_DFL if again is None else again)
             self._hook_before, self._cut_off = hook_before, cut_off
             logging.disable(disabled)
             if lost:
@@ -73,8 +78,12 @@ class Interrupts:
                 raise KeyboardInterrupt
 
     def cut_off_by(self, cut_off: Callable[[], None]) -> None:
-        """Say what else is to be done before an interrupt is raised, until `heard` ends."""
-        self._cut_off = cut_off
+        """Say what else is to be done before an interrupt is raised, until `heard` ends.
+
+        Interrupts come to the main thread: those of sessions of other threads cut nothing off.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._cut_off = cut_off
 
     def check(self, since: int) -> None:
         """Raise the interrupt that came since there were so many; in other threads do nothing.

@@ -10,8 +10,8 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbmq.feed import layout, runs
-from ebbmq.feed.claims import no_lake
+from ebbmq.feed import runs
+from ebbmq.feed.claims import is_lake, no_lake
 from ebbmq_spark.places import Outrun, Place, Store
 from ebbmq_spark.turns import TURN_S, Turn
 
@@ -59,8 +59,8 @@ class ObjectLake:
         return ObjectLake, (self.place.address, self.place.store, self._turn_s)
 
     def require(self) -> None:
-        """See Lake: who writes a feed puts its name there before anything else."""
-        if not any(True for _ in self._store.list(layout.NODES)):
+        """See Lake."""
+        if not is_lake(self._store.list):
             raise no_lake(self.where)
 
     def list(self, prefix: str) -> list[str]:

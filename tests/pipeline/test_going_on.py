@@ -11,14 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebbmq import QueueSpec
-from ebbmq.feed import layout, runs
+from ebbmq.feed import claims, layout, runs
 from ebbmq.feed.manifests import Manifest, UnknownFeed, encode
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
+from ebbmq.feed.runs import Record
 from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
-from ebbmq_spark.jobs import history, writing
+from ebbmq_spark.jobs import going_on, history, writing
 from ebbmq_spark.jobs.running import Arguments, figures, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbmq.feed.manifests import Part
-    from ebbmq.feed.runs import Record
     from ebbmq.feed.table import Table
 
 #: Its rates rise with every run, so that there is always one to be damaged.
@@ -163,6 +163,34 @@ def test_a_record_that_cannot_be_read_is_named_and_its_run_done_again(
     assert "of format 9" in third.refused[name]
     assert first.run in third.notes[-1]
     assert (third.events, third.duplicates, published(node.lake)) == (60, 0, 60)
+
+
+def test_what_else_is_in_the_history_keeps_no_run_from_going_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Node(tmp_path, "a") as node:
+        node.work(EAGER)
+        node.clock.advance(10)
+        early, late = (runs.record_file(f"{year}1118T000000000Z") for year in (2000, 2100))
+        for name in (early, late):
+            (node.lake / name).parent.mkdir(exist_ok=True)
+            (node.lake / name).write_bytes(b'{"format": 9}')  # of a stream, for all one knows
+        first = run(spark, Arguments(node.lake))
+        second = worked(spark, node)
+    assert first.refused.keys() == second.refused.keys() == {early, late}
+    assert not any("goes on from" in note for note in (*first.notes, *second.notes))
+    assert (first.events, second.events) == (30, 30)
+
+
+def test_of_runs_whose_tables_are_not_kept_nothing_is_told(tmp_path: Path) -> None:
+    claims.claim(tmp_path, "a")
+    lake = opened(tmp_path)
+    for number in range(9):
+        name = history.run_name(NOW_MS + number)
+        told = Record(run=name, kind="run", started_at_ms=0, ended_at_ms=0, counted=name)
+        lake.create(runs.record_file(name), runs.encode(told))
+    found = going_on.base(lake, history.read(lake), {}, anew=True)
+    assert (found.record, len(found.refused)) == (None, history.NEEDED)
 
 
 @pytest.mark.parametrize(

@@ -129,3 +129,15 @@ def test_what_was_begun_before_an_interrupt_is_not_published_whoever_caught_it(
         # As a stream does, which says what it read until then.
         Output(lake, "run", 1).end(record)
     assert lake.list("runs") == ["runs/run.json"]
+
+
+def test_what_a_session_without_a_handler_of_ours_would_cut_off_is_forgotten_with_it() -> None:
+    cut: list[str] = []
+    heard = Interrupts()
+    with heard.heard():
+        heard.cut_off_by(lambda: cut.append("outer"))
+        with heard.heard():  # it leaves handling to the one around it
+            heard.cut_off_by(lambda: cut.append("inner"))
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert cut == ["outer"]

@@ -16,7 +16,7 @@ from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import claims, layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
-from ebbmq.feed.manifests import Manifest, Part, UnknownFeed, encode
+from ebbmq.feed.manifests import TABLES, Manifest, Part, UnknownFeed, encode
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.testing import ManualClock
 from ebbmq_spark.lake import read_table, visible
@@ -271,3 +271,18 @@ def test_a_lake_without_events_is_no_traffic(spark: SparkSession, tmp_path: Path
     claims.claim(tmp_path, "a")
     with pytest.raises(InvalidTrace, match="no events in the lake"):
         read_lake(spark, tmp_path)
+
+
+@pytest.mark.parametrize("table", ["events", "catalog"])
+def test_a_copy_of_a_lake_without_the_claims_of_its_nodes_is_a_lake(
+    tmp_path: Path, table: str
+) -> None:
+    with pytest.raises(UnknownFeed, match="no node has written to it"):
+        visible(tmp_path, EVENTS)
+    name = layout.manifest_file(table, NOW_MS, "a", 1, 1)
+    told = Manifest(
+        table=table, version=1, node="a", boot=1, number=1, written_at_ms=NOW_MS, parts=()
+    )
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(encode(told))
+    assert len(visible(tmp_path, TABLES[table]).manifests) == 1

@@ -22,9 +22,8 @@ from ebbmq.errors import (
     UnknownQueue,
     UnknownRun,
 )
-from ebbmq.feed import layout
 from ebbmq.feed.advice import REFUSALS, Applied
-from ebbmq.feed.claims import no_lake
+from ebbmq.feed.claims import is_lake, no_lake
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS, PlanRow
 from ebbmq.feed.rates import RATES
@@ -105,8 +104,7 @@ class _Handing:
         self._session, self._broker = session, broker
         self._reading, self._is_rate = reading, rates.is_one
         self._lake: Lake = open_lake(lake, options, Path.cwd())
-        # Who writes a feed puts its name there before anything else.
-        if not any(True for _ in self._lake.list(layout.NODES)):
+        if not is_lake(self._lake.list):
             refusal = no_lake(self._lake.where)
             raise UnknownFeed(
                 refusal.detail, f"{refusal.action}, or leave --lake out: the broker reads its own"

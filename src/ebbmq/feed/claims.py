@@ -1,22 +1,41 @@
-"""What makes a place a lake: a node has claimed its name there, before it wrote anything else.
+"""What makes a place a lake: a node has claimed its name there, or has shown something in it.
 
-A place that nobody claimed is refused by name: a job that took it for an empty lake would say that
-nothing is to be done, and leave its own records among what somebody else keeps there.
+A node claims its name before it writes anything else. Who copies a lake may leave that out, and a
+lake that was taken away is claimed anew only with the next snapshot: so what nodes showed counts,
+too. Any other place is refused by name: a job that took it for an empty lake would say that nothing
+is to be done, and leave its own records among what somebody else keeps there.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ebbmq.feed import layout
 from ebbmq.feed.manifests import UnknownFeed
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
-def is_lake(root: Path) -> bool:
-    """Whether a node has claimed its name in a directory."""
-    return any((root / layout.NODES).glob("*.json"))
+
+#: Where nodes put what shows a place to be a lake.
+_MARKS: Final = (
+    layout.NODES,
+    f"{layout.EVENTS}/{layout.MANIFESTS}",
+    f"{layout.CATALOG}/{layout.MANIFESTS}",
+)
+
+
+def is_lake(names: Callable[[str], Iterable[object]]) -> bool:
+    """Whether a place is one, by what there is below a prefix."""
+    return any(True for mark in _MARKS for _ in names(mark))
+
+
+def is_lake_at(root: Path) -> bool:
+    """Whether a directory is one."""
+    return is_lake(lambda mark: (root / mark).rglob("*.json"))
 
 
 def claim(root: Path, node: str, store: str = "00") -> None:
@@ -35,7 +54,7 @@ def no_lake(where: str) -> UnknownFeed:
         )
     root = Path(where)
     why = "no node has written to it" if root.is_dir() else "there is no such directory"
-    parent = next((each for each in root.absolute().parents if is_lake(each)), None)
+    parent = next((each for each in root.absolute().parents if is_lake_at(each)), None)
     return UnknownFeed(
         f"there is no lake at {where}: {why}",
         "name the directory that feed.lake of the nodes' configuration names"

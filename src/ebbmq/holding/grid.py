@@ -38,8 +38,9 @@ _BUCKET_BITS: Final = 8
 _BUCKET_MASK: Final = (1 << _BUCKET_BITS) - 1
 _BYTES: Final = "bytes"
 _PROBE_KEY: Final = "ebbmq:probe"
-#: A page of a count takes a server a millisecond: at most one in a hundred of its time.
-_PAGE_EVERY_MS: Final = 100
+#: A page of a count takes a server a millisecond: less than one in a hundred of its time, and not
+#: more than probes come to that are a second apart.
+_PAGE_EVERY_MS: Final = 250
 
 # Each gives the change of the use; a put also the fields that were there before.
 _PUT: Final = f"""#!lua

@@ -110,7 +110,8 @@ class Sharing:
         What does not fit by a count that is not old is not counted again: others that gave room
         back are found with a probe.
         """
-        if self._counted is None or self._age_ms() >= 2 * self._every_ms():
+        is_old = self._age_ms() >= 2 * self._every_ms() and self._under_way is None
+        if self._counted is None or is_old:
             self.count()
             return
         is_near = self._good_for_bytes < self.used_bytes + nbytes <= self._capacity_bytes

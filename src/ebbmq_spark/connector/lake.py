@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from ebbmq.feed import layout, manifests
-from ebbmq.feed.claims import no_lake
+from ebbmq.feed.claims import is_lake, no_lake
 from ebbmq.feed.manifests import TABLES, UnknownFeed
 from ebbmq_spark import pieces, places
 from ebbmq_spark.connector import columns, filters, workers
@@ -104,7 +104,7 @@ def visible(files: Files, table: str, tries: int = 3) -> Sequence[Listed]:
             says.
         Gone: so often in a row was something taken away meanwhile.
     """
-    if not any(each.path.endswith(".json") for each in files.list(layout.NODES)):
+    if not is_lake(files.list):
         raise no_lake(files.where)
     try:
         return _visible(files, table)

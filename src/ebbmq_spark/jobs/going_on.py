@@ -15,7 +15,7 @@ from ebbmq.feed.rates import RATES
 from ebbmq.feed.runs import record_file
 from ebbmq.feed.steps import STEPS
 from ebbmq_spark import soundness
-from ebbmq_spark.jobs.history import run_name
+from ebbmq_spark.jobs.history import NEEDED, run_name
 from ebbmq_spark.lake import visible
 
 if TYPE_CHECKING:
@@ -59,12 +59,18 @@ def base(lake: Lake, known: History, aside: Mapping[str, UnknownFeed], *, anew: 
     """
     wrong = dict(known.refused)
     own = [each for each in reversed(known.records) if each.kind == "run"]
+    # What earlier runs counted is not kept.
+    runs = list(dict.fromkeys(each.counted for each in own))[:NEEDED]
     for record in own:
+        if record.counted not in runs:
+            continue
         found, faults = _counted(lake, record.counted, aside)
         if not faults:
-            return Base(record, found, wrong, _notes(record, own[0], known))
+            return Base(record, found, wrong, _notes(lake, record, own[0], known))
+        runs.remove(record.counted)
         wrong |= faults
-    if anew or not wrong:
+    unread = [name for name in known.refused if _has_counted(lake, name)]
+    if anew or not (own or unread):
         return Base(None, [], wrong)
     first = next(iter(wrong.values()))
     raise UnknownFeed(
@@ -73,9 +79,15 @@ def base(lake: Lake, known: History, aside: Mapping[str, UnknownFeed], *, anew: 
     )
 
 
-def _notes(record: Record, last: Record, known: History) -> tuple[str, ...]:
-    later = [name for name in known.refused if name > record_file(record.run)]
-    if record is last and not later:
+def _has_counted(lake: Lake, record: str) -> bool:
+    """Whether a record that cannot be read is that of a run that counted, and of no other kind."""
+    run = record.rpartition("/")[2].removesuffix(".json")
+    return any(of_run(lake, PROFILES, run))
+
+
+def _notes(lake: Lake, record: Record, last: Record, known: History) -> tuple[str, ...]:
+    later = (name for name in known.refused if name > record_file(record.run))
+    if record is last and not any(_has_counted(lake, name) for name in later):
         return ()
     return (f"what later runs counted cannot be read, so this one goes on from {record.run}",)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ebbmq_spark.lake import Where
 
 #: Of so many runs that counted the tables stay, however old they are.
-_NEEDED: Final = 2
+NEEDED: Final = 2
 
 
 class History(NamedTuple):
@@ -33,7 +33,7 @@ class History(NamedTuple):
         own = (each.counted for each in reversed(self.records) if each.kind == "run")
         counted = dict.fromkeys(run for run in own if run is not None)
         # If what the last one counted is damaged, the next run goes on from the one before it.
-        return set(list(counted)[:_NEEDED])
+        return set(list(counted)[:NEEDED])
 
 
 def read(where: Where) -> History:

@@ -175,3 +175,17 @@ def test_brokers_exceed_the_bound_by_no_more_than_parts_of_the_room_of_those_bef
             stores[str(number)] += nbytes
             places[number].own[str(number)] += nbytes
     assert capacity - 500 < sum(stores.values()) <= capacity * (1 + 3 / 16)
+
+
+def test_puts_far_from_the_bound_wait_for_a_long_count_by_probes() -> None:
+    place = Place(**{f"other{n}": 1 for n in range(100 * AT_ONCE)})
+    sharing = place.sharing(capacity_bytes=10**9, page_every_ms=1)
+    sharing.go_on()
+    assert place.asked_since() == 100 * AT_ONCE
+    place.seconds += EVERY_S
+    for _ in range(100):
+        sharing.go_on()
+        assert place.asked_since() <= AT_ONCE
+        place.seconds += EVERY_S
+        sharing.look_before(1)
+        assert place.asked_since() == 0

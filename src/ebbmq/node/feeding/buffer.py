@@ -202,7 +202,9 @@ class Buffer:
             self._told.extendleft(reversed(others))
             self._taken_bytes -= sum(joined.bytes for joined in others)
             return 0
-        self._spoiled += first.events
+        # What gaps told of that go with it is still to be told.
+        gaps = sum(each.missing for _, each in first.others if isinstance(each, Gap))
+        self._spoiled += first.events + gaps
         self.missed += first.events
         self.at_ms = max(self.at_ms, at_ms)
         self.let_go()

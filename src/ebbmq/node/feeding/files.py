@@ -219,9 +219,18 @@ class Files:
         return self._write(path, data, rows)
 
     def _write(self, path: str, data: bytes, rows: int) -> Part:
-        self.lake.write(path, data)
-        self.bytes += len(data)
-        return Part(path, rows, len(data))
+        part = Part(path, rows, len(data))
+        self.bytes += part.bytes
+        try:
+            self.lake.write(path, data)
+        except FileExistsError:  # that one is not ours
+            self.bytes -= part.bytes
+            raise
+        except BaseException:
+            # It may be there all the same: an answer that did not come says nothing.
+            self.give_up([part])
+            raise
+        return part
 
     def begin_snapshot(self) -> Making:
         """Begin a snapshot; until it is published or given up it counts as it grows."""
@@ -303,7 +312,11 @@ class Files:
             self._fitting(len(packed), 0)
             self._making = None
         else:
-            self._make_room(len(packed), events_kept=0)
+            try:
+                self._make_room(len(packed), events_kept=0)
+            except BaseException:
+                self.give_up(parts)
+                raise
         self.bytes += len(packed)
         told = self._unsettled[table.name] = _Told(path, packed, tuple(parts))
         self._send(table, told)

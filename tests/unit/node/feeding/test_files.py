@@ -26,6 +26,8 @@ class Failing(DirectoryLake):
         super().__init__(root)
         self.refuses_deletes = False
         self.answers_late = False
+        #: Of files.
+        self.loses_answers = False
         self.bytes_most = 0
         #: Requests are kept back, and not answered.
         self.keeps_back = False
@@ -34,6 +36,8 @@ class Failing(DirectoryLake):
     def write(self, path: str, data: bytes) -> None:
         super().write(path, data)
         self._look()
+        if self.loses_answers:
+            raise OSError("the answer did not come")
 
     def publish(self, path: str, data: bytes) -> None:
         if self.keeps_back:
@@ -94,6 +98,32 @@ def kept(lake: Failing) -> tuple[int, int]:
 
 def there(lake: Failing, ending: str) -> int:
     return sum(path.endswith(ending) for path, _ in lake.list("."))
+
+
+def test_a_file_whose_answer_did_not_come_is_deleted_and_counts_until_then(lake: Failing) -> None:
+    files = opened(lake)
+    lake.loses_answers = lake.refuses_deletes = True
+    for _ in range(3):
+        with pytest.raises(OSError, match="did not come"):
+            told(files)
+    assert there(lake, ".parquet") == 3
+    assert files.bytes == 300
+    lake.refuses_deletes = False
+    files.keep_within_bounds()
+    assert (there(lake, ".parquet"), files.bytes) == (0, 0)
+
+
+def test_files_whose_manifest_there_is_no_room_made_for_are_deleted(lake: Failing) -> None:
+    files = opened(lake, bytes_max=2_000)
+    told(files, size=500)
+    part = files.write("events/date=x/hour=0/node=n/1.parquet", b"." * 1_100, 1)
+    lake.refuses_deletes = True
+    with pytest.raises(OSError, match="not allowed"):
+        files.publish(EVENTS, [part], AT_MS)
+    lake.refuses_deletes = False
+    files.keep_within_bounds()
+    assert files.bytes == opened(lake, bytes_max=2_000).bytes
+    assert there(lake, ".parquet") == 1
 
 
 def test_a_manifest_that_is_there_counts_though_its_answer_did_not_come(lake: Failing) -> None:

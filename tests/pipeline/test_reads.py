@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ebbmq import Message, QueueSpec
 from ebbmq_spark.jobs import fleet as fleets
+from ebbmq_spark.jobs import history
 from ebbmq_spark.jobs.page import html
 from ebbmq_spark.jobs.reads import Reads
-from ebbmq_spark.jobs.reporting import figures
+from ebbmq_spark.jobs.reporting import figures, sources
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.lake import opened
 from tests.pipeline.lakes import DAY_MS, Node
@@ -41,7 +42,7 @@ def test_a_report_says_which_queues_are_read_when_and_how_few_messages_take_half
     run(spark, Arguments(tmp_path / "lake"))
     lake = opened(tmp_path / "lake")
     fleet = fleets.read(lake, time.time_ns() // 1_000_000)
-    (told,) = figures(spark, lake, fleet, None, None).reads
+    (told,) = figures(spark, sources(lake, history.read(lake), {}), fleet, None, None).reads
     published, read = [0] * 24, [0] * 24
     published[9], read[11] = 10, 24
     assert told._replace(rate=0.0) == Reads("read", 0.0, 4, 1, published, read)
@@ -58,7 +59,13 @@ def test_where_nothing_depends_on_reads_the_page_says_why_it_does_not_know_the_h
             node.broker.lease(queue.name, count=4, lease_timeout_ms=DAY_MS)
     run(spark, Arguments(tmp_path / "lake"))
     lake = opened(tmp_path / "lake")
-    told = figures(spark, lake, fleets.read(lake, time.time_ns() // 1_000_000), None, None)
+    told = figures(
+        spark,
+        sources(lake, history.read(lake), {}),
+        fleets.read(lake, time.time_ns() // 1_000_000),
+        None,
+        None,
+    )
     assert {each.queue: (each.messages, each.hot) for each in told.reads} == {
         "busy": (None, None),
         "counted": (4, 2),

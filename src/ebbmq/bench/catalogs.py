@@ -98,9 +98,10 @@ def write(
 def repeated(root: Path, parts: list[Part], times: int) -> list[Part]:
     """The same files under further names: as many times the rows."""
     out = list(parts)
-    for number in range(1, times):
+    at_ms = int(layout.told_in(parts[0].path, "at") or 0)
+    for _ in range(1, times):
         for part in parts:
-            path = part.path.replace("part-", f"part-{number}")
+            path = layout.catalog_file(at_ms, NODE, 1, len(out))
             os.link(root / part.path, root / path)
             out.append(Part(path, part.rows, part.bytes))
     return out

@@ -209,6 +209,8 @@ class Compactor:
         """Say again what matters of a young segment; False: it cannot go."""
         engine = self._engine
         obituaries = self._facts_that_matter(number)
+        for told in obituaries.values():
+            told.join_gone()
         self._leave_out_gone(obituaries)
         self._tell_of_copies(obituaries)
         self._tell_of_moved(obituaries)
@@ -288,7 +290,7 @@ class Compactor:
                 for segment, known in engine.ranges.items()
                 if segment != number and pid in known
             ]
-            runs = [run for span in spans for run in _overlap(told.gone, span)]
+            runs = told.gone_within(spans)
             for at in range(0, len(runs), limits.RECORD_ROWS_MAX):
                 part = runs[at : at + limits.RECORD_ROWS_MAX]
                 packed = b"".join([fact.ACK_RUN.pack(first, count, 0) for first, count in part])
@@ -379,13 +381,3 @@ def _rows_in(page: Page, segment: int, count: int) -> list[int]:
         for slot, at in page.thin.items()
         if page.buffer[at] != FREE and int(page.view["segment"][at >> 6]) == segment
     )[:count]
-
-
-def _overlap(runs: list[tuple[int, int]], span: tuple[int, int]) -> list[tuple[int, int]]:
-    """The parts of (first, count) runs inside an inclusive span."""
-    out: list[tuple[int, int]] = []
-    for first, count in runs:
-        low, high = max(first, span[0]), min(first + count - 1, span[1])
-        if low <= high:
-            out.append((low, high - low + 1))
-    return out

@@ -15,7 +15,7 @@ from ebbmq.core import facts as fact
 from ebbmq.core import held, pins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Seqs:
@@ -75,6 +75,29 @@ class Told:
             seqs = sorted(self.held.of(page) | self.pinned.of(page))
             yield from (seqs[at : at + count] for at in range(0, len(seqs), count))
 
+    def join_gone(self) -> None:
+        """Have each message among those that left once, and neighbours in one run."""
+        spans = _joined((first, first + count - 1) for first, count in self.gone)
+        self.gone = [(first, last - first + 1) for first, last in spans]
+
+    def gone_within(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Of joined runs the parts inside of these inclusive spans, each message once.
+
+        Spans of segments overlap: stragglers of all of them may be in one old segment.
+        """
+        out: list[tuple[int, int]] = []
+        runs = iter(self.gone)
+        run = next(runs, None)
+        for low, high in _joined(spans):
+            while run is not None and run[0] <= high:
+                first, stop = max(run[0], low), min(run[0] + run[1], high + 1)
+                if first < stop:
+                    out.append((first, stop - first))
+                if run[0] + run[1] > high + 1:
+                    break
+                run = next(runs, None)
+        return out
+
     def note(self, kind: int, count: int, first: int, payload: memoryview) -> None:
         """Take in one fact."""
         if kind == fact.ACK:
@@ -95,3 +118,14 @@ class Told:
             self.moved.add(fact.moved_to(payload, first)[2])
         elif kind == fact.ADVISED:
             self.advised = True
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Inclusive spans in order, those that overlap or follow one another as one."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return out

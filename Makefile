@@ -1,6 +1,6 @@
 # make run     set everything up, Spark included, and serve an example on this machine until Ctrl-C; PORT=9090 elsewhere
 # make test    set everything up and run every check and test
-# make install the set-up alone; make spark adds Spark; make bench the figures; make lock new pins
+# make install the set-up alone; make spark adds Spark; make bench the figures (BENCH="--only lease --json"); make lock new pins
 
 # python3, or the system's where that one was built without optimisation, as pyenv does unless told
 # otherwise: the same files take a fifth less time with the other.
@@ -132,7 +132,7 @@ test: lint $(VENV)/system.stamp $(VENV)/classes.stamp
 		--no-loadscope-reorder
 
 bench: dev
-	$(BIN)/python -m ebbmq.bench --out bench/results/latest.json
+	$(BIN)/python -m bench --out bench/results/latest.json $(BENCH)
 
 lock: dev
 	$(LOCK) --extra demo --extra server --extra client --extra feed -o requirements/run.lock pyproject.toml requirements/build.in

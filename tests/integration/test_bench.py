@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbmq.bench import suite
+from bench import suite
 
 ON_SPARK = {"plan", "simulation", "upkeep", "connector"}
 #: It replays a week hour by hour, which takes minutes at any size.
@@ -16,7 +16,7 @@ def test_bench_prints_figures_with_their_bars_as_json(tmp_path: Path) -> None:
     kept = tmp_path / "kept" / "figures.json"
     where = ["--scratch", str(tmp_path), "--out", str(kept)]
     done = subprocess.run(
-        [sys.executable, "-m", "ebbmq.bench", "--quick", "--only=publish", "--json", *where],
+        [sys.executable, "-m", "bench", "--quick", "--only=publish", "--json", *where],
         capture_output=True,
         check=True,
         timeout=120,

@@ -618,11 +618,8 @@ def test_a_file_that_is_too_large_is_refused_by_its_name(run: Run, tmp_path: Pat
     assert "large is larger than a body may be: 67,108,864 bytes" in result.err
 
 
-def test_data_is_told_and_taken_as_a_command_uses_it(run: Run) -> None:
+def test_the_demo_says_where_it_keeps_its_data(run: Run) -> None:
     assert "a temporary one unless given" in " ".join(run("demo", "--help").out.split())
-    result = run("--data", "x", "bench", "--quick", "--only", "publish")
-    assert result.code == 2
-    assert "--scratch" in result.err
 
 
 def test_the_demo_tells_its_story_and_loses_nothing(run: Run, tmp_path: Path) -> None:

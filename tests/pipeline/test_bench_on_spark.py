@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbmq.bench import suite
+from bench import suite
 
 
 @pytest.mark.parametrize("question", ["connector", "plan", "simulation", "upkeep"])

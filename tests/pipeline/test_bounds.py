@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.functions import broadcast
 from pyspark.testing import assertDataFrameEqual
 
-from ebbmq.bench import catalogs
+from bench import catalogs
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG

@@ -35,7 +35,7 @@ def test_an_embedded_broker_loads_nothing_large_that_it_does_not_use() -> None:
 
 
 def test_a_command_that_asks_a_server_loads_no_broker_and_no_other_command() -> None:
-    not_needed = ("ebbmq.node.broker", "numpy", "ebbmq.cli.demo", "ebbmq.bench.suite")
+    not_needed = ("ebbmq.node.broker", "numpy", "ebbmq.cli.demo")
     story = "import sys; from ebbmq.cli.main import cli; cli.commands['publish']"
     story += f"; print([n for n in {not_needed} if n in sys.modules])"
     loaded = subprocess.run(

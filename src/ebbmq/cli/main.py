@@ -31,7 +31,6 @@ MODULES: Final = {
     "why": "ebbmq.cli.removals",
     "pipeline": "ebbmq.cli.pipeline",
     "simulate": "ebbmq.cli.simulate",
-    "bench": "ebbmq.bench.command",
     "backup": "ebbmq.cli.backup",
     "restore": "ebbmq.cli.backup",
     "doctor": "ebbmq.cli.doctor",
@@ -66,8 +65,6 @@ def cli(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-    elif ctx.invoked_subcommand == "bench" and ctx.ensure_object(Session).chosen_data is not None:
-        raise click.UsageError("bench makes stores of its own: give --scratch, not --data")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

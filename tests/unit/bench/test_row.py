@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from ebbmq.bench import report
-from ebbmq.bench.row import at_least, at_most, stated
+from bench import report
+from bench.row import at_least, at_most, stated
 
 
 def test_a_figure_at_its_bar_reaches_it() -> None:

@@ -1,9 +1,9 @@
 import importlib.util
 
-from ebbmq.bench import suite
+from bench import suite
 
 
 def test_every_question_has_a_module_that_answers_it() -> None:
     for name in suite.QUESTIONS:
-        spec = importlib.util.find_spec(f"ebbmq.bench.questions.{name}")
+        spec = importlib.util.find_spec(f"bench.questions.{name}")
         assert spec is not None, name

@@ -1,0 +1,1 @@
+"""Figures of the broker on this machine: one file per question."""

@@ -1,1 +1,0 @@
-"""The figures: what the broker costs, measured, each beside the bar it must reach."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.properties import Properties
     from ebbmq.policy.rules.rule import Rule
 
-BARS_US: Final = {8: 3.0, 1_000: 10.0, 10_000: 25.0}
+BARS_US: Final = {8: 10.0, 1_000: 45.0, 10_000: 300.0}
 REFRESH_MS: Final = 2.0
 SLICE: Final = 100
 STRATEGIES: Final = {

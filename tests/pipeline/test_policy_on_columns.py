@@ -28,7 +28,7 @@ from ebbmq.policy.advice import wanted_target as target_of
 from ebbmq.policy.decay import Access, Phase, Score, decay_score
 from ebbmq.policy.placement import Terms
 from ebbmq.policy.rules import conditions as c
-from ebbmq.policy.rules.compile import test_of as closure_of
+from ebbmq.policy.rules.evaluate import degree_of
 from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq_spark.rules import column_of
 from ebbmq_spark.transforms.importance import band_of, current_importance, is_stale
@@ -293,9 +293,10 @@ def test_rules_match_the_same_rows(spark: SparkSession) -> None:
         *(column_of(each, columns, of).alias(f"c{i}") for i, (each, of) in enumerate(tried))
     ).collect()
     for number, (each, of) in enumerate(tried):
-        is_true = closure_of(each)
         wrong = [
-            row for row, is_so in zip(rows, got, strict=True) if is_so[number] != is_true(row, of)
+            row
+            for row, is_so in zip(rows, got, strict=True)
+            if is_so[number] != bool(degree_of(each, row, of))
         ]
         assert not wrong, (each, wrong[0])
     both = {number for number in range(len(tried)) if {row[number] for row in got} == {True, False}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.values import show_count
 from ebbmq.errors import InvalidSpec
 from ebbmq.policy.rules.faults import InvalidRule
-from ebbmq.policy.rules.file import Problem, ReadFile, doubts, read_lines, read_tables
+from ebbmq.policy.rules.file import Problem, ReadFile, read_lines
 from ebbmq.policy.rules.rule import check_devices
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ RULES_FILE: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
 @common_options
 @pass_session
 def check(session: Session, file: Path, devices: Sequence[str]) -> None:
-    """Read the rules in FILE: one a line, or [[rules]] of a TOML file.
+    """Read the rules in FILE, one a line.
 
     Every slip is told, with its column and what was probably meant; the exit code is 1 if there is
     one. With --device, rules for other devices are refused.
@@ -40,20 +39,16 @@ def check(session: Session, file: Path, devices: Sequence[str]) -> None:
     """
     found = read(file)
     problems = [*found.problems, *(Problem("", error) for error in _unknown(found.rules, devices))]
-    warnings = list(doubts(found.rules))
     if session.as_json:
         session.show_json(
             {
                 "rules": [_as_json(rule) for rule in found.rules],
                 "problems": [_problem_as_json(problem) for problem in problems],
-                "warnings": warnings,
             }
         )
     else:
         for problem in problems:
             _show_problem(session, file, problem)
-        for warning in warnings:
-            session.note(f"attention: {warning}")
         used = sorted({rule.device for rule in found.rules})
         session.say(f"{show_count(len(found.rules), 'rule')} for {', '.join(used) or 'no device'}")
     if problems:
@@ -102,23 +97,15 @@ def _problem_as_json(problem: Problem) -> dict[str, object]:
 
 
 def read(file: Path) -> ReadFile:
-    """What a file says: one rule a line, or [[rules]] of a TOML file.
+    """What a file says.
 
     Raises:
-        InvalidSpec: it cannot be read at all.
+        InvalidSpec: it is not text.
     """
     try:
-        text = file.read_text()
-        if file.suffix != ".toml":
-            return read_lines(text)
-        tables = tomllib.loads(text).get("rules", [])
+        return read_lines(file.read_text())
     except UnicodeDecodeError as error:
         raise InvalidSpec(f"{file} is not text: {error}", "save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSpec(f"{file} is not TOML: {error}", "correct that line") from error
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InvalidSpec(f"rules in {file} is not a list of tables", "write [[rules]] before each")
-    return read_tables(tables)
 
 
 def read_all(file: Path) -> tuple[Rule, ...]:

@@ -9,45 +9,34 @@ default, then by status; of equal status the one of the faster kind, the cheaper
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
-from typing_extensions import override
+import numpy as np
 
 from ebbmq.errors import InvalidSpec
 from ebbmq.policy.rules.alike import Alike
-from ebbmq.policy.rules.cases import ruled
-from ebbmq.policy.rules.degrees import Degrees
-from ebbmq.policy.rules.first import FirstMatch
-from ebbmq.policy.rules.normal import INF
+from ebbmq.policy.rules.evaluate import WHOLE, Evaluator
 from ebbmq.policy.rules.properties import UNKNOWN
-from ebbmq.policy.rules.totals import (
-    COUNT,
-    COUNT_BITS,
-    LANE,
-    LANE_BITS,
-    THOUSANDTHS,
-    Totals,
-    unpack,
-)
 from ebbmq.policy.status import STATUS_WORST
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import numpy.typing as npt
+
     from ebbmq.policy.rules.properties import Properties, States
-    from ebbmq.policy.rules.rule import Rule, RuleSet
+    from ebbmq.policy.rules.rule import RuleSet
+
+    Floats = npt.NDArray[np.float64]
 
 Kind = Literal["first_match", "aggregate", "fuzzy"]
 Combine = Literal["mean", "sum", "biased"]
 Ground = Literal["rules", "default", "status"]
 NOBODY: Final[frozenset[str]] = frozenset()
 BIAS_MAX: Final = 100.0
-_MILLIONTHS: Final = THOUSANDTHS * THOUSANDTHS
-#: So many totals are remembered until a status changes.
-_KNOWN_MAX: Final = 1_024
+_NEVER: Final = -np.inf
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,23 +70,22 @@ class Choice(NamedTuple):
     rule: str | None = None  # the winning rule, where a single one wins
 
 
-def aggregated(strategy: Strategy, weights: int, rules: int, status: float) -> float:
-    """What a device scores by the total of its rules, in thousandths, and their number."""
-    mean = weights / (rules * THOUSANDTHS) + status
-    combine = strategy.combine
-    if combine == "mean":
+def aggregated(strategy: Strategy, weights: float, rules: int, status: float) -> float:
+    """What a device scores by the total of its rules' weights, in thousandths, and their number."""
+    mean = weights / (rules * WHOLE) + status
+    if strategy.combine == "mean":
         return mean
-    return mean * rules if combine == "sum" else mean + strategy.bias * (rules - 1)
+    return mean * rules if strategy.combine == "sum" else mean + strategy.bias * (rules - 1)
 
 
-def fuzzy_score(weights: int, degrees: int, status: float) -> float:
+def fuzzy_score(weights: float, degrees: float, status: float) -> float:
     """What a device scores by weights times degrees (millionths) and degrees (thousandths).
 
     Where the degrees add up to 1 or more it is the mean of the adjusted weights. A device whose
     rules are hardly true does not win by that mean: it sinks to the worst status as they vanish.
     """
-    mass = degrees / THOUSANDTHS
-    lifted = weights / _MILLIONTHS + mass * (status - STATUS_WORST)
+    mass = degrees / WHOLE
+    lifted = weights / WHOLE**2 + mass * (status - STATUS_WORST)
     return lifted / max(1.0, mass) + STATUS_WORST
 
 
@@ -107,80 +95,121 @@ class Chooser:
     def __init__(self, rules: RuleSet, strategy: Strategy | None = None) -> None:
         self.rules: Final = rules
         self.strategy: Final = strategy or Strategy()
-        self._ruled: Final = ruled(rules.rules.values())
-        self.devices: Final = self._ruled.devices
-        cases, count = self._ruled.cases, len(self.devices)
-        self._evaluator: Final = (
-            FirstMatch(cases)
-            if self.strategy.kind == "first_match"
-            else Totals(cases)
-            if self.strategy.kind == "aggregate"
-            else Degrees(cases, count, self.strategy.softness)
+        #: In the order of their ids, so that the first of equal ones is the winner.
+        self.enabled: Final = rules.enabled()
+        self.devices: Final = tuple(sorted({rule.device for rule in self.enabled}))
+        number = {device: i for i, device in enumerate(self.devices)}
+        self.device_of: Final = np.array(
+            [number[rule.device] for rule in self.enabled], dtype=np.intp
         )
+        self.weights: Final = np.array([rule.weight for rule in self.enabled], dtype=float)
+        softness = self.strategy.softness if self.strategy.kind == "fuzzy" else 0.0
+        self.evaluator: Final = Evaluator((rule.when for rule in self.enabled), softness)
 
     @cached_property
     def alike(self) -> Alike:
         """Which messages the rules cannot tell apart, whatever the states of the devices."""
-        conditions = (case.condition for case in self._ruled.cases)
-        return Alike(conditions, exact=self.strategy.kind == "fuzzy")
+        return Alike((r.when for r in self.enabled), exact=self.strategy.kind == "fuzzy")
 
     def view(self, states: States) -> View:
         """What is chosen while the devices are in these states; made anew when a status changes."""
-        match self._evaluator:
-            case FirstMatch() as first:
-                return FirstMatchView(self, states, first, self._ruled.rules)
-            case Totals() as totals:
-                return AggregateView(self, states, totals)
-            case Degrees() as degrees:
-                return FuzzyView(self, states, degrees)
+        return View(self, states)
 
 
-class View(ABC):
+class View:
     """A version of the rules together with the states of the devices at one moment."""
 
-    __slots__ = ("_unruled", "chooser", "states", "statuses")
+    __slots__ = ("_adjusted", "_fixed", "_unruled", "chooser", "states", "statuses")
 
     def __init__(self, chooser: Chooser, states: States) -> None:
         self.chooser = chooser
         self.states = states
-        self.statuses = [self._status(device, NOBODY) for device in chooser.devices]
+        self.statuses = self._statuses(NOBODY)
+        self._adjusted = self._adjust(self.statuses)
+        self._fixed = chooser.evaluator.fixed(states)
         #: What is chosen where no rule speaks, by default device.
         self._unruled: dict[str | None, Choice | None] = {}
-
-    @abstractmethod
-    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
-        """The device the rules choose; minus infinity as a status passes one over."""
-
-    @abstractmethod
-    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
-        """All devices a rule speaks for, best first."""
 
     def choose(
         self, message: Properties, default: str | None = None, without: Collection[str] = NOBODY
     ) -> Choice | None:
         """The device for a message; None if no device can be used."""
+        statuses = self._statuses(without) if without else self.statuses
+        best = self._best(message, statuses)
+        if best is not None:
+            return best
         if without:
-            best = self.best(message, self._without(without))
-            return best or next(iter(self._rest(default, without)), None)
-        best = self.best(message, self.statuses)
-        if best is None:
-            if default not in self._unruled:
-                self._unruled[default] = next(iter(self._rest(default, without)), None)
-            best = self._unruled[default]
-        return best
+            return next(iter(self._rest(default, without)), None)
+        if default not in self._unruled:
+            self._unruled[default] = next(iter(self._rest(default, without)), None)
+        return self._unruled[default]
 
     def passed_over(self, message: Properties) -> Choice | None:
         """What the rules would choose of devices that cannot be used, where they choose nothing."""
-        if -INF not in self.statuses or self.best(message, self.statuses) is not None:
+        if _NEVER not in self.statuses or self._best(message, self.statuses) is not None:
             return None
-        return self.best(message, [max(status, STATUS_WORST) for status in self.statuses])
+        return self._best(message, np.maximum(self.statuses, STATUS_WORST))
 
     def ranked(
         self, message: Properties, default: str | None = None, without: Collection[str] = NOBODY
     ) -> list[Choice]:
         """Every device that can be used, the one for the message first."""
-        found = self.scored(message, self._without(without) if without else self.statuses)
+        statuses = self._statuses(without) if without else self.statuses
+        found = self._scored(message, statuses)
         return found + self._rest(default, {*without, *(choice.device for choice in found)})
+
+    def _best(self, message: Properties, statuses: Floats) -> Choice | None:
+        """The device the rules choose, if they speak for one that can be used."""
+        if self.chooser.strategy.kind != "first_match":
+            return next(iter(self._scored(message, statuses)), None)
+        degrees = self.chooser.evaluator.degrees(message, self._fixed)
+        if not len(degrees):
+            return None
+        adjusted = self._adjusted if statuses is self.statuses else self._adjust(statuses)
+        weights = np.where(degrees, adjusted, _NEVER)
+        winner = int(weights.argmax())
+        score = float(weights[winner])
+        return None if score == _NEVER else self._of_rule(winner, score)
+
+    def _scored(self, message: Properties, statuses: Floats) -> list[Choice]:
+        """All devices that can be used and a rule speaks for, best first."""
+        chooser = self.chooser
+        degrees = chooser.evaluator.degrees(message, self._fixed)
+        true = degrees.nonzero()[0]
+        if chooser.strategy.kind == "first_match":
+            return self._winners(true, self._adjust(statuses))
+        count, devices = len(chooser.devices), chooser.device_of[true]
+        counted = degrees[true] if chooser.strategy.kind == "fuzzy" else np.ones(len(true))
+        weights = np.rint(chooser.weights[true] * WHOLE) * counted
+        weight_of = np.bincount(devices, weights, minlength=count).tolist()
+        count_of = np.bincount(devices, counted, minlength=count).tolist()
+        scores = [
+            (-self._score(weight_of[n], count_of[n], status), -count_of[n], n)
+            for n, status in enumerate(statuses.tolist())
+            if count_of[n] and status > _NEVER
+        ]
+        return [Choice(chooser.devices[n], -score, "rules") for score, _, n in sorted(scores)]
+
+    def _score(self, weights: float, count: float, status: float) -> float:
+        if self.chooser.strategy.kind == "fuzzy":
+            return fuzzy_score(weights, count, status)
+        return aggregated(self.chooser.strategy, weights, int(count), status)
+
+    def _winners(self, true: npt.NDArray[np.intp], adjusted: Floats) -> list[Choice]:
+        """The heaviest of these rules of each device."""
+        out: dict[int, Choice] = {}
+        for rule in true[np.argsort(-adjusted[true], kind="stable")].tolist():
+            score = float(adjusted[rule])
+            if score > _NEVER:
+                out.setdefault(int(self.chooser.device_of[rule]), self._of_rule(rule, score))
+        return list(out.values())
+
+    def _of_rule(self, number: int, score: float) -> Choice:
+        rule = self.chooser.enabled[number]
+        return Choice(rule.device, score, "rules", rule.id)
+
+    def _adjust(self, statuses: Floats) -> Floats:
+        return self.chooser.weights + statuses[self.chooser.device_of]
 
     def _rest(self, default: str | None, without: Collection[str]) -> list[Choice]:
         usable = [
@@ -195,143 +224,13 @@ class View(ABC):
 
         return sorted(usable, key=order)
 
-    def _without(self, without: Collection[str]) -> list[float]:
-        return [self._status(device, without) for device in self.chooser.devices]
-
-    def _status(self, device: str, without: Collection[str]) -> float:
-        state = self.states.get(device, UNKNOWN)
-        return state.status if state.usable and device not in without else -INF
-
-
-class FirstMatchView(View):
-    """The rule with the highest adjusted weight decides."""
-
-    __slots__ = ("_choices", "_fixed", "_match", "_rules")
-
-    def __init__(
-        self, chooser: Chooser, states: States, match: FirstMatch, rules: tuple[Rule, ...]
-    ) -> None:
-        super().__init__(chooser, states)
-        self._match = match
-        self._rules = rules
-        self._fixed = match.fixed(states)
-        self._choices: dict[int, Choice] = {}
-
-    @override
-    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
-        found = self._match.best(message, self.states, self._fixed, statuses)
-        if found is None:
-            return None
-        rank, score = found
-        if rank not in self._choices:
-            rule = self._rules[rank]
-            self._choices[rank] = Choice(rule.device, score, "rules", rule.id)
-        return self._choices[rank]
-
-    @override
-    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
-        each = self._match.best_of_each(message, self.states, self._fixed, len(statuses))
-        found = [
-            (-weight - statuses[device], rank)
-            for weight, rank, device in each
-            if statuses[device] > -INF
-        ]
-        return [
-            Choice(self._rules[rank].device, -score, "rules", self._rules[rank].id)
-            for score, rank in sorted(found)
-        ]
-
-
-class _ScoredView(View):
-    """Every device gets a score from all of its rules; the highest decides."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
-        """Of every device with a rule: its score, how many rules, its number, negated."""
-
-    @override
-    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
-        found = self.scores(message, statuses)
-        return self._choice(max(found)) if found else None
-
-    @override
-    def scored(self, message: Properties, statuses: list[float]) -> list[Choice]:
-        return [self._choice(each) for each in sorted(self.scores(message, statuses), reverse=True)]
-
-    def _choice(self, scored: tuple[float, int, int]) -> Choice:
-        return Choice(self.chooser.devices[-scored[2]], scored[0], "rules")
-
-
-class AggregateView(_ScoredView):
-    """The rules of a device are taken together."""
-
-    __slots__ = ("_fixed", "_known", "_totals")
-
-    def __init__(self, chooser: Chooser, states: States, totals: Totals) -> None:
-        super().__init__(chooser, states)
-        self._totals = totals
-        self._fixed = totals.fixed(states)
-        #: What was chosen by a total: few rules come to few different ones.
-        self._known: dict[int, Choice] = {}
-
-    @override
-    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
-        strategy = self.chooser.strategy
-        total = self._totals.of(message, self.states, self._fixed)
-        return [
-            (aggregated(strategy, weights, rules, statuses[device]), rules, -device)
-            for device, weights, rules in unpack(total)
-            if statuses[device] > -INF
-        ]
-
-    @override
-    def best(self, message: Properties, statuses: list[float]) -> Choice | None:
-        total = self._totals.of(message, self.states, self._fixed)
-        if statuses is not self.statuses:
-            return self._best_by(total, statuses)
-        found = self._known.get(total)
-        if found is None:
-            found = self._best_by(total, statuses)
-            if found is not None and len(self._known) < _KNOWN_MAX:
-                self._known[total] = found
-        return found
-
-    def _best_by(self, total: int, statuses: list[float]) -> Choice | None:
-        # As max(scores): no lists and no calls on the way, for many rules come to many totals.
-        strategy = self.chooser.strategy
-        plain = strategy.combine == "mean"
-        best, best_rules, best_device, device = -INF, 0, -1, 0
-        while total:
-            rules = total & COUNT
-            if rules and statuses[device] > -INF:
-                weights = (total & LANE) >> COUNT_BITS
-                score = weights / (rules * THOUSANDTHS) + statuses[device]
-                if not plain:
-                    score = aggregated(strategy, weights, rules, statuses[device])
-                if score > best or (score == best and rules > best_rules):
-                    best, best_rules, best_device = score, rules, device
-            total >>= LANE_BITS
-            device += 1
-        return Choice(self.chooser.devices[best_device], best, "rules") if best_rules else None
-
-
-class FuzzyView(_ScoredView):
-    """The rules of a device are taken together, each by how true it is."""
-
-    __slots__ = ("_degrees", "_fixed")
-
-    def __init__(self, chooser: Chooser, states: States, degrees: Degrees) -> None:
-        super().__init__(chooser, states)
-        self._degrees = degrees
-        self._fixed = degrees.fixed(states)
-
-    @override
-    def scores(self, message: Properties, statuses: list[float]) -> list[tuple[float, int, int]]:
-        weights, degrees = self._degrees.of(message, self.states, self._fixed)
-        return [
-            (fuzzy_score(weights[i], degrees[i], status), degrees[i], -i)
-            for i, status in enumerate(statuses)
-            if degrees[i] and status > -INF
-        ]
+    def _statuses(self, without: Collection[str]) -> Floats:
+        """By device of the rules: its status, or minus infinity where it cannot be used."""
+        states = [self.states.get(device, UNKNOWN) for device in self.chooser.devices]
+        return np.array(
+            [
+                state.status if state.usable and device not in without else _NEVER
+                for device, state in zip(self.chooser.devices, states, strict=True)
+            ],
+            dtype=float,
+        )

@@ -1,6 +1,6 @@
 """Why a device is chosen for a message and why each other one is not, as data for people.
 
-Every rule is tried by itself here, so an explanation also checks the tables the choice is made by.
+Every rule is tried by itself here, so an explanation also checks the columns the choice is made by.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ebbmq.policy.placement import Placed, Terms, place
-from ebbmq.policy.rules.compile import test_of
-from ebbmq.policy.rules.fuzzy import degree_of
+from ebbmq.policy.rules.evaluate import WHOLE, degree_of
 from ebbmq.policy.rules.properties import UNKNOWN
 
 if TYPE_CHECKING:
@@ -94,19 +93,18 @@ def _by_weight(view: View) -> list[Rule]:
 
 def _rule(rule: Rule, view: View, message: Properties) -> ExplainedRule:
     state = view.states.get(rule.device, UNKNOWN)
-    matched, degree = test_of(rule.when)(message, view.states), None
-    if view.chooser.strategy.kind == "fuzzy":
-        degree = degree_of(rule.when, view.chooser.strategy.softness)(message, view.states)
-        matched = degree > 0
+    is_fuzzy = view.chooser.strategy.kind == "fuzzy"
+    softness = view.chooser.strategy.softness if is_fuzzy else 0.0
+    degree = degree_of(rule.when, message, view.states, softness)
     return ExplainedRule(
         rule.id,
-        matched and rule.enabled,
+        degree > 0 and rule.enabled,
         rule.weight,
         rule.weight + state.status,
         rule.device,
         rule.condition_text,
         rule.enabled,
-        degree,
+        degree / WHOLE if is_fuzzy else None,
     )
 
 

@@ -12,6 +12,7 @@ thread waits for the disk's flush while it holds it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -246,6 +247,8 @@ class Engine:
                         self.announce(shard.queue, partition.depth[READY] - ready)
                     deadline_ms = lifecycle.next_deadline_ms(partition)
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
+            with contextlib.suppress(Overloaded):
+                self.journal.mark()
             if self.holding:
                 self.write_now()
         if more:

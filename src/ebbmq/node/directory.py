@@ -1,7 +1,7 @@
 """A broker's data directory: one owner at a time, one identity for ever.
 
 data/
-  store.json    uuid, format version and their checksum
+  store.json    uuid, format version, whether there is a log, and their checksum
   lock          held (flock) by the process that has the directory open
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
@@ -41,8 +41,10 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     uuid: Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
     format_version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
-    #: CRC32C of the uuid and the version as u32, little endian.
+    #: CRC32C of the uuid, the version as u32, little endian, and a byte 1 where it has a log.
     crc: int | None = None
+    #: A first segment is on the device: without any, the log is gone, and the store is not new.
+    has_log: bool = False
 
     @property
     def told(self) -> str:
@@ -71,7 +73,8 @@ def decode(data: bytes) -> Identity:
 
 
 def _checksum(identity: Identity) -> int:
-    return crc32c(identity.format_version.to_bytes(4, "little"), crc32c(identity.uuid))
+    version = identity.format_version.to_bytes(4, "little")
+    return crc32c(b"\1" * identity.has_log, crc32c(version, crc32c(identity.uuid)))
 
 
 def _path(path: object) -> Path:
@@ -148,13 +151,20 @@ class Directory:
                     "open it with the EbbMQ that wrote it, or a later one",
                 )
             return identity
-        if any((self.path / "journal").iterdir()):
+        if any(any((self.path / part).iterdir()) for part in ("journal", "checkpoints")):
             raise StorageFailed(
-                f"{path} is missing beside a journal", "restore it from a backup of this directory"
+                f"{path} is missing beside a journal or checkpoints",
+                "restore it from a backup of this directory",
             )
         identity = Identity(secrets.token_bytes(16), FORMAT_VERSION)
         write_durably(path, encode(identity))
         return identity
+
+    def note_log(self) -> None:
+        """Say in store.json that a first segment is on the device."""
+        if not self.identity.has_log:
+            self.identity = msgspec.structs.replace(self.identity, has_log=True)
+            write_durably(self.path / "store.json", encode(self.identity))
 
     def close(self) -> None:
         """Let go of the lock."""

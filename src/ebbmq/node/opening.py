@@ -118,6 +118,7 @@ def _restore(engine: Engine, opened: Opened, disk: Disk | None, *, threaded: boo
     recovery = Recovery(engine, *disks)
     engine.journal = recovery.run(threaded=threaded)
     opened.add(engine.journal.close)
+    engine.directory.note_log()
     # From here on there may be threads, and one that dies stops the journal.
     opened.add(engine.stop)
     if engine.devices is not None:

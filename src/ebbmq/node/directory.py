@@ -2,7 +2,7 @@
 
 data/
   store.json    uuid, format version, whether there is a log, and their checksum
-  lock          held (flock) by the process that has the directory open
+  lock          held (flock), as the directory itself, by the process that has it open
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
   removals/     removals.log removals.1.log
@@ -14,6 +14,7 @@ data/
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -94,7 +95,10 @@ class Directory:
                 f"{self.path} is not a data directory: it has no store.json",
                 "name the directory that a broker was opened on",
             )
-        self._lock = self._take(create=create)
+        self._locks = self._take(create=create)
+        #: Asked at every commit, wherever the process has gone by then.
+        self._absolute = os.path.abspath(self.path)  # noqa: PTH100  # symlinks stay as they are
+        self._inode = _inode(os.fstat(self._locks[0]))
         try:
             self.identity = self._identity()
         except OSError as error:
@@ -104,13 +108,18 @@ class Directory:
             self.close()
             raise
 
-    def _take(self, *, create: bool) -> int:
-        """The descriptor that holds the lock."""
+    def _take(self, *, create: bool) -> list[int]:
+        """The descriptors that hold the locks."""
         try:
             if create:
                 for part in ("", "journal", "checkpoints", "removals"):
                     (self.path / part).mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return lock(self.path)
+        except BlockingIOError as error:
+            raise DirectoryInUse(
+                f"{self.path} is open already, in another process or in this one",
+                "close it there, or connect to it instead of opening the directory",
+            ) from error
         except OSError as error:
             if faults.is_full(error):
                 raise faults.cannot_open(str(self.path), error) from error
@@ -118,21 +127,12 @@ class Directory:
                 f"cannot use {self.path} as a data directory: {error.strerror}",
                 "give a directory that this user may write to",
             ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise DirectoryInUse(
-                f"{self.path} is open already, in another process or in this one",
-                "close it there, or connect to it instead of opening the directory",
-            ) from error
-        return lock
 
     @classmethod
     def of(cls, other: Directory) -> Directory:
         """The same directory for reading beside its owner; holds no lock."""
         same = cls.__new__(cls)
-        vars(same).update(vars(other), _lock=-1)
+        vars(same).update(vars(other), _locks=[])
         return same
 
     def _identity(self) -> Identity:
@@ -166,11 +166,56 @@ class Directory:
             self.identity = msgspec.structs.replace(self.identity, has_log=True)
             write_durably(self.path / "store.json", encode(self.identity))
 
+    def lost(self) -> StorageFailed | None:
+        """Why what has this path is not the directory that was opened; None while it is."""
+        with contextlib.suppress(OSError):
+            if _inode(os.stat(self._absolute)) == self._inode:  # noqa: PTH116  # at every commit
+                return None
+        return StorageFailed(
+            f"{self.path} is not the directory any more that this broker opened: "
+            "it was moved, deleted or replaced",
+            "stop this broker, put the directory back or name where it is, and open it again; "
+            "everything confirmed as synced before this is in it",
+        )
+
     def close(self) -> None:
-        """Let go of the lock."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        """Let go of the locks."""
+        unlock(self._locks)
+
+
+def lock(directory: Path) -> list[int]:
+    """Descriptors that have a directory for this process, until they are closed.
+
+    Nobody gets around a lock on the directory itself; on a network file system only one on a file
+    in it holds for other machines, too.
+
+    Raises:
+        BlockingIOError: another one has it.
+        OSError: it cannot be locked.
+    """
+    locks: list[int] = []
+    try:
+        for path, flags in (
+            (directory, os.O_RDONLY | os.O_DIRECTORY),
+            (directory / "lock", os.O_RDWR | os.O_CREAT),
+        ):
+            locks.append(os.open(path, flags | os.O_CLOEXEC, 0o644))
+            fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        unlock(locks)
+        raise
+    return locks
+
+
+def unlock(locks: list[int]) -> None:
+    """Close what `lock` gave, once: two threads may be at it, and numbers are given out again."""
+    with contextlib.suppress(IndexError):
+        while True:
+            os.close(locks.pop())
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def write_durably(path: Path, data: bytes) -> None:

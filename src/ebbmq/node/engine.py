@@ -401,7 +401,20 @@ class Engine:
             if length and self.sharing.let_go(segment << 32 | offset):
                 self.shared_bytes[segment] = self.shared_bytes.get(segment, 0) - length
 
+    def owns_directory(self) -> bool:
+        """Whether the directory is the one that was opened; the journal ends where it is not."""
+        lost = self.directory.lost()
+        if lost is not None and self.journal.failed is None:
+            log.error("directory_lost", detail=lost.detail)
+            self.journal.stop(lost)
+        return lost is None
+
     # Levels
+
+    def before_commit(self) -> None:
+        """Take in who waits for the commit, which fails if the directory is another one by now."""
+        self.owns_directory()
+        self.gathering.take_in()
 
     def open_or_hold(self, shard: Shard, level: int, position: int, runs: list[Run]) -> None:
         """Let a batch into the order if its level holds already, else hold it."""

@@ -137,7 +137,7 @@ def _start(engine: Engine, recovery: Recovery) -> None:
         shard.totals_before = dict(shard.partition.totals)
     engine.written = engine.synced = engine.journal.position
     engine.journal.on_commit = engine.committed
-    engine.journal.before_commit = engine.gathering.take_in
+    engine.journal.before_commit = engine.before_commit
     _note_start(engine, recovery)
     upkeep = Upkeep(engine, *recovery.disks, recovery.generation)
     engine.upkeep = upkeep.run
@@ -226,7 +226,7 @@ class Upkeep:
         """Do what is due of it."""
         engine = self._engine
         with engine.lock:
-            if engine.closed is not None:
+            if engine.closed is not None or not engine.owns_directory():
                 return
             now_ms = engine.now_ms()
             for shard in engine.catalog.shards.values():
@@ -278,7 +278,7 @@ def close_engine(engine: Engine) -> None:
 
     def clean() -> None:
         engine.departures.tell()
-        if engine.journal.failed is None:
+        if engine.owns_directory() and engine.journal.failed is None:
             # The last numbers of messages, should their records be lost without the checkpoint.
             with contextlib.suppress(Overloaded):
                 noting.note_catalog(engine)

@@ -225,6 +225,18 @@ def test_a_store_whose_first_opening_failed_opens_as_new(
         broker.publish("q", [Message(b"first")])
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_store_whose_first_openings_failed_one_after_the_other_opens_as_new(
+    tmp_path: Path, nth: int
+) -> None:
+    """The second one erases the LINK that is all there is, and may not come to write another."""
+    for number in (2, nth, nth):
+        fault = Fault("write", "before", "young-", number, errno.EIO)
+        with pytest.raises(StorageFailed):
+            Broker.open(tmp_path, disk=FaultyDisk.real(tmp_path, fault))
+    Broker.open(tmp_path).close()
+
+
 def test_a_backup_of_an_empty_store_opens(tmp_path: Path) -> None:
     with Broker.open(tmp_path / "data") as broker:
         broker.backup(tmp_path / "backup")

@@ -118,7 +118,6 @@ def _restore(engine: Engine, opened: Opened, disk: Disk | None, *, threaded: boo
     recovery = Recovery(engine, *disks)
     engine.journal = recovery.run(threaded=threaded)
     opened.add(engine.journal.close)
-    engine.directory.note_log()
     # From here on there may be threads, and one that dies stops the journal.
     opened.add(engine.stop)
     if engine.devices is not None:
@@ -182,6 +181,7 @@ def _note_start(engine: Engine, recovery: Recovery) -> None:
         recovery.let_go_of_unread()
         # The epoch tells the tokens of this run from those of runs whose end was lost.
         engine.journal.wait("synced", engine.note_clock())
+        engine.directory.note_log()
         engine.removals.flush(engine.journal.synced_position)
     except Overloaded as error:
         log.warning("start_not_on_record", detail=error.detail)

@@ -26,8 +26,7 @@ def check(disk: Disk, uuid: bytes, *, has_log: bool) -> None:
     opening was cut short has no more than a part of that, and may begin again.
 
     Raises:
-        StorageFailed: none of its records is, or it has a log, and that is gone; nothing was
-            changed.
+        StorageFailed: none of its records is, or its log is gone; nothing was changed.
         OSError: the disk cannot be read.
     """
     store = record.seed(uuid)

@@ -80,10 +80,9 @@ class Log:
         self._pending_bytes = 0
         self._counted = counted
         self._unflushed_count = 0
-        #: Where the log ended when `mark` was last called, and after the last mark.
-        self._looked_at = self._marked_at = 0
-        #: Where what is no mark ends, and up to where the last mark proves that it was synced.
-        self._facts_end = self._proven = 0
+        #: Where the log ended at the last call of `mark`, after the last mark, and without marks;
+        #: and up to where the last mark proves that it was synced.
+        self._looked_at = self._marked_at = self._facts_end = self._proven = 0
         if not young.active.used:
             self._link(young.active, 0)
         self._writer.sync()

@@ -527,9 +527,10 @@ def test_whatever_is_damaged_in_a_publish_to_a_topic_nothing_is_invented(
     data[random.Random(seed).randrange(table_at, end)] ^= 1 << seed % 8
     path.write_bytes(data)
     with Broker.open(told_to_all) as broker:
-        assert broker.health()["damage"]
+        is_named = bool(broker.health()["damage"])
         for name in QUEUES:
             ids = {lease.id: lease.body for lease in broker.lease(name, 100)}
+            assert is_named or len(ids) >= len(bodies)
             for identity, body in ids.items():
                 number = int(identity.split("-")[1], 16) - 1
                 assert body == ([*bodies, b"after it"])[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,13 @@ from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import name_of
 from ebbmq.node import doctor
 from ebbmq.node.directory import Identity, decode
+from tests.crash.faults import Fault, FaultyDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.crash.faults import Moment, Operation
 
 UUID = b"u" * 16
 SEGMENT = 4_096
@@ -94,6 +99,7 @@ def test_a_store_whose_first_opening_was_cut_short_opens(tmp_path: Path, written
     for path in [*(tmp_path / "data").glob("checkpoints/*"), *(tmp_path / "data").glob("j*/*")]:
         path.unlink()
     (tmp_path / "data" / "journal" / name_of(1)).write_bytes(link.ljust(SEGMENT, b"\0"))
+    set_identity(tmp_path / "data", decode((tmp_path / "data" / "store.json").read_bytes()).uuid)
     with Broker.open(tmp_path / "data") as broker:
         broker.declare(QueueSpec("q"))
         broker.publish("q", [Message(b"first")])
@@ -106,9 +112,9 @@ def test_a_record_torn_behind_the_first_link_does_not_make_a_log_anothers(tmp_pa
     log = Log.open(disk, UUID, segment_bytes=SEGMENT, threaded=False)
     log.close()
     disk.open(name_of(1)).write(HEADER_BYTES, [b"half of a record " * 9])
-    belonging.check(disk, UUID)
+    belonging.check(disk, UUID, has_log=True)
     with pytest.raises(StorageFailed):
-        belonging.check(disk, UUID[::-1].replace(b"u", b"v"))
+        belonging.check(disk, UUID[::-1].replace(b"u", b"v"), has_log=True)
 
 
 def test_one_record_anywhere_shows_whose_a_log_is() -> None:
@@ -121,7 +127,122 @@ def test_one_record_anywhere_shows_whose_a_log_is() -> None:
     assert len(segments) > 2
     for name in segments:
         disk.flip(name, 4, 1)
-    belonging.check(disk, UUID)
+    belonging.check(disk, UUID, has_log=True)
+
+
+def delete(store: Path) -> None:
+    shutil.rmtree(store / "journal")
+
+
+def delete_with_checkpoints(store: Path) -> None:
+    shutil.rmtree(store / "journal")
+    shutil.rmtree(store / "checkpoints")
+
+
+def empty(store: Path) -> None:
+    for part in ("journal", "checkpoints"):
+        for path in (store / part).iterdir():
+            path.unlink()
+
+
+def cut_to_nothing(store: Path) -> None:
+    for path in (store / "journal").iterdir():
+        path.write_bytes(b"")
+
+
+def overwrite_with_zeros(store: Path) -> None:
+    for path in (store / "journal").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    "damage", [delete, delete_with_checkpoints, empty, cut_to_nothing, overwrite_with_zeros]
+)
+def test_a_store_whose_log_is_gone_is_refused_until_it_is_put_back(
+    store: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    shutil.copytree(store, tmp_path / "kept")
+    damage(store)
+    before = contents(store)
+    report = doctor.examine(store)
+    assert report.unusable
+    assert "holds no log" in report.problems[0]
+    assert contents(store) == before
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match="restore a backup"):
+            Broker.open(store)
+    after = contents(store)
+    assert {name: after[name] for name in before} == before
+    for part in ("journal", "checkpoints"):
+        shutil.rmtree(store / part)
+        shutil.copytree(tmp_path / "kept" / part, store / part)
+    with Broker.open(store) as broker:
+        assert len(broker.lease("q", COUNT)) == COUNT
+
+
+def test_copies_on_a_device_outlive_the_log_of_their_store(tmp_path: Path) -> None:
+    directory, kept = tmp_path / "data", tmp_path / "kept"
+    config = {"devices": {"hdd": {"kind": "file", "capacity_bytes": 1 << 24}}}
+    with Broker.open(directory, config) as broker:
+        broker.declare(QueueSpec("q", min_copies=2))
+        broker.publish("q", [Message(b"%d" % number) for number in range(COUNT)])
+    shutil.copytree(directory, kept)
+    empty(directory)
+    with pytest.raises(StorageFailed, match="holds no log"):
+        Broker.open(directory, config)
+    for part in ("journal", "checkpoints"):
+        shutil.copytree(kept / part, directory / part, dirs_exist_ok=True)
+    with Broker.open(directory, config) as broker:
+        assert len(broker.lease("q", COUNT)) == COUNT
+        assert {each.name: each.copies for each in broker.devices()}["hdd"] == COUNT
+
+
+def test_a_store_without_checkpoints_opens(store: Path) -> None:
+    shutil.rmtree(store / "checkpoints")
+    assert doctor.examine(store).clean
+    with Broker.open(store) as broker:
+        assert len(broker.lease("q", COUNT)) == COUNT
+
+
+def test_checkpoints_without_identity_and_journal_are_no_new_store(store: Path) -> None:
+    Broker.open(store).close()
+    delete(store)
+    (store / "store.json").unlink()
+    with pytest.raises(StorageFailed, match=r"store\.json is missing"):
+        Broker.open(store)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_store_whose_first_opening_failed_opens_as_new(
+    tmp_path: Path, operation: Operation, moment: Moment
+) -> None:
+    fault = Fault(operation, moment, "young-", error=errno.EIO)
+    with pytest.raises(StorageFailed):
+        Broker.open(tmp_path, disk=FaultyDisk.real(tmp_path, fault))
+    with Broker.open(tmp_path) as broker:
+        broker.declare(QueueSpec("q"))
+        broker.publish("q", [Message(b"first")])
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_store_whose_first_openings_failed_one_after_the_other_opens_as_new(
+    tmp_path: Path, nth: int
+) -> None:
+    """The second one erases the LINK that is all there is, and may not come to write another."""
+    for number in (2, nth, nth):
+        fault = Fault("write", "before", "young-", number, errno.EIO)
+        with pytest.raises(StorageFailed):
+            Broker.open(tmp_path, disk=FaultyDisk.real(tmp_path, fault))
+    Broker.open(tmp_path).close()
+
+
+def test_a_backup_of_an_empty_store_opens(tmp_path: Path) -> None:
+    with Broker.open(tmp_path / "data") as broker:
+        broker.backup(tmp_path / "backup")
+    assert doctor.examine(tmp_path / "backup").clean
+    with Broker.open(tmp_path / "backup") as broker:
+        assert broker.queues() == []
 
 
 def test_a_store_is_told_from_others_and_stays_the_same_without_its_uuid(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbmq.checksum import crc32c
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.journal.log import Log
+from ebbmq.journal.mend import unflipped
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.scan import Damaged, Found, Torn, scan
 from ebbmq.journal.sectors import SECTOR_BYTES
@@ -222,3 +224,16 @@ def test_a_second_crash_during_recovery_changes_nothing(
     assert again == found
     story.open(end_again).close()
     assert story.read()[0] == found
+
+
+@given(st.binary(min_size=1, max_size=300), st.data())
+def test_one_flipped_bit_is_put_right_and_two_are_not(data: bytes, chance: st.DataObject) -> None:
+    crc = crc32c(data)
+    number = int.from_bytes(data, "little")
+    bits = chance.draw(st.sets(st.integers(0, 8 * len(data) - 1), min_size=1, max_size=2))
+    for bit in bits:
+        number ^= 1 << bit
+    found = unflipped(number.to_bytes(len(data), "little"), crc)
+    assert found == (data if len(bits) == 1 else None)
+    own = crc ^ 1 << chance.draw(st.integers(0, 31))
+    assert unflipped(data, own) == data

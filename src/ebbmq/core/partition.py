@@ -521,10 +521,25 @@ class Partition:
                 self.dying_bytes -= row[11]
             self.left.append((seq, row[2]))
             self.free(seq, row)
-        self.totals[REASON_TEXT[reason]] += len(gone)
-        for start in range(0, len(gone), limits.RECORD_ROWS_MAX):
+        self._note_all([seq for seq, _ in gone], records, reason, now_ms)
+
+    def note_lost(self, seqs: Sequence[int], now_ms: int) -> None:
+        """Put on record messages whose rows cannot be read: when they came is not known."""
+        records = [
+            fact.REMOVAL.pack(
+                self.pid, 0, seq, now_ms, now_ms, 0, 0, 0, 0, 0, int(Reason.DAMAGED), 0
+            )
+            for seq in seqs
+        ]
+        self._note_all(seqs, records, Reason.DAMAGED, now_ms)
+
+    def _note_all(
+        self, seqs: Sequence[int], records: list[bytes], reason: Reason, now_ms: int
+    ) -> None:
+        self.totals[REASON_TEXT[reason]] += len(records)
+        for start in range(0, len(records), limits.RECORD_ROWS_MAX):
             part = records[start : start + limits.RECORD_ROWS_MAX]
-            self.note_removed(b"".join(part), len(part), gone[start][0], now_ms)
+            self.note_removed(b"".join(part), len(part), seqs[start], now_ms)
 
     def note_removed(self, records: bytes, count: int, first: int, now_ms: int) -> None:
         """Leave a REMOVE fact, and tell of it."""

@@ -19,21 +19,30 @@ if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
 
 
-def check(disk: Disk, uuid: bytes) -> None:
-    """Return if a journal is blank, or at least one of its records is of this store.
+def check(disk: Disk, uuid: bytes, *, has_log: bool) -> None:
+    """Return if a journal is blank and may be, or at least one of its records is of this store.
 
     A log starts with a LINK that is synced before anything follows it. So a store whose first
     opening was cut short has no more than a part of that, and may begin again.
 
     Raises:
-        StorageFailed: none of its records is; nothing was changed.
+        StorageFailed: none of its records is, or its log is gone; nothing was changed.
         OSError: the disk cannot be read.
     """
     store = record.seed(uuid)
-    present = numbers(disk, old=False) + numbers(disk, old=True)
-    if any(_starts_with_header(disk, store, number) for number in present):
+    young = numbers(disk, old=False)
+    if any(_starts_with_header(disk, store, number) for number in young):
         return
-    used = {number: end for number in present if (end := _used_bytes(disk, number))}
+    if has_log and not any(_used_bytes(disk, number) for number in young):
+        raise StorageFailed(
+            f"{disk.where} holds no log, and the store that store.json names had one",
+            "put the journal back, restore a backup of this directory, or name another directory; "
+            "nothing was changed",
+        )
+    old = numbers(disk, old=True)
+    if any(_starts_with_header(disk, store, number) for number in old):
+        return
+    used = {number: end for number in young + old if (end := _used_bytes(disk, number))}
     if sum(used.values()) <= HEADER_BYTES:
         return
     if any(_has_header(disk, store, number) for number in used):

@@ -80,6 +80,9 @@ class Log:
         self._pending_bytes = 0
         self._counted = counted
         self._unflushed_count = 0
+        #: Where the log ended at the last call of `mark`, after the last mark, and without marks;
+        #: and up to where the last mark proves that it was synced.
+        self._looked_at = self._marked_at = self._facts_end = self._proven = 0
         if not young.active.used:
             self._link(young.active, 0)
         self._writer.sync()
@@ -239,6 +242,30 @@ class Log:
         if self._pending_bytes > limits.PENDING_BYTES_MAX:
             self.write()
         return position + nbytes
+
+    def mark(self) -> None:
+        """Append a LINK that proves what was synced, where no record has come since the last call.
+
+        Whoever appends calls it every few ms: so what a sync covered is soon never taken for torn.
+        A mark is not proven by another one.
+
+        Raises:
+            StorageFailed: the log fails now.
+            Overloaded: code `disk_full`; later facts need the space.
+        """
+        if self._writer.failed is not None:
+            return
+        end, synced = self.position, self._writer.synced_position
+        if end != self._marked_at:
+            self._facts_end = end
+        if end == self._looked_at and self._proven < min(synced, self._facts_end):
+            self.admit(0, self._reserve_bytes)
+            self._mark()
+            self._proven, self._marked_at = synced, self.position
+            self._have_flushed()
+        self._looked_at = self.position
+        # What was appended since a sync proves it, too, once it is written.
+        self.write()
 
     def append_written(self, kind: int, pid: int, count: int, first: int, payload: bytes) -> int:
         """`append` a small record and `write`, in one step if nothing else waits to be written.

@@ -1,8 +1,8 @@
-"""A header that one flipped bit made unreadable, put right."""
+"""Headers and rows that one flipped bit made unreadable, put right."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ebbmq.checksum import crc32c
 from ebbmq.journal import record
@@ -13,6 +13,9 @@ from ebbmq.journal.unreadable import read_around
 
 if TYPE_CHECKING:
     from ebbmq.journal.disk import Disk
+
+#: CRC32C's, reflected: also what a flip of the last bit changes in a checksum.
+_POLYNOMIAL: Final = 0x82F63B78
 
 
 def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
@@ -40,3 +43,22 @@ def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
     if crc32c(payload) == header.payload_crc:
         return Found(header, payload)
     return Damaged(item.position, item.nbytes, header, payload)
+
+
+def unflipped(data: bytes, crc: int) -> bytes | None:
+    """These bytes as they were before one bit of them, or of their checksum, was flipped.
+
+    None if it was not one bit. What a flip changes in a checksum depends only on how far from the
+    end it is; one of the checksum itself changes a single bit, as no other does.
+    """
+    change = crc32c(data) ^ crc
+    if change.bit_count() == 1:
+        return data
+    effect = _POLYNOMIAL
+    for bit in reversed(range(8 * len(data))):
+        if effect == change:
+            turned = bytearray(data)
+            turned[bit >> 3] ^= 1 << (bit & 7)
+            return bytes(turned)
+        effect = effect >> 1 ^ (_POLYNOMIAL if effect & 1 else 0)
+    return None

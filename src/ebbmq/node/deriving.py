@@ -102,10 +102,13 @@ def _share_bodies(engine: Engine, partitions: list[Partition]) -> None:
 def let_go_of_unread(engine: Engine, losses: Losses) -> None:
     """Have messages that cannot be read leave their queues on the record; the journal is open."""
     for pid, seqs in losses.unread.items():
-        shard = engine.catalog.shards[pid]
-        if shard.faulty is not None:
-            continue  # it is read again
+        shard = engine.catalog.shards.get(pid)
+        if shard is None or shard.faulty is not None:
+            continue  # nothing is left of it, or it is read again
         partition = shard.partition
         gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]
+        lost = sorted(set(seqs) - {seq for seq, _ in gone})
         partition.remove(gone, Reason.DAMAGED, engine.now_ms())
+        partition.note_lost(lost, engine.now_ms())
+        engine.live += len(lost)  # the facts take them off
         engine.settle(shard)

@@ -1,8 +1,8 @@
 """A broker's data directory: one owner at a time, one identity for ever.
 
 data/
-  store.json    uuid, format version and their checksum
-  lock          held (flock) by the process that has the directory open
+  store.json    uuid, format version, whether there is a log, and their checksum
+  lock          held (flock), as the directory itself, by the process that has it open
   journal/      young-*.seg old-*.seg
   checkpoints/  pages and manifests
   removals/     removals.log removals.1.log
@@ -14,6 +14,7 @@ data/
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -41,8 +42,10 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     uuid: Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
     format_version: Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
-    #: CRC32C of the uuid and the version as u32, little endian.
+    #: CRC32C of the uuid, the version as u32, little endian, and a byte 1 where it has a log.
     crc: int | None = None
+    #: A first record is on the device: without any, the log is gone, and the store is not new.
+    has_log: bool = False
 
     @property
     def told(self) -> str:
@@ -71,7 +74,8 @@ def decode(data: bytes) -> Identity:
 
 
 def _checksum(identity: Identity) -> int:
-    return crc32c(identity.format_version.to_bytes(4, "little"), crc32c(identity.uuid))
+    version = identity.format_version.to_bytes(4, "little")
+    return crc32c(b"\1" * identity.has_log, crc32c(version, crc32c(identity.uuid)))
 
 
 def _path(path: object) -> Path:
@@ -91,7 +95,10 @@ class Directory:
                 f"{self.path} is not a data directory: it has no store.json",
                 "name the directory that a broker was opened on",
             )
-        self._lock = self._take(create=create)
+        self._locks = self._take(create=create)
+        #: Asked at every commit, wherever the process has gone by then.
+        self._absolute = os.path.abspath(self.path)  # noqa: PTH100  # symlinks stay as they are
+        self._opened = os.fstat(self._locks[0])
         try:
             self.identity = self._identity()
         except OSError as error:
@@ -101,13 +108,18 @@ class Directory:
             self.close()
             raise
 
-    def _take(self, *, create: bool) -> int:
-        """The descriptor that holds the lock."""
+    def _take(self, *, create: bool) -> list[int]:
+        """The descriptors that hold the locks."""
         try:
             if create:
                 for part in ("", "journal", "checkpoints", "removals"):
                     (self.path / part).mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return lock(self.path)
+        except BlockingIOError as error:
+            raise DirectoryInUse(
+                f"{self.path} is open already, in another process or in this one",
+                "close it there, or connect to it instead of opening the directory",
+            ) from error
         except OSError as error:
             if faults.is_full(error):
                 raise faults.cannot_open(str(self.path), error) from error
@@ -115,21 +127,12 @@ class Directory:
                 f"cannot use {self.path} as a data directory: {error.strerror}",
                 "give a directory that this user may write to",
             ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise DirectoryInUse(
-                f"{self.path} is open already, in another process or in this one",
-                "close it there, or connect to it instead of opening the directory",
-            ) from error
-        return lock
 
     @classmethod
     def of(cls, other: Directory) -> Directory:
         """The same directory for reading beside its owner; holds no lock."""
         same = cls.__new__(cls)
-        vars(same).update(vars(other), _lock=-1)
+        vars(same).update(vars(other), _locks=[])
         return same
 
     def _identity(self) -> Identity:
@@ -148,19 +151,67 @@ class Directory:
                     "open it with the EbbMQ that wrote it, or a later one",
                 )
             return identity
-        if any((self.path / "journal").iterdir()):
+        if any(any((self.path / part).iterdir()) for part in ("journal", "checkpoints")):
             raise StorageFailed(
-                f"{path} is missing beside a journal", "restore it from a backup of this directory"
+                f"{path} is missing beside a journal or checkpoints",
+                "restore it from a backup of this directory",
             )
         identity = Identity(secrets.token_bytes(16), FORMAT_VERSION)
         write_durably(path, encode(identity))
         return identity
 
+    def note_log(self) -> None:
+        """Say in store.json that a first record is on the device."""
+        if not self.identity.has_log:
+            self.identity = msgspec.structs.replace(self.identity, has_log=True)
+            write_durably(self.path / "store.json", encode(self.identity))
+
+    def lost(self) -> StorageFailed | None:
+        """Why what has this path is not the directory that was opened; None while it is."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self._absolute), self._opened):  # noqa: PTH116  # quicker
+                return None
+        return StorageFailed(
+            f"{self.path} is not the directory any more that this broker opened: "
+            "it was moved, deleted or replaced",
+            "stop this broker, put the directory back or name where it is, and open it again; "
+            "everything confirmed as synced before this is in it",
+        )
+
     def close(self) -> None:
-        """Let go of the lock."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        """Let go of the locks."""
+        unlock(self._locks)
+
+
+def lock(directory: Path) -> list[int]:
+    """Descriptors that have a directory for this process, until they are closed.
+
+    Nobody gets around a lock on the directory itself; on a network file system only one on a file
+    in it holds for other machines, too.
+
+    Raises:
+        BlockingIOError: another one has it.
+        OSError: it cannot be locked.
+    """
+    locks: list[int] = []
+    try:
+        for path, flags in (
+            (directory, os.O_RDONLY | os.O_DIRECTORY),
+            (directory / "lock", os.O_RDWR | os.O_CREAT),
+        ):
+            locks.append(os.open(path, flags | os.O_CLOEXEC, 0o644))
+            fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        unlock(locks)
+        raise
+    return locks
+
+
+def unlock(locks: list[int]) -> None:
+    """Close what `lock` gave, once: two threads may be at it, and numbers are given out again."""
+    with contextlib.suppress(IndexError):
+        while True:
+            os.close(locks.pop())
 
 
 def write_durably(path: Path, data: bytes) -> None:

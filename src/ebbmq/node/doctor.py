@@ -12,7 +12,7 @@ import msgspec
 from ebbmq.core.row import ELSEWHERE, ROW
 from ebbmq.errors import DamagedRecord, EbbError
 from ebbmq.journal import checkpoint, faults, scan
-from ebbmq.journal.disk import FileDisk
+from ebbmq.journal.disk import FileDisk, MemoryDisk
 from ebbmq.journal.found import Found, Torn
 from ebbmq.journal.reader import Reader
 from ebbmq.node.clock import SystemClock, doubt_of
@@ -86,8 +86,8 @@ def examine(
 
 
 def _examine(directory: Directory, given: Disk | None, report: Report, progress: Progress) -> None:
-    disk = given or FileDisk(directory.path / "journal", read_only=True)
-    pages = given or FileDisk(directory.path / "checkpoints", read_only=True)
+    disk = given or _disk(directory.path / "journal")
+    pages = given or _disk(directory.path / "checkpoints")
     total = sum(disk.open(name).size() for name in disk.names())
     _records(disk, directory.identity.uuid, report, progress, total)
     _checkpoints(pages, report)
@@ -107,6 +107,15 @@ def _examine(directory: Directory, given: Disk | None, report: Report, progress:
         given_up = recovery.given_up(shard.partition.pid)
         _bodies(shard, set(given_up), reader, report, lambda done: progress(done, live))
     reader.close()
+
+
+def _disk(path: Path) -> Disk:
+    """A part of the data directory; one that is gone has no files."""
+    if path.is_dir():
+        return FileDisk(path, read_only=True)
+    missing = MemoryDisk()
+    missing.where = str(path)
+    return missing
 
 
 def _records(disk: Disk, uuid: bytes, report: Report, progress: Progress, total: int) -> None:

@@ -12,6 +12,7 @@ thread waits for the disk's flush while it holds it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -246,6 +247,8 @@ class Engine:
                         self.announce(shard.queue, partition.depth[READY] - ready)
                     deadline_ms = lifecycle.next_deadline_ms(partition)
                     more = more or (deadline_ms is not None and deadline_ms <= now_ms)
+            with contextlib.suppress(Overloaded):
+                self.journal.mark()
             if self.holding:
                 self.write_now()
         if more:
@@ -398,7 +401,20 @@ class Engine:
             if length and self.sharing.let_go(segment << 32 | offset):
                 self.shared_bytes[segment] = self.shared_bytes.get(segment, 0) - length
 
+    def owns_directory(self) -> bool:
+        """Whether the directory is the one that was opened; the journal ends where it is not."""
+        lost = self.directory.lost()
+        if lost is not None and self.journal.failed is None:
+            log.error("directory_lost", detail=lost.detail)
+            self.journal.stop(lost)
+        return lost is None
+
     # Levels
+
+    def before_commit(self) -> None:
+        """Take in who waits for the commit, which fails if the directory is another one by now."""
+        self.owns_directory()
+        self.gathering.take_in()
 
     def open_or_hold(self, shard: Shard, level: int, position: int, runs: list[Run]) -> None:
         """Let a batch into the order if its level holds already, else hold it."""

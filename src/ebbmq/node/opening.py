@@ -136,7 +136,7 @@ def _start(engine: Engine, recovery: Recovery) -> None:
         shard.totals_before = dict(shard.partition.totals)
     engine.written = engine.synced = engine.journal.position
     engine.journal.on_commit = engine.committed
-    engine.journal.before_commit = engine.gathering.take_in
+    engine.journal.before_commit = engine.before_commit
     _note_start(engine, recovery)
     upkeep = Upkeep(engine, *recovery.disks, recovery.generation)
     engine.upkeep = upkeep.run
@@ -181,6 +181,7 @@ def _note_start(engine: Engine, recovery: Recovery) -> None:
         recovery.let_go_of_unread()
         # The epoch tells the tokens of this run from those of runs whose end was lost.
         engine.journal.wait("synced", engine.note_clock())
+        engine.directory.note_log()
         engine.removals.flush(engine.journal.synced_position)
     except Overloaded as error:
         log.warning("start_not_on_record", detail=error.detail)
@@ -225,7 +226,7 @@ class Upkeep:
         """Do what is due of it."""
         engine = self._engine
         with engine.lock:
-            if engine.closed is not None:
+            if engine.closed is not None or not engine.owns_directory():
                 return
             now_ms = engine.now_ms()
             for shard in engine.catalog.shards.values():
@@ -277,7 +278,7 @@ def close_engine(engine: Engine) -> None:
 
     def clean() -> None:
         engine.departures.tell()
-        if engine.journal.failed is None:
+        if engine.owns_directory() and engine.journal.failed is None:
             # The last numbers of messages, should their records be lost without the checkpoint.
             with contextlib.suppress(Overloaded):
                 noting.note_catalog(engine)

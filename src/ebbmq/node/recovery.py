@@ -137,9 +137,10 @@ class Recovery:
         """Put the rows back and return where the journal ends; nothing on disk is changed.
 
         Raises:
-            StorageFailed: the journal is another store's, or a later version's.
+            StorageFailed: the journal is gone, another store's, or a later version's.
         """
-        belonging.check(self._journal_disk, self._uuid)
+        has_log = self._engine.directory.identity.has_log
+        belonging.check(self._journal_disk, self._uuid, has_log=has_log)
         collecting = gc.isenabled()
         gc.disable()
         try:

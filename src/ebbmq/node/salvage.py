@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from ebbmq.checksum import crc32c
 from ebbmq.core import facts as fact
 from ebbmq.core.row import ROW
+from ebbmq.journal.mend import unflipped
+from ebbmq.node.log import log
 from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ebbmq.core.restore import Restorer
     from ebbmq.journal.found import Damaged
@@ -95,33 +97,50 @@ class Salvage:
         """Put back rows that verify, and find which of their bodies do not."""
         if not self._has(pid, position):
             return
-        block = payload[8 : 8 + 64 * count]
-        crc, _ = fact.ROWS_HEAD.unpack_from(payload) if len(payload) >= 8 else (0, 0)  # noqa: PLR2004
-        if len(block) < 64 * count or crc32c(bytes(block)) != crc:
+        bodies = payload[8 + 64 * count :] if bodies is None else bodies
+        block = _rows(payload, count, bodies)
+        if block is None:
             self._losses.numbering.lost(pid, first, count, position >> 32)
             return
-        bodies = payload[8 + 64 * count :] if bodies is None else bodies
         self._losses.numbering.published(pid, first, count)
         self._engine.note_range(position >> 32, pid, first, count)
-        at = 0
-        for number in range(count):
-            row = ROW.unpack_from(block, number * 64)
-            body = bytes(bodies[at : at + row[11]])
-            at += row[11]
-            if len(body) != row[11] or crc32c(body) != row[12]:
-                self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
-        self._restorer(pid).published(first, block, position)
+        for number in _without_body(block, bodies):
+            self._losses.bodiless.setdefault(pid, {})[first + number] = position >> 32
+        self._restorer(pid).published(first, memoryview(block), position)
 
 
 def _verifies(payload: memoryview, count: int, bodies: memoryview) -> bool:
     """Whether rows of a PUBLISH fact and the bodies they are of match their checksums."""
     block = bytes(payload[8 : 8 + 64 * count])
-    if crc32c(block) != fact.ROWS_HEAD.unpack_from(payload)[0]:
-        return False
+    return crc32c(block) == fact.ROWS_HEAD.unpack_from(payload)[0] and _fit(block, bodies)
+
+
+def _rows(payload: memoryview, count: int, bodies: memoryview) -> bytes | None:
+    """The rows of a PUBLISH fact, one flipped bit of them put right; None if they do not verify."""
+    block = bytes(payload[8 : 8 + 64 * count])
+    if len(block) < 64 * count:
+        return None
+    crc, _ = fact.ROWS_HEAD.unpack_from(payload)
+    if crc32c(block) == crc:
+        return block
+    mended = unflipped(block, crc)
+    if mended is None or not _fit(mended, bodies):
+        return None
+    log.warning("mended_rows", messages=count)
+    return mended
+
+
+def _fit(block: bytes, bodies: memoryview) -> bool:
+    """Whether these are the bodies of these rows, all of them."""
+    total = sum(row[11] for row in ROW.iter_unpack(block))
+    return total == len(bodies) and next(_without_body(block, bodies), None) is None
+
+
+def _without_body(block: bytes, bodies: memoryview) -> Iterator[int]:
+    """Which of these rows do not have the body that was published with them."""
     at = 0
-    for number in range(count):
-        row = ROW.unpack_from(block, number * 64)
-        if crc32c(bytes(bodies[at : at + row[11]])) != row[12]:
-            return False
+    for number, row in enumerate(ROW.iter_unpack(block)):
+        body = bytes(bodies[at : at + row[11]])
         at += row[11]
-    return at == len(bodies)
+        if len(body) != row[11] or crc32c(body) != row[12]:
+            yield number

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ebbmq import limits
-from ebbmq.errors import ClosedBroker, DamagedRecord, StorageFailed
+from ebbmq.errors import ClosedBroker, DamagedRecord, Overloaded, StorageFailed
+from ebbmq.journal import record, walk
 from ebbmq.journal.disk import MemoryDisk
 from ebbmq.journal.log import Log
-from ebbmq.journal.record import HEADER_BYTES
-from ebbmq.journal.scan import Found, scan
+from ebbmq.journal.record import HEADER_BYTES, LINK
+from ebbmq.journal.scan import Damaged, Found, scan
 from ebbmq.journal.segment import FIRST_POSITION, name_of
 
 UUID = bytes(range(16))
@@ -337,3 +338,87 @@ def test_a_small_record_can_be_appended_and_written_in_one_step() -> None:
     found = [item for item in scan(disk, UUID) if type(item) is Found]
     assert [item.header.first for item in found] == list(range(7))
     assert [bytes(item.payload) for item in found[:5]] == [bytes([n]) for n in range(5)]
+
+
+def marks(disk: MemoryDisk) -> list[int]:
+    """What the LINKs behind the first one prove to be synced."""
+    place = walk.Place(record.seed(UUID), disk.open(name_of(1)), FIRST_POSITION)
+    found = walk.windows(place, HEADER_BYTES, 4_096)
+    return [item.header.synced for item in found if item.header.kind == LINK]
+
+
+def test_an_idle_log_is_marked_once_and_no_mark_is_marked() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    end = log.append(1, 0, 1, 0, [b"x"])
+    log.commit()
+    for _ in range(5):
+        log.mark()
+        log.commit()
+    assert marks(disk) == [end]
+
+
+def test_a_log_to_which_something_is_appended_all_the_time_is_not_marked() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for number in range(5):
+        log.append(1, 0, 1, number, [b"x"])
+        log.commit()
+        log.mark()
+    assert marks(disk) == []
+
+
+def test_what_was_synced_before_the_end_is_proven_without_waiting_for_it() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    synced = log.append(1, 0, 1, 0, [b"x"])
+    log.commit()
+    end = log.append_written(1, 0, 1, 1, b"written only")
+    for _ in range(5):
+        log.mark()
+    assert marks(disk) == [synced]
+    log.commit()
+    for _ in range(5):
+        log.mark()
+        log.commit()
+    assert marks(disk) == [synced, end + HEADER_BYTES]
+
+
+def test_what_was_marked_is_never_taken_for_torn() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append(1, 2, 3, 4, [b"payload"])
+    log.commit()
+    log.mark()
+    log.mark()
+    disk.kill()
+    disk.flip(name_of(1), 2 * HEADER_BYTES, 1)
+    (damaged,) = scan(disk, UUID)
+    assert type(damaged) is Damaged
+    assert damaged.header is not None
+    assert (damaged.header.pid, damaged.header.count, damaged.header.first) == (2, 3, 4)
+
+
+def test_a_full_segment_is_marked_by_the_next_one() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append(1, 0, 1, 0, [bytes(4_096 - 2 * HEADER_BYTES)])
+    log.commit()
+    log.mark()
+    log.mark()
+    disk.kill()
+    disk.flip(name_of(1), 2 * HEADER_BYTES, 1)
+    assert [type(item) for item in scan(disk, UUID)] == [Damaged]
+
+
+def test_a_mark_takes_no_space_that_is_reserved_for_facts() -> None:
+    disk = MemoryDisk(capacity=4_096)
+    log = opened(disk)
+    log.admit(0, 3_600)
+    log.append(1, 0, 1, 0, [bytes(200)])
+    log.commit()
+    before = log.position
+    log.mark()
+    with pytest.raises(Overloaded):
+        log.mark()
+    assert log.position == before

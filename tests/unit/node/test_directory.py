@@ -24,8 +24,9 @@ def test_an_identity_without_a_checksum_is_read() -> None:
     assert b"crc" not in msgspec.json.encode(IDENTITY)
 
 
-def test_a_flipped_bit_is_refused_or_changes_nothing() -> None:
-    data = encode(IDENTITY)
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_flipped_bit_is_refused_or_changes_nothing(has_log: bool) -> None:
+    data = encode(msgspec.structs.replace(IDENTITY, has_log=has_log))
     refused = 0
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
@@ -36,6 +37,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing() -> None:
             refused += 1
         else:
             assert (read.uuid, read.format_version) == (UUID, FORMAT_VERSION)
+            assert read.has_log is has_log
     assert refused > 6 * len(data)
 
 

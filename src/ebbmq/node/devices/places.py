@@ -7,8 +7,6 @@ nobody's directory is ever taken for another's. A lock keeps a second broker out
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +20,7 @@ from ebbmq.holding.contract import MissingPackage
 from ebbmq.holding.opening import Where, open_device
 from ebbmq.node.devices.identities import Identities
 from ebbmq.node.devices.settings import DeviceConfig, public_url
-from ebbmq.node.directory import write_durably
+from ebbmq.node.directory import lock, unlock, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +50,7 @@ class Place:
         self._where = where
         self._directory = directory
         self._identities = identities
-        self._lock = -1
+        self._locks: list[int] = []
 
     @property
     def unique(self) -> str:
@@ -91,10 +89,7 @@ class Place:
 
     def release(self) -> None:
         """Let others have the directory."""
-        # Two threads may be at it, and what is closed twice is another file the second time.
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        unlock(self._locks)
 
     def _identify(self, directory: Path) -> bytes:
         name, known = self.spec.name, self._identities.get(self.spec.name)
@@ -125,10 +120,9 @@ class Place:
 
     def _take(self, directory: Path) -> None:
         self.release()
-        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            self._locks = lock(directory)
+        except BlockingIOError as error:
             raise DirectoryInUse(
                 f"another device or process has {directory} open",
                 f"give device {self.spec.name!r} a directory of its own",

@@ -154,11 +154,13 @@ class Users:
         except OSError as error:
             raise _unwritable(self._data, error) from error
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)
-            users = self.read()
-            yield users
-            self._write(msgspec.json.format(msgspec.json.encode(_File(users)), indent=2))
-            os.fsync(directory)
+            # A file of its own: a broker that has the directory open holds the lock on that.
+            with (self._data / "users.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                users = self.read()
+                yield users
+                self._write(msgspec.json.format(msgspec.json.encode(_File(users)), indent=2))
+                os.fsync(directory)
         except OSError as error:
             raise _unwritable(self.path, error) from error
         finally:

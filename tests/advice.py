@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebbmq.feed import claims, layout, manifests
+from ebbmq.feed import claims, layout, manifests, runs
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import Manifest, Part
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
+from ebbmq.feed.runs import Record
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -101,11 +102,23 @@ def publish(
         written_at_ms=at_ms,
         parts=tuple(Part(str(path.relative_to(lake)), rows, path.stat().st_size) for path in paths),
     )
+    for path in paths:
+        run = layout.told_in(str(path.relative_to(lake)), "run")
+        if run:
+            write_record(lake, run, at_ms)
     claims.claim(lake, "some-node")
     place = lake / layout.manifest_file(table.name, at_ms, layout.PIPELINE, 0, number)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(manifests.encode(manifest))
     return place
+
+
+def write_record(lake: Path, run: str, at_ms: int) -> None:
+    """The record of a run that ended."""
+    place = lake / runs.record_file(run)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    record = Record(run=run, kind="run", started_at_ms=at_ms, ended_at_ms=at_ms)
+    place.write_bytes(runs.encode(record))
 
 
 def until_usable(broker: Broker, *but: str) -> None:

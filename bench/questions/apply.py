@@ -22,6 +22,7 @@ from ebbmq.feed import layout, manifests
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import Manifest, Part
 from ebbmq.feed.plans import PLANS
+from ebbmq.feed.runs import RUNS, Record, encode, record_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,6 +120,9 @@ def _write_plan(lake: Path, ids: list[str]) -> None:
     place = lake / layout.manifest_file(PLANS.name, now_ms, layout.PIPELINE, 0, 1)
     place.parent.mkdir(parents=True)
     place.write_bytes(manifests.encode(manifest))
+    record = Record(run=RUN, kind="plan", started_at_ms=now_ms, ended_at_ms=now_ms)
+    (lake / RUNS).mkdir()
+    (lake / record_file(RUN)).write_bytes(encode(record))
 
 
 def _rate(run: Run, broker: Broker, outcome: str, count: int) -> float:

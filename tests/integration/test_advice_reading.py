@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebbmq.feed import manifests
+from ebbmq.feed import manifests, runs
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import Manifest, Part, UnknownFeed
 from ebbmq.feed.plans import PLANS
@@ -17,7 +17,15 @@ from ebbmq.feed.rates import RATES
 from ebbmq.holding.bucket import Bucket
 from ebbmq.node.advising import reading
 from ebbmq.node.feeding.lake import DirectoryLake, ObjectLake
-from tests.advice import plan_row, publish, rate_row, write, write_plan, write_rates
+from tests.advice import (
+    plan_row,
+    publish,
+    rate_row,
+    write,
+    write_plan,
+    write_rates,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +112,7 @@ def test_a_manifest_is_read_once_and_what_is_no_manifest_again_when_it_changes(
     sight = reading.Sight(lake, PLANS)
     assert sight.find() == ([], [])
     write_plan(root, "r1", [plan_row("1-1")], AT_MS)
+    write_record(root, "r22", AT_MS)
     (manifest,) = (root / "plans" / "_manifests").rglob("*.json")
     wrong = manifest.with_name("x.json")
     wrong.write_text("{}")
@@ -117,6 +126,16 @@ def test_a_manifest_is_read_once_and_what_is_no_manifest_again_when_it_changes(
     manifest.unlink()
     wrong.unlink()
     assert sight.find() == ([], [])
+
+
+def test_a_run_without_a_record_is_not_found(lake: Lake, root: Path) -> None:
+    sight = reading.Sight(lake, PLANS)
+    write_plan(root, "r1", [plan_row("1-1")], AT_MS)
+    place = root / runs.record_file("r1")
+    place.rename(root / runs.begun_file("r1"))
+    assert sight.find() == reading.find(lake, PLANS) == ([], [])
+    write_record(root, "r1", AT_MS)
+    assert [each.run for each in sight.find()[0]] == ["r1"]
 
 
 def outdated(lake: Lake, before_ms: int, node: str = "n1") -> int | None:

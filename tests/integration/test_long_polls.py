@@ -114,7 +114,9 @@ def test_a_lease_cancelled_while_its_bodies_are_read_is_given_back(tmp_path: Pat
     run(tmp_path, story, WaitingDisk())
 
 
-def test_a_lease_stays_below_a_number_of_bytes_and_gives_the_rest_back(tmp_path: Path) -> None:
+def test_a_lease_stays_below_a_number_of_bytes_and_leaves_the_rest_untouched(
+    tmp_path: Path,
+) -> None:
     async def story(broker: AsyncBroker, polls: Sized) -> None:
         await broker.publish("q", [Message(b"%d" % n * 1_000) for n in range(9)])
         first = await broker.lease("q", 9, bytes_max=3_500)
@@ -122,6 +124,7 @@ def test_a_lease_stays_below_a_number_of_bytes_and_gives_the_rest_back(tmp_path:
         assert [lease.body[:1] for lease in await broker.lease("q", 9, bytes_max=1)] == [b"3"]
         rest = await broker.lease("q", 9)
         assert [lease.body[:1] for lease in rest] == [b"4", b"5", b"6", b"7", b"8"]
+        assert [lease.attempt for lease in rest] == [1] * 5
         assert len(await broker.peek("q", 9, state="leased", bytes_max=3_500)) == 3
 
     run(tmp_path, story)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ebbmq import Broker, Client, Message, QueueSpec
+from ebbmq import AsyncBroker, Broker, Client, Message, QueueSpec
 from ebbmq.errors import InvalidSpec
+from ebbmq.node.leasing import Consumer
 from ebbmq.node.server.users import Users
 from tests.serving import Running
 
@@ -49,6 +53,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         "admin": users.add("admin", {"manage": EVERY, "consume": EVERY}),
         "system": users.add("system", {"publish": EVERY}),
         "shop": users.add("shop", {"publish": EVERY, "consume": EVERY}),
+        "worker": users.add("worker", {"consume": EVERY}),
         "auditor": users.add("auditor", {"consume": EVERY, "privileged": ("q",)}),
     }
     with Running(data) as server:
@@ -71,6 +76,67 @@ def test_a_consumer_with_the_permission_is_given_everything(scene: Scene) -> Non
 def test_what_one_passed_by_is_there_for_another(scene: Scene) -> None:
     scene.leased_by("shop", 2)
     assert scene.leased_by("auditor", 2) == [b"secret"] * 2
+
+
+def test_they_are_granted_at_once_beside_workers_that_poll(scene: Scene) -> None:
+    auditor, system = scene.clients["auditor"], scene.clients["system"]
+    assert len(scene.clients["shop"].lease("q", 10)) == 2
+    stopped = threading.Event()
+
+    def poll(name: str) -> int:
+        count = 0
+        while not stopped.is_set():
+            assert scene.clients[name].lease("q", 10) == []
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(2) as pool:
+        polls = [pool.submit(poll, name) for name in ("shop", "worker")]
+        try:
+            found = auditor.lease("q", 10)
+            for _ in range(50):
+                system.publish("q", [Message(b"secret")] * 2)
+                found += auditor.lease("q", 10)
+        finally:
+            stopped.set()
+        assert all(poll.result(PATIENCE_S) for poll in polls)
+    assert [(lease.body, lease.attempt) for lease in found] == [(b"secret", 1)] * 102
+    stats = scene.clients["admin"].stats("q")
+    assert (stats["totals"]["leased"], stats["totals"]["released"]) == (104, 0)
+
+
+def test_they_keep_their_place_in_order_and_fair_share(tmp_path: Path) -> None:
+    spec = QueueSpec("q", privileged=("sys",), fair_share=4)
+    others = Consumer("shop", privileged=False)
+
+    async def story() -> None:
+        async with await AsyncBroker.open(tmp_path / "data", {"client": "sys"}) as broker:
+            await broker.declare(spec)
+            await broker.publish("q", [Message(b"%d" % i, importance=1) for i in range(2)])
+            await broker.publish("q", [Message(b"%d" % i, importance=9) for i in range(2, 6)])
+            assert await broker.take("q", 9, 0, None, None, None, consumer=others) == []
+            assert await broker.peek("q", 9) != []
+            assert await broker.take("q", 9, 0, None, None, None, consumer=others) == []
+            found = await broker.lease("q", 9)
+            assert [lease.body for lease in found] == [b"2", b"3", b"4", b"0", b"5", b"1"]
+
+    asyncio.run(story())
+
+
+def test_a_long_poll_waits_for_what_the_consumer_may_have(scene: Scene) -> None:
+    shop, worker, auditor = (scene.clients[name] for name in ("shop", "worker", "auditor"))
+    scene.leased_by("auditor", 4)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(each.lease, "q", 10, wait_ms=60_000) for each in (shop, worker)]
+        privileged = pool.submit(auditor.lease, "q", 10, wait_ms=60_000)
+        scene.clients["system"].publish("q", Message(b"secret"))
+        (lease,) = privileged.result(PATIENCE_S)
+        assert (lease.body, lease.attempt) == (b"secret", 1)
+        auditor.release("q", [lease.token])
+        assert auditor.stats("q")["depth"]["ready"] == 1
+        assert not any(each.done() for each in waiting)
+        scene.clients["shop"].publish("q", [Message(b"plain")] * 20)
+        assert [len(each.result(PATIENCE_S)) for each in waiting] == [10, 10]
 
 
 def test_a_name_gives_them_to_nobody_without_the_permission(scene: Scene) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ebbmq import Broker, Message, QueueSpec, limits
 from ebbmq.errors import LeaseLost, StorageFailed
+from ebbmq.node import leasing
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -296,6 +297,20 @@ def test_a_released_message_keeps_its_place_and_is_no_failure(broker: Broker) ->
         (lease,) = broker.lease("q")
         assert (lease.attempt, lease.failures) == (attempt, 0)
         broker.release("q", [lease.token])
+    assert bodies(broker) == [b"0", b"1", b"2"]
+
+
+def test_a_message_whose_devices_are_away_rests_and_keeps_its_place(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q"))
+    broker.publish("q", [Message(b"%d" % i) for i in range(3)])
+    engine = broker.engine
+    with engine.lock:
+        ((shard, grants),) = leasing.lease_now(engine, engine.catalog.queue("q"), 2, None, None)
+        leasing.give_back(engine, shard, grants, rest_ms=1_000)
+    assert broker.stats("q")["depth"] | {"ready": 1, "scheduled": 2} == broker.stats("q")["depth"]
+    clock.advance(1_000)
     assert bodies(broker) == [b"0", b"1", b"2"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,18 @@ import pytest
 
 from ebbmq import Broker, Client, Message
 from ebbmq.cli.main import main
+from ebbmq.errors import UnknownRun
+from ebbmq.feed.plans import PLANS
+from ebbmq.feed.rates import RATES
 from ebbmq_spark.jobs.running import Arguments, run
 from tests.advice import until_usable
+from tests.feeds import manifests_of
 from tests.pipeline.lakes import ADAPT, DAY_MS, DEVICES, FADING, Node, counted, rows
 from tests.served import Served
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -54,6 +60,61 @@ def test_what_spark_plans_really_moves_and_what_is_slow_here_fades_sooner_there(
         assert (of_others.rows, of_others.rows_in_all) == (0, 16)
         other.publish("orders", [Message(b"y", decay_rate=0.1)])
         assert other.peek("orders", 1)[0].decay_rate == pytest.approx(0.2)
+
+
+def test_a_run_that_did_not_end_has_no_effect_and_is_in_the_history(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    with Node(tmp_path, "a") as node:
+        node.work(took_ms=5_000)
+        node.clock.advance(20 * DAY_MS)
+
+    def fail_at(point: str) -> Callable[[str], None]:
+        def stage(name: str) -> None:
+            if name == point:
+                raise RuntimeError(point)
+
+        return stage
+
+    # Its rates are visible, and of the second one the plan is, too.
+    for point in ("planning", "reporting"):
+        with pytest.raises(RuntimeError, match=point):
+            run(spark, Arguments(lake, bounded=False), fail_at(point))
+    assert (len(manifests_of(lake, RATES)), len(manifests_of(lake, PLANS))) == (2, 1)
+    cut = [place.stem for place in sorted((lake / "runs").glob("*.begun"))]
+    feed = {"lake": str(lake), "plans_every_ms": 60_000}
+    devices = {**DEVICES, "archive": ARCHIVE}
+    # Factors are dated by Spark's clock, and so is the second broker.
+    with (
+        Broker.open(
+            tmp_path / "a", {"node": "a", "feed": feed, "devices": devices}, node.clock
+        ) as a,
+        Broker.open(tmp_path / "b", {"node": "b", "feed": feed}) as b,
+    ):
+        b.declare(FADING)
+        until_usable(a)
+        node.clock.advance(120_000)
+        assert b.apply_plans() == a.plans().runs == []
+        assert (a.plans().pinned, b.stats("orders")["decay_factor"]) == (0, 1.0)
+        for name in cut:
+            with pytest.raises(UnknownRun, match="pipeline history"):
+                a.apply_plans(name)
+        record = run(spark, Arguments(lake, bounded=False))
+        taken = [each for broker in (a, b) for each in broker.apply_plans()]
+        assert {each.run for each in taken} == {record.run}
+        assert [each.applied for each in taken] == [0, 16, 1, 0]
+    for words in ((), ("--json",)):
+        with pytest.raises(SystemExit) as ended:
+            main(("pipeline", "history", "--lake", str(lake), *words))
+        assert not ended.value.code
+    shown = capsys.readouterr().out
+    lines = {name: [line for line in shown.splitlines() if name in line] for name in cut}
+    assert all("not ended" in line for (line, *_) in lines.values())
+    listed = json.loads(shown[shown.index("[") :])
+    assert [(each["run"], bool(each["ended_at_ms"])) for each in listed] == [
+        *((name, False) for name in cut), (record.run, True),
+    ]  # fmt: skip
 
 
 def test_slow_consumers_here_make_what_is_published_on_a_server_elsewhere_fade_sooner(

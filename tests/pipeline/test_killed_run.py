@@ -18,6 +18,7 @@ import pytest
 
 from ebbmq import Broker
 from ebbmq.cli.main import cli
+from ebbmq.errors import UnknownRun
 from ebbmq.feed import layout, runs
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.profiles import PROFILES
@@ -293,7 +294,7 @@ def test_after_a_kill_the_next_stream_on_a_store_counts_each_event_once(
     assert sum(row["count"] for row in rows(lake, PROFILES)) == 34 - 1
 
 
-def test_a_broker_that_takes_the_plan_of_who_was_killed_and_the_next_one_moves_messages_once(
+def test_a_broker_does_not_take_the_plan_of_who_was_killed_and_of_the_next_moves_messages_once(
     spark: SparkSession, killed: Path, tmp_path: Path
 ) -> None:
     lake = killed / "taken"
@@ -310,8 +311,10 @@ def test_a_broker_that_takes_the_plan_of_who_was_killed_and_the_next_one_moves_m
     }
     with Broker.open(tmp_path / "a", config, ManualClock(decided_ms + 1_000)) as broker:
         until_usable(broker)
-        for name in (cut, record.run):
-            taken = {each.table: each for each in broker.apply_plans(name)}["plans"]
+        with pytest.raises(UnknownRun):
+            broker.apply_plans(cut)
+        for _ in range(2):
+            taken = {each.table: each for each in broker.apply_plans(record.run)}["plans"]
             assert (taken.rows, taken.refused) == (16, {})
             wait_until(lambda: broker.engine.holdings.counts("archive") == (16, 0), "all are moved")
         assert {each.copies for each in broker.peek("orders", 100)} == {("archive",)}

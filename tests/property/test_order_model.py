@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ebbmq.core.classes import NEVER, Classes, OrderClass, class_key
+from ebbmq.core.grants import Choice
 from ebbmq.core.index import Index
 from ebbmq.core.order import BandedOrder, ExactOrder
-from ebbmq.core.row import DISPLACED, HIGH, LEASED, RATE_UNIT, READY, ROW
+from ebbmq.core.partition import Partition
+from ebbmq.core.row import DISPLACED, HIGH, LEASED, PRIVILEGED, RATE_UNIT, READY, ROW
+from ebbmq.model import QueueSpec
 
 SPAN_MS = 1_000
 #: (importance, rate); at a rate of 1 a message is worth nothing after about SPAN_MS.
@@ -49,10 +52,14 @@ class OrderAgainstSortedList(RuleBasedStateMachine):
 
     def write(self, message, state=READY):
         flags = DISPLACED if message.displaced else 0
+        flags |= PRIVILEGED if self.is_privileged(message) else 0
         enqueued = message.at_ms | message.failures << HIGH
         dead = message.known.number << HIGH
         fields = (message.known.importance, 0, 0, enqueued, dead, 0, message.place)
         self.index.write(message.seq, ROW.pack(state, flags, *fields, 1, 0, 10, 0, 0, 0))
+
+    def is_privileged(self, message):
+        return False
 
     def delivery(self):
         return [m.seq for m in sorted(self.waiting.values(), key=self.sort_key)]
@@ -241,6 +248,86 @@ class ExactAgainstSortedList(OrderAgainstSortedList):
             self.take(expected[-1], leased=True)
 
 
+class Whole:
+    """The order of a partition of whose rows some stand aside, for who may have all of them."""
+
+    def __init__(self, partition):
+        self.partition = partition
+
+    def recall(self, pop, *given):
+        if self.partition.aside is not None:
+            found = getattr(self.partition.aside, pop)(*given)
+            found = found if isinstance(found, list) else [found]
+            self.partition.put_back(found, given[-1])
+        return self.partition.order
+
+    def pop(self, count, now_ms):
+        return self.recall("pop", count, now_ms).pop(count, now_ms)
+
+    def pop_one(self, now_ms):
+        return self.recall("pop", 1, now_ms).pop_one(now_ms)
+
+    def peek(self, count, now_ms):
+        return self.recall("pop", count, now_ms).peek(count, now_ms)
+
+    def pop_oldest(self, now_ms):
+        return self.recall("pop_oldest", now_ms).pop_oldest(now_ms)
+
+    def pop_least(self, now_ms):
+        return self.recall("pop_least", now_ms).pop_least(now_ms)
+
+    def __getattr__(self, name):
+        return getattr(self.partition.order, name)
+
+
+class SomeStandAside:
+    """Beside who may have everything there is a consumer who may not have every third message."""
+
+    def new_order(self):
+        order = super().new_order()
+        spec = QueueSpec(
+            "q", band_width=self.classes.band_width, failure_penalty=getattr(self, "penalty", 0)
+        )
+        self.partition = Partition(1, spec, 1)
+        self.partition.index, self.partition.classes = self.index, self.classes
+        self.partition.order = order
+        return Whole(self.partition)
+
+    def is_privileged(self, message):
+        return message.seq % 3 == 0
+
+    @rule(count=counts, leased=st.sampled_from([True, True, False]))
+    def pop_others(self, count, leased):
+        expected = [seq for seq in self.delivery() if seq % 3]
+        choice = Choice(None, None, privileged=False)
+        taken = []
+        while len(taken) < count:
+            chosen = choice.next(self.partition, count - len(taken), self.now_ms)
+            if not chosen:
+                assert len(taken) == len(expected)
+                break
+            taken += [seq for seq in chosen if seq in self.waiting]
+        choice.leave(self.partition, self.now_ms)
+        assert taken == expected[: len(taken)]
+        for seq in taken:
+            self.take(seq, leased)
+        for message in self.waiting.values():
+            # It may stand by itself now, outside of any ring.
+            message.displaced = message.displaced or self.is_privileged(message)
+
+
+class BandedWithSomeAside(SomeStandAside, BandedAgainstSortedList):
+    """Highest band first, inside a band by place."""
+
+
+class ExactWithSomeAside(SomeStandAside, ExactAgainstSortedList):
+    """Highest value first, then the freshest, then the one that failed least."""
+
+
+TestBandedWithSomeAside = BandedWithSomeAside.TestCase
+TestBandedWithSomeAside.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestExactWithSomeAside = ExactWithSomeAside.TestCase
+TestExactWithSomeAside.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 TestBandedOrder = BandedAgainstSortedList.TestCase
 TestBandedOrder.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestExactOrder = ExactAgainstSortedList.TestCase

@@ -61,13 +61,15 @@ def report(session: Session, /, **options: Any) -> None:
         session.say(f"The report: {out}")
 
 
-@click.command(short_help="The runs that were, and what came of them.")
+@click.command(short_help="The runs that were begun, and what came of them.")
 @click.option("--last", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @lake_option
 @common_options
 @pass_session
 def history(session: Session, /, *, last: int, **options: Any) -> None:
     """Show the last runs of the pipeline on a lake, the newest last; needs neither Spark nor Java.
+
+    One that has not ended is at work, or was killed and has no effect.
 
     \b
     Example:
@@ -78,7 +80,8 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
     found = runs.read(open_lake(options))
     for error in found.refused.values():
         session.note(f"attention: {error.detail}; {error.action}")
-    records = found.records[-last:]
+    every = [*found.records, *found.begun]
+    records = sorted(every, key=lambda each: each.started_at_ms)[-last:]
     if session.as_json:
         session.show_json([msgspec.to_builtins(each) for each in records])
         return
@@ -94,7 +97,9 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
                 each.run,
                 f"{each.kind}, full" if each.full else each.kind,
                 show_instant(each.started_at_ms),
-                show_duration(each.ended_at_ms - each.started_at_ms),
+                show_duration(each.ended_at_ms - each.started_at_ms)
+                if each.ended_at_ms
+                else "not ended",
                 f"{each.events:,}",
                 f"{each.rejected:,}",
                 f"{each.looked_at:,}",

@@ -5,6 +5,8 @@ Batches are handled page by page as blocks of rows, with the outcome of one by o
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,6 +20,7 @@ from ebbmq.core.block import (
     BYTE,
     DEAD,
     ENQUEUED,
+    FLAGS_BIT,
     IMPORTANCE_BIT,
     KIND,
     LEASE,
@@ -32,22 +35,26 @@ from ebbmq.core.block import (
 from ebbmq.core.happened import LEASED as TOLD_LEASED
 from ebbmq.core.happened import Happened
 from ebbmq.core.index import PAGE_BITS, SLOT_MASK
-from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, READY, ROW
+from ebbmq.core.row import FREE, HIGH, LEASED, LOW48, PRIVILEGED, READY, ROW
 from ebbmq.policy import importance as policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from ebbmq.core.index import Page, Where
     from ebbmq.core.partition import Partition, Row
 
+    #: Of rows of a partition, those that a consumer may not have.
+    Withheld = Callable[[int, list[int]], set[int]]
+
 _read_row: Final = rows.read_row
 _mark_leased: Final = rows.mark_leased
 _grant_fact: Final = fact.grant_of_one
 #: Below this many rows of a page, one by one is faster.
 MANY: Final = 16
+_PRIVILEGED: Final = PRIVILEGED << FLAGS_BIT
 _NO_ROW: Final = bytes(ROW.size)
 #: Where the fields that are asked for stand: in the row, and in which bits of which word.
 _FIELDS: Final = {
@@ -135,8 +142,67 @@ class Grants:
         return self.block.values(word, mask, shift)
 
 
-def lease(
-    partition: Partition, count: int, timeout_ms: int, nonce: int, now_ms: int, name: str = ""
+class Choice:
+    """What a consumer takes of the rows that are next; the others stay, untouched."""
+
+    def __init__(self, withheld: Withheld | None, bytes_max: int | None, *, privileged: bool):
+        self.is_full = False
+        self._privileged = privileged
+        self._withheld = withheld
+        self._left = bytes_max
+        self._is_first = True
+        self._passed: list[int] = []
+
+    def next(self, partition: Partition, count: int, now_ms: int) -> list[int]:
+        """Rows it takes in delivery order; none where there is none it takes."""
+        chosen: list[int] = []
+        while not (chosen or self.is_full or len(self._passed) > limits.LEASE_COUNT_MAX):
+            seqs = _candidates(partition, count, now_ms, whole=self._privileged)
+            if not seqs:
+                break
+            chosen = self.take(partition, seqs)
+            if len(chosen) < len(seqs):
+                self._passed += set(seqs).difference(chosen)
+        return chosen
+
+    def take(self, partition: Partition, seqs: list[int]) -> list[int]:
+        """Those of some rows that it takes."""
+        if self._withheld is not None:
+            withheld = self._withheld(partition.pid, seqs)
+            seqs = [seq for seq in seqs if seq not in withheld]
+        if not seqs:
+            return seqs
+        run = range(seqs[0], seqs[-1] + 1) if is_run(seqs) else seqs
+        block = Block(partition.index.words_at(run))
+        if not self._privileged and block.some[KIND] & _PRIVILEGED:
+            mine = block.words[:, KIND] & np.uint64(_PRIVILEGED) == 0
+            seqs, block = [*compress(seqs, mine)], Block(block.words[mine])
+        if self._left is None or not seqs:
+            return seqs
+        fitting, total = len(seqs), block.total(SIZE, LOW32)
+        if total > self._left:
+            ends = block.column(SIZE, LOW32).cumsum().tolist()
+            fitting = max(bisect_right(ends, self._left), self._is_first)
+            self.is_full, total = fitting < len(seqs), ends[fitting - 1] if fitting else 0
+        self._left, self._is_first = self._left - total, False
+        return seqs[:fitting]
+
+    def leave(self, partition: Partition, now_ms: int) -> None:
+        """Let stand what it did not take."""
+        partition.put_back(self._passed, now_ms, apart=True)
+        partition.leases_granted -= len(self._passed)
+        self._passed = []
+
+
+def lease(  # noqa: PLR0913  # who leases what, how much of it, and for how long
+    partition: Partition,
+    count: int,
+    timeout_ms: int,
+    nonce: int,
+    now_ms: int,
+    name: str = "",
+    *,
+    choice: Choice | None = None,
 ) -> Grants:
     """Grant up to `count` leases in delivery order, ending `timeout_ms` from now."""
     seqs: list[int] = []
@@ -144,10 +210,8 @@ def lease(
     grants.at_ms = 0 if partition.spec.fair_share else now_ms
     while not partition.paused and len(seqs) < count:
         wanted = count - len(seqs)
-        if partition.spec.fair_share:
-            candidates = _next(partition, wanted, now_ms)
-        else:
-            candidates = partition.order.pop(wanted, now_ms)
+        source = _candidates if choice is None else choice.next
+        candidates = source(partition, wanted, now_ms)
         if not candidates:
             break
         if len(candidates) < MANY:
@@ -155,6 +219,8 @@ def lease(
                 _grant_one(partition, seq, grants, now_ms)
         else:
             _grant_many(partition, candidates, grants, now_ms)
+    if choice is not None:
+        choice.leave(partition, now_ms)
     if seqs:
         if partition.spec.score_access_bonus:
             partition.accesses.credit(seqs, now_ms)
@@ -191,14 +257,22 @@ def lease_one(
     return seq, row, deadline_ms, told
 
 
-def _next(partition: Partition, count: int, now_ms: int) -> list[int]:
-    """Candidates in delivery order, one in `fair_share` of them the oldest of any band."""
-    share = partition.spec.fair_share
-    until_turn = share - partition.leases_granted % share - 1
+def _candidates(partition: Partition, count: int, now_ms: int, *, whole: bool = True) -> list[int]:
+    """Candidates in delivery order, one in `fair_share` of them the oldest of any band.
+
+    With `whole`, rows aside are among them.
+    """
+    share, aside = partition.spec.fair_share, partition.aside if whole else None
+    until_turn = share - partition.leases_granted % share - 1 if share else count
     if until_turn:
-        taken = partition.order.pop(min(count, until_turn), now_ms)
+        count = min(count, until_turn)
+        if aside is not None:
+            partition.put_back(aside.pop(count, now_ms), now_ms)
+        taken = partition.order.pop(count, now_ms)
         partition.leases_granted += len(taken)
         return taken
+    if aside is not None:
+        partition.put_back([aside.pop_oldest(now_ms)], now_ms)
     oldest = partition.order.pop_oldest(now_ms)
     partition.leases_granted += 1
     return [] if oldest < 0 else [oldest]

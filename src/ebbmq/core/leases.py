@@ -261,8 +261,13 @@ def retry(
     return refused
 
 
-def release(partition: Partition, tokens: Iterable[Token], now_ms: int) -> list[int]:
-    """Give messages back unharmed: no failure, the place is kept; returns refused indexes."""
+def release(
+    partition: Partition, tokens: Iterable[Token], now_ms: int, rest_ms: int = 0
+) -> list[int]:
+    """Give messages back unharmed: no failure, the place is kept; returns refused indexes.
+
+    With `rest_ms` they are leased only then: their bodies are not at hand.
+    """
     refused: list[int] = []
     changed: list[int] = []
     for number, token in enumerate(tokens):
@@ -271,30 +276,17 @@ def release(partition: Partition, tokens: Iterable[Token], now_ms: int) -> list[
             refused.append(number)
             continue
         seq = token[1]
-        _unused(partition, seq, row, 0, now_ms)
+        _unused(partition, seq, row, rest_ms, now_ms)
         partition.totals["released"] += 1
         if not partition.end_if_due(seq, row, now_ms):
-            partition.make_ready(seq, row, now_ms, keep_place=True)
+            if rest_ms:
+                partition.schedule(seq, row, now_ms + rest_ms, keep_place=True)
+            else:
+                partition.make_ready(seq, row, now_ms, keep_place=True)
         if partition.index.state_of(seq) != FREE:
             changed.append(seq)
     partition.note_states(changed)
     return refused
-
-
-def postpone(partition: Partition, tokens: Iterable[Token], delay_ms: int, now_ms: int) -> None:
-    """Give messages back unharmed, to be leased after a delay: their bodies are not at hand."""
-    changed: list[int] = []
-    for token in tokens:
-        row = held_row(partition, token, now_ms)
-        if row is None:
-            continue
-        seq = token[1]
-        _unused(partition, seq, row, delay_ms, now_ms)
-        if not partition.end_if_due(seq, row, now_ms):
-            partition.schedule(seq, row, now_ms + delay_ms)
-        if partition.index.state_of(seq) != FREE:
-            changed.append(seq)
-    partition.note_states(changed)
 
 
 def _unused(partition: Partition, seq: int, row: Row, delay_ms: int, now_ms: int) -> None:

@@ -85,7 +85,7 @@ def _fire_due(partition: Partition, now_ms: int, budget: int) -> None:
             if partition.fail(seq, row, "lease_expired", None, now_ms):
                 changed.append(seq)
         elif row[0] == SCHEDULED:
-            partition.make_ready(seq, row, now_ms)
+            partition.make_ready(seq, row, now_ms, keep_place=row[8] >> HIGH > 0)
         else:
             partition.moves.append(Move(seq, Reason(row[3] & rows.REASON)))
     partition.note_states(changed)

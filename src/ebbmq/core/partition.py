@@ -11,8 +11,8 @@ A published message is held back until the level of its publish call holds (`hol
 held batches open in the order they came, so a ring is always sorted by place.
 
 Invariants:
-1. A row is in the order if and only if it is READY and not held, or it is a ghost: a number whose
-   row is gone, skipped when it surfaces.
+1. A row is in the order, or with privileged ones aside, if and only if it is READY and not held, or
+   it is a ghost: a number whose row is gone, skipped when it surfaces.
 2. A message is LEASED under one (generation, epoch, nonce) at a time; each grant raises the
    generation by one.
 3. `depth` counts rows by state; held rows are counted as replicating.
@@ -53,6 +53,7 @@ from ebbmq.core.row import (
     LEASED,
     LOW48,
     ORIGIN,
+    PRIVILEGED,
     READY,
     REPLICATING,
     ROW,
@@ -65,7 +66,7 @@ from ebbmq.policy import importance as policy
 from ebbmq.policy.adapt import AdaptiveDecay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ebbmq.core.arrivals import ProfileKey, Run
     from ebbmq.core.happened import Tell
@@ -93,7 +94,7 @@ class Partition:
 
     # Named: of so many attributes those of a plain object would be looked up by hash.
     __slots__ = (
-        "accesses", "adapt", "body_bytes", "by_importance", "classes", "dedup", "depth",
+        "accesses", "adapt", "aside", "body_bytes", "by_importance", "classes", "dedup", "depth",
         "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone",
         "granted_at", "held", "histories", "index", "is_leased_simply", "is_published_simply",
         "leases_granted", "ledger", "left", "let_go", "moves", "names", "names_in_use",
@@ -157,16 +158,30 @@ class Partition:
             spec.max_messages or spec.max_bytes or spec.privileged
         )
         self.classes = Classes(spec.band_width)
-        self.order: Order = (
-            BandedOrder(self.index, self.classes, spec.failure_penalty)
-            if spec.band_width
-            else ExactOrder(self.index, self.classes)
-        )
+        self.order = self._new_order()
+        #: Privileged rows, once a lease had to leave them out.
+        self.aside: Order | None = None
         self.adapt = AdaptiveDecay(spec.adapt) if spec.adapt else None
         self.external: AdaptiveDecay | None = None
         self.profiles: dict[ProfileKey, Profile] = {}
         self.stale_ages: dict[tuple[int, int, int], int] = {}
         self.factor = 1.0
+
+    def _new_order(self) -> Order:
+        if self.spec.band_width:
+            return BandedOrder(self.index, self.classes, self.spec.failure_penalty)
+        return ExactOrder(self.index, self.classes)
+
+    def put_back(self, seqs: Iterable[int], now_ms: int, *, apart: bool = False) -> None:
+        """Let rows that were taken from the order stand where they stood, privileged ones aside."""
+        for seq in seqs:
+            row, order = self.index.read(seq), self.order
+            if row is None or row[0] != READY:
+                continue
+            if apart and row[1] & PRIVILEGED:
+                order = self.aside = self.aside or self._new_order()
+                self.is_leased_simply = False
+            order.enter(seq, row[8] & LOW48, now_ms)
 
     # Publish
 
@@ -433,11 +448,12 @@ class Partition:
             Happened(event, self.pid, now_ms, 1, (seq,), (row,), seq, lease_ms, delay_ms=ms[1])
         )
 
-    def schedule(self, seq: int, row: Row, due_ms: int) -> None:
-        """Let a row into the order again at an instant."""
+    def schedule(self, seq: int, row: Row, due_ms: int, *, keep_place: bool = False) -> None:
+        """Let a row into the order again at an instant: at the tail, or where it was."""
         due = due_ms | row[7] >> HIGH << HIGH
+        place = row[8] & LOW48 | keep_place << HIGH
         self.change_state(row[0], SCHEDULED)
-        self.write_row(seq, (SCHEDULED, *row[1:7], due, row[8] & LOW48, *row[9:]))
+        self.write_row(seq, (SCHEDULED, *row[1:7], due, place, *row[9:]))
         self.due_wheel.add(due_ms, seq)
 
     def make_ready(self, seq: int, row: Row, now_ms: int, *, keep_place: bool = False) -> None:
@@ -626,6 +642,8 @@ class Partition:
         while (messages_max and self.live() - depth[DYING] - depth[REPLICATING] > messages_max) or (
             bytes_max and self.body_bytes - self.dying_bytes - held_bytes > bytes_max
         ):
+            if self.aside is not None:
+                self.put_back([self.aside.pop_least(now_ms)], now_ms)
             seq = self.order.pop_least(now_ms)
             if seq < 0:
                 return

@@ -14,6 +14,7 @@
     24 u64  due_ms           48 bits: lease deadline (LEASED), due instant (SCHEDULED), else 0;
                              above them 16 bits: length of the headers block
     32 u64  place            48 bits: position in a band; above them 16 bits: epoch of the lease
+                             (LEASED), 1 = keeps its place when it comes due (SCHEDULED)
     40 u32  segment          where headers + body start: segment number of the node's log (that of
                              the row itself where the body is ELSEWHERE) ..
     44 u32  offset           .. and byte offset in it

@@ -16,6 +16,8 @@ from ebbmq.feed.manifests import UnknownFeed
 RUNS: Final = "runs"
 #: How files begin that are written there and deleted to see what the clock of a lake says.
 CLOCK: Final = "_clock-"
+#: How files end that say what was begun; they go when the record comes.
+BEGUN: Final = ".begun"
 FORMAT: Final = 1
 Kind = Literal["run", "plan", "stream"]
 # Fields of structs are looked up at run time, hence no names for type checkers only.
@@ -76,6 +78,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     kind: Kind
     started_at_ms: int
+    #: 0 of one that was begun and did not end: nothing comes of it.
     ended_at_ms: int
     full: bool = False
     #: Events read, and what was wrong with them.
@@ -134,6 +137,11 @@ def nothing_planned(record: Record) -> str:
 def record_file(run: str) -> str:
     """Where the record of a run is; names sort by instant."""
     return f"{RUNS}/{run}.json"
+
+
+def begun_file(run: str) -> str:
+    """Where it is said that a run was begun."""
+    return f"{RUNS}/{run}{BEGUN}"
 
 
 def encode(record: Record) -> bytes:

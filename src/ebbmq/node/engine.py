@@ -475,9 +475,16 @@ class Engine:
         if count:
             queue.arrived.notify(count)
             waiters = queue.waiters
+            if waiters and self._is_for_some(queue):
+                count = len(waiters)
             while waiters and count > 0:
                 waiters.popleft()()
                 count -= 1
+
+    def _is_for_some(self, queue: Queue) -> bool:
+        """Whether who waits may not have what others may."""
+        apart = any(shard.partition.aside is not None for shard in queue.shards)
+        return apart or (self.devices is not None and self.devices.is_restricted)
 
     def wait_for_arrival(self, queue: Queue, wait_ms: int) -> None:
         """Wait until messages may have become ready; the lock is let go meanwhile.

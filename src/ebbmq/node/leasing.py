@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,7 +11,8 @@ import numpy as np
 from ebbmq import limits
 from ebbmq.core import grants as granting
 from ebbmq.core import leases
-from ebbmq.core.row import ELSEWHERE, PRIVILEGED, READY
+from ebbmq.core.grants import Choice
+from ebbmq.core.row import ELSEWHERE, READY
 from ebbmq.errors import DamagedRecord, InvalidMessage
 from ebbmq.model import Reason
 from ebbmq.node import fetching, outflow, rereading
@@ -40,7 +42,7 @@ class Consumer(NamedTuple):
 
 
 OWN: Final = Consumer()
-#: How long a message rests whose devices cannot be reached, or not be read by who leased it.
+#: How long a message rests whose devices cannot be reached.
 _AWAY_MS: Final = 1_000
 #: How many bodies are read ahead at a time: the first of them is soon leased.
 _AHEAD_ROWS: Final = 1_024
@@ -107,19 +109,23 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     now_ms = engine.now_ms()
     timeout = queue.spec.lease_timeout_ms if timeout_ms is None else timeout_ms
     out: list[tuple[Shard, Grants]] = []
+    choice = _choice(engine, consumer, bytes_max if count > 1 else None)
     for shard in _in_turn(queue):
         if shard.faulty is not None or not shard.partition.depth[READY]:
             continue
-        grants = granting.lease(shard.partition, count, timeout, engine.nonce(), now_ms, name or "")
+        aside = shard.partition.aside
+        grants = granting.lease(
+            shard.partition, count, timeout, engine.nonce(), now_ms, name or "", choice=choice
+        )
         engine.settle(shard, written=True)
-        grants = _readable(engine, shard, grants, consumer)
+        if shard.partition.aside is not aside:
+            engine.simple.pop(queue.spec.name, None)
+            engine.announce(queue, 1)
         if grants.seqs:
             out.append((shard, grants))
             count -= len(grants.seqs)
-            if count == 0:
-                break
-    if bytes_max is not None:
-        out = _within(engine, out, bytes_max)
+        if count == 0 or (choice is not None and choice.is_full):
+            break
     if out:
         engine.write_now()
         queue.consumer = consumer.client or engine.config.client
@@ -134,36 +140,26 @@ def permitted(
 
     Whoever knows a name may ask for it: the others stay with who leased them.
     """
-    found = (
-        (shard, _without(grants, _withheld(engine, shard, grants, consumer)))
-        for shard, grants in held
-    )
-    return [(shard, grants) for shard, grants in found if grants.seqs]
+    choice = _choice(engine, consumer)
+    if choice is None:
+        return held
+    out: list[tuple[Shard, Grants]] = []
+    for shard, grants in held:
+        taken = {*choice.take(shard.partition, grants.seqs)}
+        numbers = [i for i, seq in enumerate(grants.seqs) if seq in taken]
+        if numbers:
+            out.append((shard, grants.chosen(numbers)))
+    return out
 
 
-def _readable(engine: Engine, shard: Shard, grants: Grants, consumer: Consumer) -> Grants:
-    """Those the consumer may be given; the others rest a little (the lock is held)."""
-    withheld = _withheld(engine, shard, grants, consumer)
-    if withheld:
-        _rest(engine, shard, grants, withheld)
-    return _without(grants, withheld)
-
-
-def _withheld(engine: Engine, shard: Shard, grants: Grants, consumer: Consumer) -> set[int]:
-    """The messages the consumer may not be given (the lock is held)."""
-    withheld: set[int] = set()
+def _choice(engine: Engine, consumer: Consumer, bytes_max: int | None = None) -> Choice | None:
+    """What a consumer may be given, as far as there is room for bodies; None: everything."""
+    withheld = None
     if engine.devices is not None and engine.devices.is_restricted:
-        withheld = engine.keeping.withheld(shard, grants.seqs, consumer.client)
-    if not consumer.privileged:
-        rows = zip(grants.seqs, grants.rows, strict=True)
-        withheld |= {seq for seq, row in rows if row[1] & PRIVILEGED}
-    return withheld
-
-
-def _without(grants: Grants, withheld: set[int]) -> Grants:
-    if not withheld:
-        return grants
-    return grants.chosen([i for i, seq in enumerate(grants.seqs) if seq not in withheld])
+        withheld = partial(engine.keeping.withheld, consumer.client)
+    if consumer.privileged and bytes_max is None and withheld is None:
+        return None
+    return Choice(withheld, bytes_max, privileged=consumer.privileged)
 
 
 def _in_turn(queue: Queue) -> list[Shard]:
@@ -176,42 +172,16 @@ def _in_turn(queue: Queue) -> list[Shard]:
     return shards[start:] + shards[:start]
 
 
-def _within(
-    engine: Engine, granted: list[tuple[Shard, Grants]], bytes_max: int
-) -> list[tuple[Shard, Grants]]:
-    """As many grants as stay below a number of bytes; the others are released (lock is held)."""
-    out: list[tuple[Shard, Grants]] = []
-    total = 0
-    for shard, grants in granted:
-        sizes = grants.column("length")
-        if total + sum(sizes) <= bytes_max:
-            total += sum(sizes)
-            out.append((shard, grants))
-            continue
-        kept = 0
-        while kept < len(sizes) and (total + sizes[kept] <= bytes_max or not (kept or out)):
-            total += sizes[kept]
-            kept += 1
-        if kept == len(sizes):
-            out.append((shard, grants))
-            continue
-        give_back(engine, shard, grants.chosen(range(kept, len(sizes))))
-        if kept:
-            out.append((shard, grants.chosen(range(kept))))
-        total = bytes_max
-    return out
-
-
-def give_back(engine: Engine, shard: Shard, grants: Grants) -> None:
-    """Release grants nobody was told of (the lock is held)."""
+def give_back(engine: Engine, shard: Shard, grants: Grants, rest_ms: int = 0) -> None:
+    """Release grants nobody was told of, for others at once or a little later (lock is held)."""
     partition = shard.partition
     ready = partition.depth[READY]
-    epoch = partition.epoch & 0xFFFF
+    epoch = outflow.epoch_of(partition, grants)
     tokens = [
         (partition.pid, seq, row[13] + 1, epoch, grants.nonce)
         for seq, row in zip(grants.seqs, grants.rows, strict=True)
     ]
-    leases.release(partition, tokens, engine.now_ms())
+    leases.release(partition, tokens, engine.now_ms(), rest_ms)
     engine.settle(shard)
     engine.announce(shard.queue, partition.depth[READY] - ready)
 
@@ -296,7 +266,8 @@ def _complete(
     away = {seq for seq, found in zip(sought, read, strict=True) if found is AWAY}
     if away:
         with engine.lock:
-            _rest(engine, shard, grants, away)
+            resting = [i for i, seq in enumerate(grants.seqs) if seq in away]
+            give_back(engine, shard, grants.chosen(resting), _AWAY_MS)
     bad = [
         grants.seqs[i]
         for i, payload in enumerate(payloads)
@@ -305,19 +276,6 @@ def _complete(
     if bad:
         _give_up(engine, shard, bad)
     return grants.chosen(good), [payloads[i] for i in good]
-
-
-def _rest(engine: Engine, shard: Shard, grants: Grants, away: set[int]) -> None:
-    """Give back messages that cannot be delivered now, for a little later (the lock is held)."""
-    partition = shard.partition
-    epoch = outflow.epoch_of(partition, grants)
-    tokens = [
-        (partition.pid, seq, row[13] + 1, epoch, grants.nonce)
-        for seq, row in zip(grants.seqs, grants.rows, strict=True)
-        if seq in away
-    ]
-    leases.postpone(partition, tokens, _AWAY_MS, engine.now_ms())
-    engine.settle(shard)
 
 
 def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:

@@ -56,7 +56,7 @@ def redrive(
             (shard, seq)
             for shard in queue.shards
             if shard.faulty is None
-            for seq in shard.partition.order.peek(shard.partition.depth[3], now_ms)
+            for seq in peeking.first_ready(shard, shard.partition.depth[3], now_ms)
         ]
     moved = position = 0
     lost: list[str] = []

@@ -172,10 +172,18 @@ def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Pee
         return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
 
 
+def first_ready(shard: Shard, count: int, now_ms: int) -> list[int]:
+    """The messages that are next for who may have everything (the lock is held)."""
+    partition = shard.partition
+    if partition.aside is not None:
+        partition.put_back(partition.aside.pop(count, now_ms), now_ms)
+    return partition.order.peek(count, now_ms)
+
+
 def _seqs(shard: Shard, count: int, state: str, now_ms: int) -> list[int]:
     partition = shard.partition
     if state == "ready":
-        return partition.order.peek(count, now_ms)
+        return first_ready(shard, count, now_ms)
     wanted = STATES[state]
     if state == "replicating":
         held = [run for _, _, runs in partition.held for run in runs]

@@ -23,6 +23,8 @@ class History(NamedTuple):
     records: list[Record]
     #: By name, why one cannot be read.
     refused: dict[str, UnknownFeed]
+    #: Runs that were begun and have no record, at work or killed.
+    begun: list[Record]
 
     def last(self, kind: runs.Kind) -> Record | None:
         """The last run of a kind."""
@@ -44,15 +46,17 @@ def read(where: Where) -> History:
     """
     lake = opened(where)
     lake.require()
-    found = History([], {})
-    names = [name for name in lake.list(runs.RUNS) if name.endswith(".json")]
+    found = History([], {}, [])
+    names = [name for name in lake.list(runs.RUNS) if name.endswith((".json", runs.BEGUN))]
     for name, stored in zip(names, lake.read_many(names), strict=True):
         try:
             if stored is not None:  # else it went meanwhile
-                found.records.append(runs.decode(stored, name.rpartition("/")[2]))
+                record = runs.decode(stored, name.rpartition("/")[2])
+                (found.begun if name.endswith(runs.BEGUN) else found.records).append(record)
         except UnknownFeed as error:
             found.refused[name] = error
-    return found
+    ended = {each.run for each in found.records}
+    return found._replace(begun=[each for each in found.begun if each.run not in ended])
 
 
 def run_name(at_ms: int) -> str:

@@ -20,6 +20,7 @@ from ebbmq_spark import soundness
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import going_on, page
 from ebbmq_spark.jobs.changes import Changed, changed
+from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.jobs.reads import Reads, reads
 from ebbmq_spark.jobs.totals import summary
 from ebbmq_spark.lake import read_table, visible
@@ -235,8 +236,13 @@ def sources(lake: Lake, known: History, aside: Mapping[str, UnknownFeed]) -> Sou
     wrong = dict(counted.refused)
     hours = [each for each in counted.manifests if each.table == PROFILES.name]
     if not hours:
-        hours = _last(lake, PROFILES, aside, wrong, but=layout.PIPELINE)
-    plan, rates = (_last(lake, table, aside, wrong) for table in (PLANS, RATES))
+        hours = _last(lake, PROFILES, aside, wrong, lambda each: each.node != layout.PIPELINE)
+    ended = {each.run for each in known.records}
+
+    def has_ended(manifest: Manifest) -> bool:
+        return run_name(manifest.written_at_ms) in ended
+
+    plan, rates = (_last(lake, table, aside, wrong, has_ended) for table in (PLANS, RATES))
     return Sources(lake, hours, plan, rates, wrong)
 
 
@@ -245,16 +251,17 @@ def _last(
     table: Table,
     aside: Mapping[str, UnknownFeed],
     wrong: dict[str, UnknownFeed],
-    but: str | None = None,
+    counts: Callable[[Manifest], bool],
 ) -> list[Manifest]:
-    """The newest manifest of a table that can be read, but for those of one writer.
+    """The newest manifest of a table that counts and can be read.
 
     Those that cannot be are added to `wrong`.
     """
     found = visible(lake, table)
     wrong |= zip(found.refused_names, found.refused, strict=True)
-    own = [each for each in found.manifests if each.node != but]
-    for each in sorted(own, key=lambda each: each.written_at_ms, reverse=True):
+    for each in sorted(
+        filter(counts, found.manifests), key=lambda each: each.written_at_ms, reverse=True
+    ):
         faults = {**soundness.refused(lake, [each])}
         name = soundness.name_of(each)
         if name in aside:

@@ -1,8 +1,8 @@
 """`pipeline run` and `pipeline plan`: everything once, from where the last one ended.
 
 Tables become visible one by one, the record of the run comes last, and only it is what the next run
-goes on from. So a run that is killed counts nothing twice and leaves nothing out; what it already
-published (a plan, rates) is advice that stands by itself.
+goes on from and makes its advice count for brokers. So a run that is killed counts nothing twice,
+leaves nothing out, and has no effect.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ class _Run:
         self._lake = lake = opened(arguments.lake)
         self._stage = stage
         self._totals: list[Total] | None = None
+        self._figures: Figures | None = None
         self._base_notes: tuple[str, ...] = ()
         at_ms = _now_ms()
         self._output = Output(lake, history.run_name(at_ms), at_ms)
@@ -189,6 +190,7 @@ class _Run:
 
     def carry_out(self) -> Record:
         """All of it."""
+        self._output.begin(msgspec.structs.replace(self._record, ended_at_ms=0))
         if self._record.kind == "run":
             self.read_events()
         self.plan()
@@ -274,7 +276,7 @@ class _Run:
         self._note(refused={**self._record.refused, **refused}, notes=notes)
 
     def report(self) -> None:
-        """Write the page for people."""
+        """Find out what the page for people shows."""
         self._stage("reporting")
         self._note(ended_at_ms=_now_ms())
         # Nobody can have taken up the plan of this run yet: it is told of the one before.
@@ -284,7 +286,7 @@ class _Run:
         self._manifests += sources.manifests
         refused = {name: error.detail for name, error in sources.refused.items()}
         self._note(refused={**self._record.refused, **refused})
-        figures = reporting.figures(
+        self._figures = reporting.figures(
             self._spark,
             sources,
             self._fleet,
@@ -292,12 +294,13 @@ class _Run:
             last_plan(known.records),
             self._totals,
         )
-        reporting.keep(self._lake, self._record.run, figures)
 
     def end(self) -> Record:
         """Let the run count, and clear away what it makes superfluous."""
         self._note(ended_at_ms=_now_ms())
         self._output.end(self._record)
+        if self._figures is not None:
+            reporting.keep(self._lake, self._record.run, self._figures)
         known = history.read(self._lake)
         needed = known.needed()
         for table in (PLANS, RATES):

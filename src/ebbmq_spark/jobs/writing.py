@@ -45,6 +45,10 @@ class Output:
         self._writer = writer
         self._interrupts = interrupts.count
 
+    def begin(self, record: Record) -> None:
+        """Say that the run was begun."""
+        self.lake.create(runs.begun_file(self.run), runs.encode(record))
+
     def write(self, table: Table, frame: DataFrame) -> tuple[Part, ...]:
         """Write rows of a table where nobody sees them."""
         return self.lake.write(frame, layout.run_directory(table.name, self.run))
@@ -74,6 +78,7 @@ class Output:
         """Say that the run was carried through; only now does it count."""
         interrupts.check(self._interrupts)
         self.lake.create(runs.record_file(self.run), runs.encode(record))
+        self.lake.delete([runs.begun_file(self.run)])
 
 
 def aside(table: Table, run: str) -> str:
@@ -133,6 +138,8 @@ def sweep_records(lake: Lake, known: History) -> None:
     # A run that was killed while it asked for the lake's clock left its question behind.
     clocks = f"{runs.RUNS}/{runs.CLOCK}"
     lake.delete([name for name in lake.list(runs.RUNS) if name.startswith(clocks)])
+    begun = [name for name in lake.list(runs.RUNS) if name.endswith(runs.BEGUN)]
+    lake.delete(begun[:-RUNS_KEPT])
     kept = {name.rpartition("/")[2].removesuffix(".json") for name in lake.list(runs.RUNS)}
     for place in lake.directories(f"{layout.EVENTS}/{layout.REJECTED}"):
         name = place.rpartition("/")[2]

@@ -1,13 +1,14 @@
 """Takes advice: looks for new runs in the lake, or is told of one; one run after the other.
 
-Theory of operation. A run becomes visible by its manifest. One that is not known is new, whatever
-instant it bears: that is of another machine's clock. It is read, a batch of rows at a time; each
-row is checked and applied or refused (`applying`). Rows of a plan are dated by this node's own
-time: if all of them are more than an hour old, they are counted as such and not read. What became
-of a run is a fact, appended when all of it was looked at; until then it is new, and to look again
-costs nothing but time. A plan there is not room for is read in turns, the most valuable first, so
-that they are so of all of it, and not of each batch alone. A lake that fails is tried again; a file
-that is none is named, and its run is not tried again unless somebody asks for it.
+Theory of operation. A run becomes visible by its manifest, and counts by its record: without one it
+did not end. One that is not known is new, whatever instant it bears: that is of another machine's
+clock. It is read, a batch of rows at a time; each row is checked and applied or refused
+(`applying`). Rows of a plan are dated by this node's own time: if all of them are more than an hour
+old, they are counted as such and not read. What became of a run is a fact, appended when all of it
+was looked at; until then it is new, and to look again costs nothing but time. A plan there is not
+room for is read in turns, the most valuable first, so that they are so of all of it, and not of
+each batch alone. A lake that fails is tried again; a file that is none is named, and its run is not
+tried again unless somebody asks for it.
 
 The pipeline keeps its last hundred runs. Manifests are read once, so that looking costs a list of
 names; a node that sees a lake for the first time goes through all of them once.
@@ -170,7 +171,7 @@ class Adviser:
                 problems = [*self._unreadable.values()]
                 raise UnknownRun(
                     f"there is no run {run!r:.80} in the lake {lake.where}",
-                    problems[0] if problems else "see plans/_manifests there for what there is",
+                    problems[0] if problems else "see ebbmq pipeline history for those that ended",
                 )
             return [self._apply(lake, each, table, progress) for each, table in found]
 

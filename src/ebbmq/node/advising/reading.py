@@ -15,7 +15,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
-from ebbmq.feed import layout, manifests
+from ebbmq.feed import layout, manifests, runs
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
 def find(lake: Lake, table: Table) -> tuple[list[Found], list[UnknownFeed]]:
     """All runs that are visible, oldest first, and why others cannot be read."""
-    return _told(_read(lake, table, path) for path, _ in _listed(lake, table))
+    return _told(lake, (_read(lake, table, path) for path, _ in _listed(lake, table)))
 
 
 class Sight:
@@ -82,7 +82,7 @@ class Sight:
             each: seen[each] if each in seen else _read(lake, table, each[0])
             for each in _listed(lake, table)[-RUNS_MAX:]
         }
-        return _told(self._seen.values())
+        return _told(lake, self._seen.values())
 
 
 def _listed(lake: Lake, table: Table) -> list[tuple[str, int]]:
@@ -104,6 +104,7 @@ def _read(lake: Lake, table: Table, path: str) -> Found | UnknownFeed | None:
 
 
 def _told(
+    lake: Lake,
     read: Iterable[Found | UnknownFeed | None],
 ) -> tuple[list[Found], list[UnknownFeed]]:
     found: dict[str, Found] = {}
@@ -114,7 +115,10 @@ def _told(
         elif each is not None:
             before = found.get(each.run)
             found[each.run] = each if before is None else _joined(before, each)
-    return sorted(found.values(), key=lambda each: (each.written_at_ms, each.run)), refused
+    # What has no record did not end: nothing comes of it.
+    names = {name for name, _ in lake.list(runs.RUNS)} if found else set()
+    ended = [each for each in found.values() if runs.record_file(each.run) in names]
+    return sorted(ended, key=lambda each: (each.written_at_ms, each.run)), refused
 
 
 def _run(manifest: Manifest, table: Table, path: str) -> Found | None:
@@ -124,15 +128,15 @@ def _run(manifest: Manifest, table: Table, path: str) -> Found | None:
             f"{path} is of table {manifest.table!r:.80}, and stands among the {table.name}",
             "remove that manifest: the pipeline did not write it",
         )
-    runs = {layout.told_in(part.path, "run") for part in manifest.parts}
-    if not runs:
+    named = {layout.told_in(part.path, "run") for part in manifest.parts}
+    if not named:
         return None
     own = all(
         part.path.startswith(f"{table.name}/") and ".." not in part.path.split("/")
         for part in manifest.parts
     )
-    run = runs.pop()
-    if not run or len(run) > limits.NAME_CHARS_MAX or runs or not own:
+    run = named.pop()
+    if not run or len(run) > limits.NAME_CHARS_MAX or named or not own:
         raise UnknownFeed(
             f"{path} names files that are not of one run",
             f"files of a run are below {layout.run_directory(table.name, 'RUN')}",

@@ -173,11 +173,10 @@ class Keeper:
             for shard, grants in granted:
                 shard.partition.accesses.credit(grants.seqs, now_ms)
 
-    def withheld(self, shard: Shard, seqs: Iterable[int], client: str | None) -> set[int]:
+    def withheld(self, client: str | None, pid: int, seqs: Iterable[int]) -> set[int]:
         """The messages of which a client may read no copy."""
         devices = self._engine.devices
         assert devices is not None
-        pid = shard.partition.pid
         who = self._engine.config.client if client is None else client
         readable = devices.readable_by(who)
         copies_of = self._holdings.of

@@ -161,20 +161,7 @@ exit 1""",
     assert server.log().count("pipeline_failed") == 1
 
 
-ARCHIVE = """
-[devices.cold]
-kind = "object"
-directory = "cold"
-capacity_bytes = 67108864
-upkeep = "pipeline"
-"""
-
-
-@pytest.mark.parametrize("archives", ["", ARCHIVE])
-def test_a_run_is_left_to_who_is_at_work_on_the_lake_and_only_archives_are_looked_after(
-    tmp_path, config, archives
-) -> None:
-    config.write_text(config.read_text() + archives)
+def test_a_run_is_left_to_who_is_at_work_on_the_lake(tmp_path, config) -> None:
     lake, seen = tmp_path / "data" / "lake", tmp_path / "seen"
     claims.claim(lake, "other")
     hangs = java(tmp_path, f"touch {seen}; exec sleep 3600")
@@ -182,11 +169,8 @@ def test_a_run_is_left_to_who_is_at_work_on_the_lake_and_only_archives_are_looke
         open_lake(lake).only_one("run"),
         Running(tmp_path / "data", "--config", str(config), environment=hangs) as server,
     ):
-        if archives:
-            wait_until(seen.exists, "Spark is started for the archive")
-        else:
-            wait_until(lambda: "pipeline_left_to_another" in server.log(), "it is left")
-            assert not seen.exists()
+        wait_until(lambda: "pipeline_left_to_another" in server.log(), "it is left")
+        assert not seen.exists()
         assert health(server)["pipeline"] == []
     assert "pipeline_failed" not in server.log()
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
 
 T = TypeVar("T")
@@ -333,10 +332,6 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
     async def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return await self._play(scripts.one(calls.admit_device(name)))
-
-    async def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return await self._play(scripts.one(calls.tend_device(name)))
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

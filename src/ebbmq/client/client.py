@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
 
 T = TypeVar("T")
@@ -330,10 +329,6 @@ class Client(RuleVerbs, PlanVerbs):
     def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return self._play(scripts.one(calls.admit_device(name)))
-
-    def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return self._play(scripts.one(calls.tend_device(name)))
 
     def health(self) -> dict[str, Any]:
         """See Broker.health."""

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.clock import Clock
@@ -629,10 +628,6 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     async def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return await self._call(self._broker.admit_device, name)
-
-    async def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return await self._call(self._broker.tend_device, name)
 
     async def journal(self) -> dict[str, int]:
         """See Broker.journal."""

@@ -20,7 +20,7 @@ from ebbmq.node import (
 )
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
-from ebbmq.node.keeping import evicting, tending
+from ebbmq.node.keeping import evicting
 from ebbmq.node.opening import close_engine, open_engine
 from ebbmq.node.plan_verbs import PlanVerbs
 from ebbmq.node.rule_verbs import RuleVerbs
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
@@ -514,18 +513,6 @@ class Broker(RuleVerbs, PlanVerbs):
             UnknownDevice: there is none of that name.
         """
         return evicting.admit(self.engine, name)
-
-    def tend_device(self, name: str) -> Upkept:
-        """Apply what the pipeline's upkeep offers for the archive on a device.
-
-        A message that left or moved since is not touched; applying twice changes nothing.
-
-        Raises:
-            UnknownDevice: there is none of that name.
-            InvalidSpec: it is no object store.
-            StorageFailed: it fails; what was applied holds.
-        """
-        return tending.tend(self.engine, name)
 
     def journal(self) -> dict[str, int]:
         """How often the journal was flushed and how much was written since the broker was opened.

@@ -123,8 +123,7 @@ def _all_bits(files: Files, found: Sequence[Pack], bytes_max: int) -> list[bytes
 def _say_too_much(where: str, bytes_max: int) -> None:
     """Once for an archive: each query asks, and nothing is kept of what is too much."""
     _logger.warning(
-        "the archive in %s is read by Python: its packs with dead rows have more than %s rows; "
-        "ebbmq pipeline upkeep writes packs without them",
+        "the archive in %s is read by Python: its packs with dead rows have more than %s rows",
         where,
         f"{8 * bytes_max:,}",
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from ebbmq.feed import advice
-from ebbmq.model import DeviceStatus, Evicted, Timing, Upkept
+from ebbmq.model import DeviceStatus, Evicted, Timing
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -606,18 +606,6 @@ OPERATIONS: Final = (
         body=NoFields,
         may_be_empty=True,
         answer=DeviceStatus,
-    ),
-    Operation(
-        method="post",
-        path="/v1/devices/{device}/upkeep",
-        name="tend_device",
-        group="Devices",
-        summary="Apply what the pipeline's upkeep offers for an archive; twice changes nothing.",
-        scope="manage",
-        needs=_EVERYTHING,
-        body=NoFields,
-        may_be_empty=True,
-        answer=Upkept,
     ),
     Operation(
         method="get",

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbmq_spark.classes import archive_options
+from tools.classes import archive_options
+
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming

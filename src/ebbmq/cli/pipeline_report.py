@@ -39,7 +39,6 @@ def report(session: Session, /, **options: Any) -> None:
     require_spark("the pipeline")
     from ebbmq_spark.jobs import page, reporting, running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
-    from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     lake = open_lake(options)
     lake.require()
@@ -53,8 +52,7 @@ def report(session: Session, /, **options: Any) -> None:
         out = f"{options['lake'].rstrip('/')}/{reporting.LATEST}"
     else:
         out = str(options["out"])
-        with in_place_of(options["out"]) as beside:
-            beside.write_bytes(drawn)
+        options["out"].write_bytes(drawn)
     if session.as_json:
         session.show_json({"report": out})
     else:

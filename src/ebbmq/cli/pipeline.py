@@ -30,7 +30,7 @@ def pipeline() -> None:
     \b
     Examples:
       ebbmq pipeline run --lake /var/lib/ebbmq/lake
-      ebbmq pipeline apply --lake /var/lib/ebbmq/lake --url http://127.0.0.1:8080
+      ebbmq pipeline apply --url http://127.0.0.1:8080
       ebbmq pipeline history --lake /var/lib/ebbmq/lake
     """
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -175,16 +174,11 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._play(scripts.one(calls.purge(queue)))
 
     async def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
         """See Broker.set_decay_factor."""
-        call = calls.set_decay_factor(queue, factor, until_ms, run, decided_at_ms)
-        return await self._play(scripts.one(call))
+        call = calls.set_decay_factor(queue, factor, until_ms, run)
+        await self._play(scripts.one(call))
 
     async def publish(
         self,

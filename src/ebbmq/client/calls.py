@@ -16,7 +16,6 @@ from ebbmq.wire.http import codec, forms, managing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import Lease, Peeked, QueueSpec, Receipt, Removal, TopicSpec
 
 T = TypeVar("T")
@@ -226,7 +225,6 @@ _queue_views = reader(managing.QueuesForm)
 _removals = reader(managing.RemovalsForm)
 _purged = reader(managing.PurgedForm)
 _redriven = reader(managing.RedrivenForm)
-_factor = reader(managing.DecayFactorView)
 
 
 def declare(spec: QueueSpec) -> Call[None]:
@@ -301,18 +299,14 @@ def redrive(
     )
 
 
-def set_decay_factor(
-    queue: str, factor: float, until_ms: int, run: str, decided_at_ms: int | None
-) -> Call[FactorOutcome]:
+def set_decay_factor(queue: str, factor: float, until_ms: int, run: str) -> Call[None]:
     """Multiply newly published rates."""
-    form = managing.DecayFactorForm(
-        factor=factor, until_ms=until_ms, run=run, decided_at_ms=decided_at_ms
-    )
+    form = managing.DecayFactorForm(factor=factor, until_ms=until_ms, run=run)
     return Call(
         method="PUT",
         path=_queue(queue, "decay-factor"),
         body=codec.encode(form),
-        read=lambda body: _factor(body).outcome,
+        read=nothing,
     )
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ebbmq.core.grants import Grants
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -241,16 +240,10 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._call(self._broker.purge, queue)
 
     async def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
         """See Broker.set_decay_factor."""
-        verb = self._broker.set_decay_factor
-        return await self._call(verb, queue, factor, until_ms, run, decided_at_ms)
+        await self._call(self._broker.set_decay_factor, queue, factor, until_ms, run)
 
     async def publish(
         self,

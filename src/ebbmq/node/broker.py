@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.journal.disk import Disk
     from ebbmq.model import (
         DeviceStatus,
@@ -156,14 +155,7 @@ class Broker(RuleVerbs, PlanVerbs):
         self.engine.journal.wait("synced", position)
         return removed
 
-    def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+    def set_decay_factor(self, queue: str, factor: float, until_ms: int, run: str = "") -> None:
         """Multiply the rates of messages published until an instant (a fleet-wide advice).
 
         Args:
@@ -171,21 +163,13 @@ class Broker(RuleVerbs, PlanVerbs):
             factor: what rates are multiplied by; 1 for nothing.
             until_ms: the instant, of queue time.
             run: whose advice it is.
-            decided_at_ms: when that run decided it. Then it is taken as from a lake: once, not
-                after what was decided later, and on the record of the run (`plans`). Without,
-                it counts at once, as a person's word.
 
         Raises:
             InvalidSpec: a value cannot be, or `until_ms` is past.
             UnknownQueue: there is no such queue.
-            OutdatedAdvice: a later decision counts, or this one is not of the present.
         """
-        if decided_at_ms is not None:
-            taken = self.engine.adviser.apply_factor
-            return taken(run, queue, factor, decided_at_ms, until_ms)
         position = declaring.set_factor(self.engine, queue, factor, until_ms, run)
         self.engine.journal.wait("synced", position)
-        return "applied"
 
     # Publishing
 

@@ -76,9 +76,9 @@ $(VENV)/java.stamp: $(VENV)/spark.stamp always
 	@$(JAVA) -version >/dev/null 2>&1 || echo "$(NO_JAVA)"
 
 # Java starts in half the time with what it made of Spark's classes before; not with what another made.
-$(VENV)/classes.stamp: src/ebbmq_spark/classes.py $(VENV)/spark.stamp $(VENV)/java.stamp
+$(VENV)/classes.stamp: tools/classes.py $(VENV)/spark.stamp $(VENV)/java.stamp
 	@if $(JAVA) -version >/dev/null 2>&1; then \
-		$(BIN)/python -m ebbmq_spark.classes >/dev/null \
+		$(BIN)/python tools/classes.py >/dev/null \
 			|| echo "the classes of Spark could not be kept: it starts without them, in twice the time"; \
 	fi
 	@touch $@

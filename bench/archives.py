@@ -28,7 +28,7 @@ def device(directory: Path) -> Any:
     spec = DeviceSpec(
         name="archive", tier="archive", durable=True, failure_domain="here", capacity_bytes=_ROOM
     )
-    return ObjectDevice(spec, Bucket(directory.as_uri()), time.perf_counter, tidies=False)
+    return ObjectDevice(spec, Bucket(directory.as_uri()), time.perf_counter)
 
 
 def fill(run: Run, directory: Path, count: int) -> None:

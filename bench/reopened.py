@@ -21,10 +21,6 @@ from ebbmq import QueueSpec
 
 LOG: Final = {"tier": "fast"}
 CONFIG: Final = {"devices": {"log": LOG, "objects": object_device(tier="archive")}}
-#: Nothing is written anew meanwhile.
-_AT_REST: Final = {
-    "devices": {"log": LOG, "objects": object_device(tier="archive", upkeep="pipeline")}
-}
 #: A queue whose messages go to the archive when they are five days old.
 SPEC: Final = QueueSpec(
     QUEUE,
@@ -54,7 +50,7 @@ def _at_rest_bytes() -> int:
 if __name__ == "__main__":
     clock = JumpingClock()
     clock.jump(int(sys.argv[2]))
-    with open_holding(Path(sys.argv[1]), _AT_REST, clock) as broker:
+    with open_holding(Path(sys.argv[1]), CONFIG, clock) as broker:
         # Once a message is there, everything is read that opening reads.
         (lease,) = broker.lease(QUEUE, count=1, wait_ms=60_000)
         broker.release(QUEUE, [lease.token])

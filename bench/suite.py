@@ -45,7 +45,6 @@ QUESTIONS: Final = {
     "apply": "How fast does a broker apply a plan, and does delivery notice?",
     "plan": "How long does a plan for 20 M messages take on Spark?",
     "simulation": "How fast does a simulation try policies?",
-    "upkeep": "How fast is an archive written anew on Spark?",
     "connector": "How fast does Spark read a lake, and lease from a queue?",
     "adaptive": "What does adaptive holding save beside three fixed copies?",
     "peers": "What would the same cost with another embedded queue?",

@@ -25,7 +25,6 @@ FILES: Final = (
     "pipeline/test_stream.py",
     "pipeline/test_jobs.py",
     "pipeline/test_connector_handover.py",
-    "pipeline/test_upkeep_broker.py",
     "pipeline/test_object_lake.py",
     "crash/test_device_faults.py",
     "crash/test_damage.py",

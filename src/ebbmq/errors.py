@@ -3,7 +3,6 @@
 EbbError
   ClientError          the caller's call is refused, everything else goes on
     UnknownQueue UnknownDevice InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
-    OutdatedAdvice
     InvalidRequest UnknownPath TooLarge TooSlow Unauthenticated Forbidden    over the network
   Draining             the server is stopping: publish elsewhere or later, settling goes on
   Unreachable          no answer came from the server
@@ -90,12 +89,6 @@ class UnknownRun(ClientError):
     """There is no advice of that run of the pipeline."""
 
     code = "unknown_run"
-
-
-class OutdatedAdvice(ClientError):
-    """What was decided later counts, or the decision is not of the present."""
-
-    code = "outdated_advice"
 
 
 class RuleConflict(ClientError):

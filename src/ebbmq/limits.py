@@ -95,8 +95,6 @@ RUNS_KEPT_MAX: Final = 256
 ADVICE_AGE_MS_MAX: Final = 3_600_000
 ADVICE_AHEAD_MS_MAX: Final = 300_000
 ADVICE_HOLDS_MS_MAX: Final = 7 * DAY_MS
-#: Rows of a plan in one request, and characters of a run's name.
-PLAN_ROWS_MAX: Final = 10_000
 
 #: Request line and headers of one HTTP request.
 REQUEST_HEAD_BYTES_MAX: Final = 64 * KIB

@@ -343,23 +343,6 @@ class Evicted(msgspec.Struct, frozen=True):
     until: Literal["return", "admit"] = "return"
 
 
-class Upkept(msgspec.Struct, frozen=True, kw_only=True):
-    """What applying the pipeline's upkeep to an archive came to."""
-
-    device: str
-    #: The run of the pipeline; None if none offered anything.
-    run: str | None = None
-    #: New packs that were taken, and refused because too much of them was outdated.
-    packs: int = 0
-    packs_refused: int = 0
-    #: Messages that are read from new packs now, and those that had left or moved since.
-    messages: int = 0
-    stale: int = 0
-    #: Messages that left because of the retention of the run; damaged copies that were given up.
-    expired: int = 0
-    damaged: int = 0
-
-
 class Moving(msgspec.Struct, frozen=True, kw_only=True):
     """Copies on their way to a device, or from it, since there was always one under way."""
 

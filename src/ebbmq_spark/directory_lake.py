@@ -14,7 +14,6 @@ from ebbmq.feed import runs
 from ebbmq.feed.claims import is_lake_at, no_lake
 from ebbmq.feed.manifests import Part
 from ebbmq_spark.lake import OUTSIDE, busy, for_spark, to_spark
-from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,5 +183,10 @@ class DirectoryLake:
 
 def replace(place: Path, data: bytes) -> None:
     """Write a file in place of another, so that there is always one of the two."""
-    with in_place_of(place) as beside:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
         beside.write_bytes(data)
+        beside.rename(place)
+    finally:
+        beside.unlink(missing_ok=True)

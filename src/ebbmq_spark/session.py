@@ -6,13 +6,13 @@ import contextlib
 import importlib.util
 import os
 import re
-import signal
 import socket
 import sys
-import threading
+import tempfile
 import zipfile
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,17 +21,12 @@ from pyspark.sql import SparkSession
 from ebbmq.errors import ClientError
 from ebbmq.feed import memory
 from ebbmq.limits import MIB
-from ebbmq_spark import telling
 from ebbmq_spark.attempts import first_line
-from ebbmq_spark.classes import archive_options
-from ebbmq_spark.interrupts import interrupts
 from ebbmq_spark.java import require_java, told_in
-from ebbmq_spark.scratch import keep, scratch_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.abc import Traversable
-    from pathlib import Path
 
 MASTER_DEFAULT: Final = "local[*]"
 CONNECT: Final = "sc://"
@@ -117,15 +112,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
                 # Beside the options a user has set, which are others.
-                "spark.driver.defaultJavaOptions": f"{_ARROW} {archive_options()}".rstrip(),
+                "spark.driver.defaultJavaOptions": _ARROW,
                 "spark.executor.defaultJavaOptions": _ARROW,
                 "spark.driver.memory": self.memory,
                 "spark.local.dir": str(scratch),
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             }
-            address = telling.address_in(scratch)
-            if address is not None:
-                settings[f"spark.executorEnv.{telling.VARIABLE}"] = str(address)
         if self.is_local:
             settings |= {
                 "spark.driver.host": "127.0.0.1",
@@ -165,10 +157,7 @@ def settings_of(given: Iterable[str]) -> dict[str, str]:
 def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iterator[SparkSession]:
     """A session that is stopped in the end, and its scratch files removed.
 
-    What Java itself has to say goes to a file; it is kept, and named, if Spark does not start. What
-    its Python processes on this machine log as `ebbmq.spark` is logged here.
-    Ctrl-C is a KeyboardInterrupt, as without Spark, unless somebody handles it otherwise; it
-    is one also where Python would drop it.
+    What Java has to say goes to a file, which stays, and is named, if Spark does not start.
 
     Raises:
         JavaMissing: there is no Java that can run Spark.
@@ -183,28 +172,27 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     else:
         _require_connect(settings.master)
     with (
-        scratch_directory(_SCRATCH) as place,
-        interrupts.heard(),
-        telling.heard(telling.address_in(place) if settings.has_driver else None),
+        tempfile.NamedTemporaryFile(prefix=_SCRATCH, suffix=".log", delete=False) as file,
+        tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as scratch,
     ):
-        log = place / "spark.log"
+        log, place = Path(file.name), Path(scratch)
         try:
-            spark = _open(settings, name, place, log)
+            with _errors_to(file):
+                spark = _open(settings, name, place)
             if not settings.is_local:
                 ship(spark, place)
         except Exception as error:
-            keep(place, _SCRATCH)
-            why = told_in(log.read_text(errors="replace")) if log.exists() else None
+            why = told_in(log.read_text(errors="replace")) or first_line(error)
             raise SparkFailed(
-                f"Spark did not start on {_shown(settings.master)}: {why or first_line(error)}",
+                f"Spark did not start on {_shown(settings.master)}: {why}",
                 f"see {log}; --master names where to run",
             ) from error
-        interrupts.cut_off_by(_cut_off(spark))
         try:
             _require_taken(spark, settings)
             yield spark
         finally:
             spark.stop()
+            log.unlink()
 
 
 def _require_memory(settings: Settings) -> None:
@@ -298,7 +286,7 @@ def active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSession:
+def _open(settings: Settings, name: str, scratch: Path) -> SparkSession:
     # Python on executors must be this one: another has neither this package nor its libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if settings.is_local:
@@ -310,35 +298,7 @@ def _open(settings: Settings, name: str, scratch: Path, log: Path) -> SparkSessi
         builder = builder.master(_patient(settings.master))
     for key, value in settings.of_spark(scratch).items():
         builder = builder.config(key, value)
-    with _errors_to(log), _handler_kept():
-        return builder.getOrCreate()
-
-
-@contextlib.contextmanager
-def _handler_kept() -> Iterator[None]:
-    """Leave Ctrl-C to who has it: PySpark would talk to Java in the middle of another call."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
-
-
-def _cut_off(spark: SparkSession) -> Callable[[], None]:
-    """Have an interrupt cut off a call to Java such that the next one is answered."""
-    if is_connect(spark):
-        return lambda: None
-    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001  # it has no public name
-
-    def cut_off() -> None:
-        # Of a connection that it knows to be open py4j would have Java close it, late: by then the
-        # next one may be there, and is closed in its place. Where there is none it makes one.
-        connection = client.get_thread_connection()
-        if connection is not None:
-            connection.socket = None
-
-    return cut_off
+    return builder.getOrCreate()
 
 
 def _patient(master: str) -> str:
@@ -348,14 +308,13 @@ def _patient(master: str) -> str:
 
 
 @contextlib.contextmanager
-def _errors_to(log: Path) -> Iterator[None]:
+def _errors_to(file: IO[bytes]) -> Iterator[None]:
     """Let a process started meanwhile, and only it, write its errors to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-            yield
+        os.dup2(file.fileno(), 2)
+        yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -31,9 +31,6 @@ MAKING: dict[str, Callable[[Broker, str], object]] = {
     "set a factor": lambda broker, text: broker.set_decay_factor(
         "q", 2.0, broker.stats("q")["now_ms"] + 1_000_000, text
     ),
-    "advise a factor": lambda broker, text: broker.set_decay_factor(
-        "q", 2.0, broker.stats("q")["now_ms"] + 1_000_000, text, broker.stats("q")["now_ms"]
-    ),
 }
 #: What helps on a full disk, or undoes what does.
 HELPING: dict[str, Callable[[Broker, int], object]] = {

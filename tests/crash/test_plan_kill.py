@@ -10,36 +10,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ebbmq import Broker, Message, QueueSpec, limits
+from ebbmq import Broker, Message, QueueSpec
 from ebbmq.feed import layout
 from ebbmq.feed.plans import PLANS
 from tests.advice import plan_row, publish, until_usable, write
-from tests.relay import Relay
-from tests.serving import Running, wait_until
-
-if TYPE_CHECKING:
-    from tests.serving import Caller
+from tests.serving import wait_until
 
 pytestmark = pytest.mark.crash
 
 PARTS, ROWS = 5, 150
-#: As many as two requests take.
-MANY_ROWS = limits.PLAN_ROWS_MAX // 4
-TOML = """
-node = "n1"
-[devices.log]
-tier = "fast"
-[devices.hdd]
-kind = "file"
-capacity_bytes = 268435456
-tier = "slow"
-"""
-#: Whether the command says which run.
-NAMED = pytest.mark.parametrize("options", [("--run", "r1"), ()], ids=["named", "all that is new"])
 WORK = """
 import json, sys
 from ebbmq import Broker
@@ -64,9 +47,9 @@ def config_of(path: Path) -> dict[str, Any]:
     }
 
 
-def planned(path: Path, count: int = ROWS) -> list[bytes]:
+def planned(path: Path) -> list[bytes]:
     """A store with messages, and a plan for all of them; returns the bodies."""
-    bodies = [b"body %d" % number for number in range(PARTS * count)]
+    bodies = [b"body %d" % number for number in range(PARTS * ROWS)]
     with Broker.open(path / "data", config_of(path)) as broker:
         broker.declare(QueueSpec("q", tiers=("fast", "slow")))
         ids = [each.id for each in broker.publish("q", [Message(body) for body in bodies])]
@@ -74,12 +57,10 @@ def planned(path: Path, count: int = ROWS) -> list[bytes]:
     times = {"decided_at_ms": now_ms, "until_ms": now_ms + 3_600_000, "to_tier": "slow"}
     rows = [plan_row(each, action="move", **times) for each in ids]
     files = [
-        write(
-            path / "lake", PLANS, layout.plan_file("r1", part), rows[part * count :][:count], None
-        )
+        write(path / "lake", PLANS, layout.plan_file("r1", part), rows[part * ROWS :][:ROWS], None)
         for part in range(PARTS)
     ]
-    publish(path / "lake", PLANS, files, now_ms, rows=count)
+    publish(path / "lake", PLANS, files, now_ms, rows=ROWS)
     return bodies
 
 
@@ -146,108 +127,3 @@ def test_a_plan_that_was_cut_short_is_applied_to_the_end(
         assert kept(broker, len(bodies)) == once
         leases = broker.lease("q", len(bodies))
         assert [lease.body for lease in leases] == bodies
-
-
-def apply(path: Path, url: str, *options: str) -> subprocess.Popen[str]:
-    """`ebbmq pipeline apply` on a server that has no lake of its own."""
-    command = ("pipeline", "apply", "--lake", str(path / "lake"), "--url", url, *options)
-    return subprocess.Popen(
-        [sys.executable, "-m", "ebbmq.cli", *command, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def told_by(command: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What a command says that is carried through."""
-    with command:
-        out, errors = command.communicate()
-    assert command.returncode == 0, errors
-    found: list[dict[str, Any]] = json.loads(out)
-    return found
-
-
-def configured(path: Path) -> tuple[Path, str, str]:
-    """What a server is started with."""
-    (path / "ebbmq.toml").write_text(TOML)
-    return path / "data", "--config", str(path / "ebbmq.toml")
-
-
-def wait_begun(caller: Caller, cut: subprocess.Popen[str]) -> None:
-    """Until some of the plan is in force."""
-
-    def has_begun() -> bool:
-        return bool(caller.call("GET", "/v1/plans").json["pinned"])
-
-    wait_until(lambda: has_begun() or cut.poll() is not None, "the plan is begun")
-
-
-def apply_again(path: Path, server: Running, caller: Caller, count: int, *options: str) -> None:
-    """Hand over the same plan once more: what is in force stays so, the rest is done."""
-
-    def are_usable() -> bool:
-        return all(each["usable"] for each in caller.call("GET", "/v1/devices").json["devices"])
-
-    wait_until(are_usable, "devices that answer")
-    before = caller.call("GET", "/v1/plans").json["pinned"]
-    (told,) = told_by(apply(path, server.url, *options))
-    assert (told["applied"], told["in_force"]) == (count - before, before)
-    assert told["refused"] == {}
-    assert told_by(apply(path, server.url)) == [], "it is known as a whole"
-
-
-def assert_moved(path: Path, once: dict[str, Any]) -> None:
-    """Messages are where they would be had nobody been killed."""
-    with Broker.open(path / "data", config_of(path)) as broker:
-        holdings = broker.engine.holdings
-        wait_until(lambda: holdings.counts("hdd") == (len(once), 0), "all are moved")
-        assert kept(broker, len(once)) == once
-
-
-@NAMED
-def test_a_server_that_is_killed_while_it_is_handed_a_plan_has_it_applied_once(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    planned(tmp_path, MANY_ROWS)
-    once, settings = applied_once(tmp_path), configured(tmp_path)
-    with (
-        Running(*settings) as server,
-        server.caller() as caller,
-        apply(tmp_path, server.url, *options) as cut,
-    ):
-        wait_begun(caller, cut)
-        server.kill()
-        cut.kill()
-    with Running(*settings) as server, server.caller() as caller:
-        apply_again(tmp_path, server, caller, len(once), *options)
-        server.kill()
-    assert_moved(tmp_path, once)
-
-
-class OnePart(Relay):
-    """Passes on what is asked before a plan, and the first part of it."""
-
-    def loses(self, what: str, path: str) -> bool:
-        return what == "request" and self.requests["plans"] > 2
-
-
-@NAMED
-def test_a_command_that_is_killed_while_it_hands_over_a_plan_has_it_applied_once(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    planned(tmp_path, MANY_ROWS)
-    once = applied_once(tmp_path)
-    with Running(*configured(tmp_path)) as server, server.caller() as caller:
-        with OnePart(server.url) as relay, apply(tmp_path, relay.url, *options) as cut:
-            wait_begun(caller, cut)
-            cut.kill()
-        assert cut.returncode == -signal.SIGKILL, "it was killed in the middle"
-        # The server goes on with the part it has.
-        wait_until(
-            lambda: caller.call("GET", "/v1/plans").json["pinned"] == limits.PLAN_ROWS_MAX,
-            "one part is in force",
-        )
-        apply_again(tmp_path, server, caller, len(once), *options)
-        server.kill()
-    assert_moved(tmp_path, once)

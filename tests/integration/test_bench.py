@@ -7,7 +7,7 @@ import pytest
 
 from bench import suite
 
-ON_SPARK = {"plan", "simulation", "upkeep", "connector"}
+ON_SPARK = {"plan", "simulation", "connector"}
 #: It replays a week hour by hour, which takes minutes at any size.
 LONG = {"adaptive"}
 

@@ -270,17 +270,6 @@ class TestCommandLine:
         [log] = msgspec.json.decode(done.stdout, type=list[DeviceStatus])
         assert log.name == "log"
 
-    def test_watching_goes_on_until_it_is_told_to_stop(self, tmp_path: Path) -> None:
-        Broker.open(tmp_path / "data").close()
-        command = [*COMMAND, "devices", "--watch", "--json", "--data", str(tmp_path / "data")]
-        watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert watching.stdout is not None
-        for _ in range(2):
-            assert json.loads(watching.stdout.readline())[0]["name"] == "log"
-        watching.send_signal(signal.SIGINT)
-        _, errors = watching.communicate(timeout=60)
-        assert b"Traceback" not in errors
-
     def test_a_disk_that_is_lost_is_given_up_and_another_takes_its_place(
         self, tmp_path: Path
     ) -> None:

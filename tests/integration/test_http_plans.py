@@ -1,8 +1,7 @@
-"""Plans over HTTP: applied from the lake of a server or from a request, told, counted, guarded."""
+"""Plans over HTTP: applied from the lake of a server, told, counted, guarded."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from ebbmq import AsyncClient, Client, InvalidSpec, Message, QueueSpec, UnknownRun
-from ebbmq.feed.plans import PlanRow
+from ebbmq import Client, Message, QueueSpec, UnknownRun
 from ebbmq.node.server.openapi import document
 from ebbmq.wire.http import codec
 from tests.advice import plan_row, until_usable, write_plan
@@ -75,41 +73,18 @@ def test_a_client_has_a_plan_of_the_lake_applied(served: Served, tmp_path: Path)
             client.apply_plans("r2")
 
 
-def test_an_awaited_client_hands_rows_over(served: Served) -> None:
-    one, two = published(served, 2)
-
-    async def talk() -> None:
-        async with AsyncClient(url(served)) as client:
-            rows = [PlanRow(**row(one)), PlanRow(**row(two, generation=7))]
-            told = await client.apply_plan_rows("by-hand", rows)
-            assert (told.rows, told.applied, told.refused) == (2, 1, {"generation": 1})
-            again = await client.apply_plan_rows("by-hand", rows)
-            assert (again.applied, again.in_force) == (0, 1)
-            assert (await client.plans()).runs[0].rows == 4
-
-    asyncio.run(talk())
-
-
-def test_what_is_no_row_of_a_plan_is_refused_by_name(served: Served) -> None:
-    for body, what in (
-        ({"run": "r", "rows": [{}]}, "rows[0]"),
-        ({"run": "r", "rows": [row("1-1", action="burn")]}, "action"),
-        ({"run": "r", "rows": [row("1-1", generation=1 << 70)]}, "generation"),
-        ({"run": "", "rows": []}, "run"),
-        ({"rows": []}, "run"),
-        ({"runs": "r"}, "runs"),
-    ):
+def test_what_names_no_run_is_refused_by_name(served: Served) -> None:
+    for body, what in (({"run": ""}, "run"), ({"runs": "r"}, "runs"), ({"rows": []}, "rows")):
         answer = served.ask("POST", "/v1/plans", json.dumps(body).encode())
         assert answer.status == 400
         assert what in answer.body.decode()
-    with Client(url(served)) as client, pytest.raises(InvalidSpec):
-        client.apply_plan_rows("r", [PlanRow(**row("1-1"))] * 10_001)
 
 
-def test_what_became_of_rows_is_counted(served: Served) -> None:
+def test_what_became_of_rows_is_counted(served: Served, tmp_path: Path) -> None:
     (one,) = published(served, 1)
+    write_plan(tmp_path / "lake", "r1", [row(one), row("99-1")], time.time_ns() // 1_000_000)
     with Client(url(served)) as client:
-        client.apply_plan_rows("r1", [PlanRow(**row(one)), PlanRow(**row("99-1"))])
+        client.apply_plans("r1")
     told = served.ask("GET", "/metrics").body.decode()
     assert 'ebbmq_plan_rows_total{table="plans",outcome="applied"} 1' in told
     assert 'ebbmq_plan_rows_total{table="plans",outcome="gone"} 1' in told
@@ -127,7 +102,9 @@ def described() -> Any:
     )
 
 
-def test_what_is_told_of_a_message_is_what_the_document_says(served: Served) -> None:
+def test_what_is_told_of_a_message_is_what_the_document_says(
+    served: Served, tmp_path: Path
+) -> None:
     form = described()
     kept, purged, acked = published(served, 3)
     (bare,) = (each.id for each in served.broker.publish("q", [Message(b"never planned for")]))
@@ -136,8 +113,9 @@ def test_what_is_told_of_a_message_is_what_the_document_says(served: Served) -> 
         leases = client.lease("mine", 3)
         client.ack("mine", [lease.token for lease in leases if lease.id == acked])
         client.release("mine", [lease.token for lease in leases if lease.id != acked])
-        rows = [PlanRow(**row(each, generation=1)) for each in (kept, purged)]
-        assert client.apply_plan_rows("r1", rows).applied == 2
+        rows = [row(each, generation=1) for each in (kept, purged)]
+        write_plan(tmp_path / "lake", "r1", rows, time.time_ns() // 1_000_000)
+        assert client.apply_plans("r1")[0].applied == 2
         seen["held to a plan"] = client.why(kept)
         wait_until(lambda: client.why(kept)["copies"] == ["cold"], "the message moves")
         seen["moved"] = client.why(kept)

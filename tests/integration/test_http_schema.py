@@ -75,8 +75,6 @@ def aim(case: schemathesis.Case) -> None:
         for field, fit in (("wait_ms", 0), ("timeout_ms", 20_000), ("until_ms", (1 << 48) - 1)):
             if field in body and body[field] is not None:
                 body[field] = fit
-        if body.get("rows") is not None or body.get("decided_at_ms") is not None:
-            body["run"] = body.get("run") or "r"  # advice has the name of its run
         if "topic" in case.path_parameters:
             for message in body.get("messages", ()):
                 message.pop("id", None)  # a topic does not know its publishers' ids

@@ -135,31 +135,11 @@ def test_the_command_line_lists_moves_with_what_is_done_and_what_is_left(moving:
     }
 
 
-def test_watching_tells_of_moves_again_and_again(moving: Served) -> None:
-    command = [*COMMAND, "devices", "--watch", "--json", "--url", url(moving)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
-        process.terminate()
-    for line in lines:
-        hdd = next(each for each in line if each["name"] == "hdd")
-        assert hdd["arriving"]["done"] + hdd["arriving"]["left"] == COUNT
-
-
 def test_rules_are_told_with_how_many_messages_each_has_placed(moving: Served) -> None:
     with Client(url(moving)) as client:
         assert moving.broker.rules().placed == client.rules().placed == {"W-001": COUNT}
     assert moving.ask("GET", "/v1/rules").json["placed"] == {"W-001": COUNT}
-    command = [*COMMAND, "rules", "--watch", "--json", "--url", url(moving)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = json.loads(process.stdout.readline())
-        process.terminate()
-    assert {each["id"]: each["placed"] for each in line["rules"]} == {
-        "W-001": COUNT,
-        "W-002": 0,
-        "W-009": 0,
-    }
+    assert json.loads(ebbmq(moving, "rules", "--json").stdout)["placed"] == {"W-001": COUNT}
 
 
 class TestStartPage:

@@ -74,20 +74,6 @@ def test_a_directory_that_is_no_lake_is_left_as_it_was(
     assert not started.exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--look-only",)])
-@pytest.mark.parametrize("name", ["typo", "empty"])
-def test_upkeep_of_what_is_no_archive_writes_nothing(
-    capsys: Captured, tmp_path: Path, started: Path, more: tuple[str, ...], name: str
-) -> None:
-    (tmp_path / "empty").mkdir()
-    place = tmp_path / name
-    told = refused(capsys, "pipeline", "upkeep", "--archive", place.as_uri(), *more)
-    assert f"there is no archive at {place}: no broker has written to it" in told
-    assert place.exists() == (name == "empty")
-    assert list((tmp_path / "empty").iterdir()) == []
-    assert not started.exists()
-
-
 @pytest.mark.parametrize(("words", "what"), [("run", "run"), ("plan", "run"), ("stream", "stream")])
 def test_another_that_is_at_work_on_the_lake(
     capsys: Captured, tmp_path: Path, started: Path, words: str, what: str

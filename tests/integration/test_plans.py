@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebbmq import Broker, InvalidSpec, Message, QueueSpec, UnknownRun, limits
+from ebbmq import Broker, Message, QueueSpec, UnknownRun, limits
 from ebbmq.core.copies import LOG, Holding, name_of
 from ebbmq.feed import layout
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.events import EVENTS
-from ebbmq.feed.plans import PLANS, PlanRow
+from ebbmq.feed.plans import PLANS
 from ebbmq.limits import DAY_MS
 from ebbmq.node.advising.applying import AT_ONCE
 from ebbmq.node.outflow import parse_id
@@ -132,12 +132,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene.broker.close()
 
 
-def test_a_row_of_a_plan_has_the_columns_of_the_table() -> None:
-    # Where copies come and go is for who reads a plan; a broker decides that itself.
-    booked = {"written_to", "freed_from"}
-    assert set(PlanRow.__struct_fields__) == set(PLANS.names) - booked
-
-
 def test_a_planned_message_really_moves_from_the_file_to_the_archive(scene: Scene) -> None:
     (one,) = scene.publish(store="hdd")
     scene.broker.put_rule(_rule("hdd"))
@@ -176,68 +170,9 @@ def test_twice_is_as_once(scene: Scene) -> None:
     assert (again.applied, again.in_force, again.refused) == (0, 5, {})
     assert scene.broker.apply_plans() == []
     (run,) = scene.broker.plans().runs
-    assert (run.rows, run.applied, run.in_force, run.pinned) == (10, 5, 5, 5)
+    assert (run.rows, run.applied, run.in_force, run.pinned) == (5, 0, 5, 5)
     # Nothing but what became of it was written.
     assert scene.broker.engine.journal.position - position < 4_096
-
-
-def test_a_plan_that_was_handed_over_in_part_is_taken_to_the_end_once(scene: Scene) -> None:
-    ids = scene.publish(3)
-    rows = [scene.row(each) for each in ids]
-    write_plan(scene.lake, "r1", rows, START_MS)
-    assert scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])]).applied == 1
-    scene.reopen()
-    (told,) = scene.broker.apply_plans()
-    assert (told.applied, told.in_force, told.refused) == (2, 1, {})
-    assert scene.broker.apply_plans() == []
-    scene.reopen()
-    assert scene.broker.apply_plans() == []
-    assert scene.pinned() == 3
-
-
-def test_a_plan_is_known_as_a_whole_once_it_was_said_that_there_are_no_more_rows(
-    scene: Scene,
-) -> None:
-    (one,) = scene.publish()
-    row = scene.row(one)
-    write_plan(scene.lake, "r1", [row], START_MS)
-    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
-    ended = scene.broker.apply_plan_rows("r1", [])
-    assert (ended.rows, ended.applied) == (0, 0)
-    assert scene.broker.apply_plans() == []
-    (known,) = scene.broker.plans().runs
-    assert (known.rows, known.applied) == (1, 1)
-    # A row that is handed over again does not open it anew.
-    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
-    assert scene.broker.apply_plans() == []
-
-
-def test_what_was_handed_over_of_a_plan_that_failed_does_not_make_it_whole(scene: Scene) -> None:
-    one, two = scene.publish(2)
-    rows = [scene.row(one), scene.row(two)]
-    path = write_plan(scene.lake, "r1", rows, START_MS)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
-    (told,) = scene.broker.apply_plans()
-    assert told.state == "failed"
-    assert scene.broker.apply_plans() == []
-    scene.broker.apply_plan_rows("r1", [PlanRow(**rows[0])])
-    path.write_bytes(whole)
-    (told,) = scene.broker.apply_plans()
-    assert (told.applied, told.in_force) == (1, 1)
-
-
-def test_a_plan_that_an_earlier_version_was_handed_is_gone_through_once_more(scene: Scene) -> None:
-    (one,) = scene.publish()
-    row = scene.row(one)
-    scene.broker.apply_plan_rows("r1", [PlanRow(**row)])
-    # As such a version wrote it down, whether that was all of the plan or not.
-    told = {"run": "r1", "table": "plans", "state": "applied", "rows": 1, "applied": 1}
-    scene.broker.engine.adviser.runs.restore(msgspec.msgpack.encode([told]))
-    write_plan(scene.lake, "r1", [row], START_MS)
-    (again,) = scene.broker.apply_plans()
-    assert (again.applied, again.in_force) == (0, 1)
-    assert scene.broker.apply_plans() == []
 
 
 def test_after_a_restart_messages_are_held_to_the_plan_and_runs_are_known(scene: Scene) -> None:
@@ -549,7 +484,7 @@ def test_room_that_refused_rows_leave_is_for_the_most_valuable_of_the_others(
 def test_rows_of_other_nodes_are_not_looked_at(scene: Scene) -> None:
     one, two = scene.publish(2)
     told = scene.apply(scene.row(one, node="n2"), scene.row(two), scene.row(one, node="n10"))
-    assert (told.rows, told.applied, told.rows_in_all) == (1, 1, 3)
+    assert (told.rows, told.applied) == (1, 1)
     assert scene.copies(one) == {LOG}
 
 
@@ -759,56 +694,15 @@ def test_a_plan_without_the_optional_columns_is_applied(scene: Scene) -> None:
     assert told == [("r1", "applied", 1, 0), ("r2", "applied", 0, 1)]
 
 
-@pytest.mark.parametrize("field", ["reason", "to_tier", "queue"])
-def test_a_row_with_half_a_character_is_invalid_and_the_broker_goes_on(
-    tmp_path: Path, field: str
-) -> None:
-    scene = Scene(tmp_path)
-    one, two = scene.publish(2)
-    rows = [PlanRow(**scene.row(one, **{field: "caf\udce9"})), PlanRow(**scene.row(two))]
-    told = scene.broker.apply_plan_rows("r1", rows)
-    assert (told.applied, told.refused) == (1, {"invalid": 1})
-    scene.until_on(two, "cold")
-    scene.clock.advance(60_000)
-    scene.publish()
-    scene.clock.advance(60_000)
-    assert scene.broker.health()["feed"] == []
-    scene.reopen()
-    assert "plan r1: archive" in str(scene.broker.why(two))
-    scene.broker.close()
-
-
-def test_a_run_whose_name_is_no_text_is_refused_and_changes_nothing(scene: Scene) -> None:
-    (one,) = scene.publish()
-    rows = [PlanRow(**scene.row(one))]
-    with pytest.raises(InvalidSpec, match="run is"):
-        scene.broker.apply_plan_rows("caf\udce9", rows)
-    assert (scene.pinned(), scene.broker.plans().runs) == (0, [])
-
-
-def test_rows_can_be_handed_over_without_a_lake(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    scene.config["feed"] = {}
-    scene.reopen()
-    try:
-        one, two = scene.publish(2)
-        rows = [PlanRow(**scene.row(one, node=None)), PlanRow(**scene.row(two, node="other"))]
-        told = scene.broker.apply_plan_rows("r1", rows)
-        assert (told.rows, told.applied) == (1, 1)
-        assert scene.broker.apply_plan_rows("r1", rows).in_force == 1
-        scene.until_on(one, "cold")
-        with pytest.raises(InvalidSpec, match="no lake"):
-            scene.broker.apply_plans()
-    finally:
-        scene.broker.close()
-
-
 def test_a_broker_with_nothing_but_its_log_refuses_to_move(tmp_path: Path) -> None:
-    with Broker.open(tmp_path / "data", {"node": "n1"}, ManualClock(START_MS)) as broker:
+    lake = tmp_path / "lake"
+    config = {"node": "n1", "feed": {"lake": str(lake), "plans_every_ms": 0}}
+    with Broker.open(tmp_path / "data", config, ManualClock(START_MS)) as broker:
         broker.declare(QueueSpec("q"))
         (receipt,) = broker.publish("q", [Message(b"1")])
         times = {"decided_at_ms": START_MS, "until_ms": START_MS + HOUR_MS}
-        told = broker.apply_plan_rows("r1", [PlanRow(**plan_row(receipt.id, **times))])
+        write_plan(lake, "r1", [plan_row(receipt.id, **times)], START_MS)
+        (told,) = broker.apply_plans()
         assert told.refused == {"unknown_tier": 1}
 
 

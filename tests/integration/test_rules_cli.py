@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.cli.main import main
-from ebbmq.cli.rule_watching import WatchedRule, WatchedRules, table
-from ebbmq.policy.rules.spec import RuleSpec
 from tests.served import Served
 from tests.serving import wait_until
 
@@ -264,35 +257,3 @@ def test_what_there_is_to_apply_must_be_said(run: Run, tmp_path: Path) -> None:
     code, _, err = run("apply", "--data", str(tmp_path / "data"))
     assert code == 2
     assert "--existing" in err
-
-
-def test_watching_shows_what_each_rule_weighs_now_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    place = ["--data", str(tmp_path / "data")]
-    with Broker.open(tmp_path / "data") as broker:
-        broker.put_rule(RuleSpec("W-1", 31, "log"))
-        broker.put_rule(RuleSpec("W-2", 60, "log", enabled=False))
-        broker.put_rule(RuleSpec("W-3", 60, "nowhere"))
-    command = [sys.executable, "-m", "ebbmq.cli", "rules", "--watch", "--json", *place]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert watching.stdout is not None
-    for _ in range(2):
-        on, off, unknown = json.loads(watching.stdout.readline())["rules"]
-        assert (on["id"], on["weight"], on["weight_now"]) == ("W-1", 31, 31 + on["status"])
-        assert (off["id"], off["weight_now"]) == ("W-2", None)
-        assert (unknown["id"], unknown["status"], unknown["weight_now"]) == ("W-3", None, None)
-    watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=60)
-    assert b"Traceback" not in errors
-
-
-def test_a_watched_rule_is_a_row_with_its_weight_before_and_after() -> None:
-    rules = [
-        WatchedRule("W-1", 31, -10.5, 20.5, "hdd", enabled=True, when="SIZE > 10", placed=1_200),
-        WatchedRule("W-2", 60, None, None, "ssd", enabled=False, when="ALWAYS"),
-    ]
-    console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(table(WatchedRules(7, "first_match", rules)))
-    title, _, first, second = (line.split() for line in console.export_text().splitlines())
-    assert title == ["version", "7,", "first_match"]
-    assert first == ["W-1", "31", "-10.5", "20.5", "hdd", "1,200", "SIZE", ">", "10"]
-    assert second == ["W-2", "60", "-", "-", "ssd", "off", "0", "ALWAYS"]

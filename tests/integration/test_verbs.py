@@ -16,7 +16,6 @@ from ebbmq.errors import (
     InvalidMessage,
     InvalidSpec,
     LeaseLost,
-    OutdatedAdvice,
     QueueFull,
     UnknownQueue,
 )
@@ -678,37 +677,6 @@ class TestManaging:
         broker.publish(queue, [Message(b"after")])
         (after,) = broker.peek(queue, where=lambda message: message.body == b"after")
         assert after.decay_rate == pytest.approx(2 * before.decay_rate, abs=0.01)
-
-    def test_a_decay_factor_that_was_decided_earlier_is_refused(
-        self, broker: Any, fresh: Callable[..., str]
-    ) -> None:
-        queue = fresh(decay_rate=0.1)
-        now_ms = broker.stats(queue)["now_ms"]
-        late = 4.0, now_ms + 60_000, f"{queue}-late", now_ms
-        early = 2.0, now_ms + 60_000, f"{queue}-early"
-        assert broker.set_decay_factor(queue, *late) == "applied"
-        assert broker.set_decay_factor(queue, *late) == "in_force"
-        for decided_at_ms, why in (
-            (now_ms - 1, "superseded"),
-            (now_ms - 3_700_000, "too_old"),
-            (now_ms + 600_000, "clock"),
-        ):
-            with pytest.raises(OutdatedAdvice) as caught:
-                broker.set_decay_factor(queue, *early, decided_at_ms)
-            assert caught.value.code == why
-        with pytest.raises(InvalidSpec, match="past"):
-            broker.set_decay_factor(queue, 2.0, now_ms - 1, "early", now_ms)
-        with pytest.raises(InvalidSpec, match="run"):
-            broker.set_decay_factor(queue, 2.0, now_ms + 60_000, "", now_ms)
-        with pytest.raises(UnknownQueue):
-            broker.set_decay_factor("no-queue", *late)
-        assert broker.stats(queue)["decay_factor"] == 4.0
-        # A person's word counts whatever was decided.
-        assert broker.set_decay_factor(queue, *early) == "applied"
-        assert broker.stats(queue)["decay_factor"] == 2.0
-        runs = {each.run: each for each in broker.plans().runs if each.table == "rates"}
-        assert (runs[late[2]].applied, runs[late[2]].in_force) == (1, 1)
-        assert runs[early[2]].refused["superseded"] == 1
 
     def test_a_decay_factor_until_an_instant_that_is_past_is_refused(
         self, broker: Any, queue: str

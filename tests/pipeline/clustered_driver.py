@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbmq_spark.classes import archive_options
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
@@ -22,10 +21,9 @@ from ebbmq_spark.simulation.generate import generate
 from ebbmq_spark.simulation.study import study, study_trace
 from ebbmq_spark.simulation.sweep import read_sweep
 from ebbmq_spark.simulation.traces import read_lake
-from ebbmq_spark.upkeep.job import Asked, upkeep
-from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.conftest import QUICK_JAVA
 from tests.pipeline.patience import patiently
+from tools.classes import archive_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -166,8 +164,6 @@ def main(master: str) -> None:
         }
         place = Streaming(followed, once=True, partitions=2)
         seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]
-        told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
-        seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]
         copied(spark, asked)
     sys.stdout.write(json.dumps(seen))
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import SparkContext
 
-from ebbmq_spark.classes import archive_options
 from ebbmq_spark.session import Settings, spark_session
 from tests.azurite import COMMAND, Azurite
 from tests.servers import Weed
+from tools.classes import archive_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ SETTINGS = Settings(
 def quick_java() -> Iterator[None]:
     """Whatever starts Spark, also a command in a process of its own, has it start quickly."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+        patch.setenv("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} {archive_options()}")
         patch.setenv("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", f"{QUICK_JAVA} {archive_options()}")
         yield

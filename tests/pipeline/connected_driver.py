@@ -17,8 +17,6 @@ from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import open_lake
 from ebbmq_spark.session import InvalidSetting, Settings, settings_of, spark_session
-from ebbmq_spark.upkeep.job import Asked, upkeep
-from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.clustered_driver import (
     bounded,
     read_archive,
@@ -125,8 +123,6 @@ def main(master: str) -> None:
         seen["events"] = read_events(spark, asked["lake"])
         seen["archive"] = read_archive(spark, asked["archive"])
         seen["simulated"] = patiently(lambda: simulated(spark, store))
-        told = patiently(lambda: upkeep(spark, Place(asked["archive"]), Asked(verify=True)))
-        seen["upkeep"] = [told.packs, told.messages, told.dead, told.made_messages]
         followed = open_lake(asked["followed"], asked["options"])
         place = Streaming(followed, once=True, partitions=2, state=Path(asked["state"]))
         seen["streamed"] = [patiently(lambda: stream(spark, place)).events for _ in range(2)]

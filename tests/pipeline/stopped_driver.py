@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ebbmq.cli.main import cli
-from ebbmq_spark import object_tables, session
+from ebbmq_spark import object_tables
 from ebbmq_spark.jobs import stream
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import WRITER
@@ -58,12 +57,6 @@ STORED: Final = "stored"
 #: And a stream that has shown what its first batch comes to, of which Spark knows nothing yet.
 STREAMED: Final = "streamed"
 STORE: Final = "store.json"
-#: Files of commands that leave nothing else: before the first two of them one is stopped.
-PAGE: Final = "page.html"
-PICTURE: Final = "picture.png"
-BEST: Final = "best.toml"
-TRACE: Final = "trace.parquet"
-SWEEP: Final = "sweep.toml"
 #: Stages that begin where something else has just ended.
 _STAGES: Final = {"counting": "checked", "reporting": "planned"}
 #: The one that is not stopped by itself.
@@ -75,7 +68,7 @@ class Stops:
 
     def __init__(self) -> None:
         self._reached = threading.Semaphore(0)
-        publish, end, rename = Output.publish, Output.end, Path.rename
+        publish, end = Output.publish, Output.end
 
         def publish_or_stop(output: Output, table: Table, *told: Any, **more: Any) -> None:
             self.at(f"{table.name} written")
@@ -89,12 +82,7 @@ class Stops:
             end(output, record)
             self.at("recorded")
 
-        def rename_or_stop(path: Path, target: Any) -> Path:
-            self.at(Path(target).name)
-            return rename(path, target)
-
         Output.publish, Output.end = publish_or_stop, end_or_stop  # type: ignore[method-assign]
-        Path.rename = rename_or_stop  # type: ignore[method-assign]
 
     def at(self, point: str) -> None:
         """A point."""
@@ -191,10 +179,6 @@ def main(directory: Path) -> None:
         for point in (*IN_STORE, *ALONE_IN_STORE):
             lake, job = lake_in_store(directory, point), run if point in IN_STORE else run_plan
             stops.have(point, lambda: work(lake, job))  # noqa: B023
-        # Commands would open a session of their own.
-        session.spark_session = lambda *_: contextlib.nullcontext(spark)
-        for point, words in commands(directory).items():
-            stops.have(point, lambda: cli.main(words, standalone_mode=False))  # noqa: B023
 
         def rest() -> None:
             stops.one_is_there()
@@ -217,17 +201,6 @@ def follow(spark: SparkSession, lake: ObjectLake, directory: Path) -> Record:
     """Stream what there is of the lake in the store."""
     asked = stream.Arguments(lake, once=True, partitions=2, state=directory / "state")
     return patiently(lambda: stream.stream(spark, asked))
-
-
-def commands(directory: Path) -> dict[str, list[str]]:
-    """Commands, by the last file that they write."""
-    files = {name: str(directory / name) for name in (PAGE, PICTURE, BEST, TRACE, SWEEP)}
-    made_up = ["--generate", "overload", "--messages", "300", "--save-trace", files[TRACE]]
-    out = ["--policies", files[SWEEP], "--best", files[BEST], "--picture", files[PICTURE]]
-    return {
-        PAGE: ["pipeline", "report", "--lake", str(directory / POINTS[-1]), "--out", files[PAGE]],
-        PICTURE: ["simulate", *made_up, *out],
-    }
 
 
 if __name__ == "__main__":

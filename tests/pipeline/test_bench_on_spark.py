@@ -5,7 +5,7 @@ import pytest
 from bench import suite
 
 
-@pytest.mark.parametrize("question", ["connector", "plan", "simulation", "upkeep"])
+@pytest.mark.parametrize("question", ["connector", "plan", "simulation"])
 def test_every_question_about_spark_is_answered(tmp_path: Path, question: str) -> None:
     rows = suite.ask(question, quick=True, data=tmp_path, tell=lambda *_: None)
     assert rows

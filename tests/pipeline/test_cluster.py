@@ -26,8 +26,6 @@ from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
-from ebbmq_spark.upkeep.job import Asked, upkeep
-from ebbmq_spark.upkeep.packs import Place
 from tests.pipeline.clustered_driver import (
     bounded,
     read_archive,
@@ -38,8 +36,8 @@ from tests.pipeline.clustered_driver import (
 from tests.pipeline.kept import SIGNATURES, KeptInStore, options_of
 from tests.pipeline.lakes import DAY_MS, Node, rows
 from tests.pipeline.test_bounded_round import Fleet
+from tests.pipeline.test_connector_archive import thinned
 from tests.pipeline.test_stream import counts
-from tests.pipeline.test_upkeep import thinned
 from tests.servers import free_port
 from tests.serving import Running
 
@@ -226,7 +224,6 @@ def test_a_cluster_gives_the_results_of_one_machine(
     run(spark, Arguments(lake, full=True, bounded=False))
     stream(spark, Streaming(tmp_path / "streamed", once=True, partitions=2))
     here = (tmp_path / "archive here").as_uri()
-    kept = upkeep(spark, Place(here), Asked(verify=True))
     with Running(tmp_path / "broker") as server, Client(server.url) as client:
         for name in ("q", "copies"):
             client.declare(QueueSpec(name))
@@ -264,8 +261,6 @@ def test_a_cluster_gives_the_results_of_one_machine(
     assert seen["simulated"] == [list(each) for each in simulated(spark, lake)]
     assert seen["streamed"] == [60, 0]
     assert counts(followed) == counts(tmp_path / "streamed")
-    assert seen["upkeep"] == [kept.packs, kept.messages, kept.dead, kept.made_messages]
-    assert kept.made_messages == 40
 
 
 def test_a_command_runs_on_a_cluster_that_is_named(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from tests.pipeline.test_cluster import (
     listens,
     told,
 )
+from tests.pipeline.test_connector_archive import thinned
 from tests.pipeline.test_object_lake import Bucket
 from tests.pipeline.test_stream import counts, expected
-from tests.pipeline.test_upkeep import thinned
 from tests.servers import free_port
 from tests.serving import Running
 
@@ -181,5 +181,5 @@ def test_spark_connect_gives_the_results_of_one_machine(
     assert done.stderr.count("lakes and archives are read by Python") == 1
     local = patiently(lambda: simulated(spark, here))
     assert seen["simulated"] == [list(each) for each in local]
-    assert (seen["upkeep"], seen["streamed"]) == ([3, 120, 80, 40], [30, 0])
+    assert seen["streamed"] == [30, 0]
     assert counts(followed.copied(tmp_path / "followed")) == expected({"b": 1})

@@ -53,7 +53,7 @@ def both(spark: SparkSession) -> None:
 
 
 def device(directory: Path) -> ObjectDevice:
-    return ObjectDevice(SPEC, Bucket(directory.as_uri()), time.perf_counter, tidies=False)
+    return ObjectDevice(SPEC, Bucket(directory.as_uri()), time.perf_counter)
 
 
 def copy(seq: int, queue: str = "orders", store: bytes = ONE, size: int = 20, **more: Any) -> Copy:
@@ -71,6 +71,13 @@ def put(directory: Path, copies: Sequence[Copy], dead: Sequence[int] = ()) -> No
     if dead:
         archive.delete_many([Key(copies[0].key.store, 1, seq) for seq in dead])
     archive.close()
+
+
+def thinned(directory: Path) -> None:
+    """Three packs of 40, of which every third message is left."""
+    for at in range(0, 120, 40):
+        seqs = range(at, at + 40)
+        put(directory, [copy(seq) for seq in seqs], [seq for seq in seqs if seq % 3])
 
 
 def fill(directory: Path) -> None:

@@ -18,7 +18,6 @@ from ebbmq.holding.contract import DeviceSpec
 from ebbmq.holding.objects import ObjectDevice
 from ebbmq_spark.connector import EbbMQ, options, tokens
 from ebbmq_spark.connector.queue import ranges
-from ebbmq_spark.upkeep.packs import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +122,6 @@ def test_a_lake_and_an_archive_of_which_nothing_is_written_yet_are_empty(tmp_pat
     device = ObjectDevice(spec, Bucket(tmp_path.as_uri()), time.perf_counter)
     assert device.probe().ok
     assert read(table="archive", path=str(tmp_path)).partitions() == []
-    Place(tmp_path.as_uri()).require()
 
 
 def test_secrets_are_in_no_text(tmp_path: Path) -> None:

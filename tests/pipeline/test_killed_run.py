@@ -5,7 +5,6 @@ The next one ends up as if nothing had been, on a lake in a directory and on one
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
@@ -17,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebbmq import Broker
-from ebbmq.cli.main import cli
 from ebbmq.errors import UnknownRun
 from ebbmq.feed import layout, runs
 from ebbmq.feed.plans import PLANS
@@ -25,9 +23,7 @@ from ebbmq.feed.profiles import PROFILES
 from ebbmq.feed.rates import RATES
 from ebbmq.feed.steps import STEPS
 from ebbmq.testing import ManualClock
-from ebbmq_spark import session
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
-from ebbmq_spark.simulation.sweep import read_sweep
 from tests.advice import until_usable
 from tests.feeds import manifests_of
 from tests.pipeline.handwritten import tell
@@ -37,18 +33,12 @@ from tests.pipeline.patience import patiently
 from tests.pipeline.stopped_driver import (
     ALONE,
     ALONE_IN_STORE,
-    BEST,
     IN_STORE,
-    PAGE,
-    PICTURE,
     POINTS,
     RUNS,
     STORE,
     STORED,
     STREAMED,
-    SWEEP,
-    TRACE,
-    commands,
     follow,
     lake_in_store,
     named,
@@ -132,9 +122,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory, store: Bucket) -> Path:
     for point in (*POINTS, *ALONE, RUNS, "never"):
         shutil.copytree(directory / "lake", directory / point)
     store_at(store, directory)
-    for name in (PAGE, PICTURE, BEST):
-        (directory / name).write_text("before")
-    (directory / SWEEP).write_text("[sweep]\ndecay_rate = [1.0]\n")
     with killed_driver(
         "tests.pipeline.stopped_driver", str(directory), environment={"TZ": ELSEWHERE}
     ) as driver:
@@ -325,24 +312,6 @@ def test_a_broker_does_not_take_the_plan_of_who_was_killed_and_of_the_next_moves
         if row["event"] == "copied"
     )
     assert sorted(copied.values()) == [1] * 16
-
-
-def test_after_a_kill_what_commands_write_is_whole_or_as_it_was_and_they_can_be_given_again(
-    spark: SparkSession, killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert [(killed / name).read_text() for name in (PAGE, PICTURE)] == ["before"] * 2
-    assert read_sweep((killed / BEST).read_bytes(), BEST).queues.keys() == {"work"}
-    assert pq.read_metadata(killed / TRACE).num_rows == 300
-    monkeypatch.setattr(session, "spark_session", lambda *_: contextlib.nullcontext(spark))
-    for name in (*POINTS[-1:], SWEEP):
-        (tmp_path / name).symlink_to(killed / name)
-    for words in commands(tmp_path).values():
-        cli.main(words, standalone_mode=False)
-    assert records(killed / POINTS[-1])[-1].run in (tmp_path / PAGE).read_text()
-    assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
-    for name in (BEST, TRACE):
-        assert (tmp_path / name).read_bytes() == (killed / name).read_bytes()
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_neither_the_time_zone_of_the_driver_nor_that_of_spark_changes_anything(

@@ -19,23 +19,17 @@ ON_SPARK = {
     "plan": ("pipeline", "plan", "--lake", "lake"),
     "stream": ("pipeline", "stream", "--lake", "lake", "--once"),
     "report": ("pipeline", "report", "--lake", "lake"),
-    "upkeep": ("pipeline", "upkeep", "--archive", "file:///kept", "--look-only"),
     "simulate": ("simulate", "--generate", "bursts", "--messages", "10"),
     "bench of plans": ("bench", "--quick", "--only", "plan"),
-    "bench of upkeep": ("bench", "--quick", "--only", "upkeep"),
 }
 
 
 def ebbmq(directory: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """The exit code of a command, and what it said was wrong."""
     claims.claim(directory / "lake", "a")
-    probe = directory / "kept" / "archive" / "_probe"
-    probe.parent.mkdir(parents=True, exist_ok=True)
-    probe.touch()
-    words = (each.replace("/kept", f"{directory}/kept") for each in arguments)
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
-        [sys.executable, "-m", "ebbmq.cli", *words],
+        [sys.executable, "-m", "ebbmq.cli", *arguments],
         cwd=directory,
         env={**known, **environment},
         capture_output=True,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -47,15 +44,13 @@ _BAR: Final = 12
 _WIDE: Final = 100
 #: Where a status starts to keep further copies away, and where it is bad.
 _STRAINED, _BAD = -20, -60
-_AGAIN_S: Final = 1.0
 _UNTIL: Final = {"return": "it answers", "admit": "it is admitted"}
 
 
 @click.group(invoke_without_command=True, short_help="Show how the storage devices are doing.")
-@click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @anywhere_options
 @click.pass_context
-def devices(ctx: click.Context, *, watch: bool) -> None:
+def devices(ctx: click.Context) -> None:
     """List the devices with their space, latency, status, copies and circuit, and what moves.
 
     `log` is the node's own log, which takes every message first. The others are those of
@@ -66,7 +61,7 @@ def devices(ctx: click.Context, *, watch: bool) -> None:
 
     \b
     Examples:
-      ebbmq devices --url http://127.0.0.1:8080 --watch
+      ebbmq devices --url http://127.0.0.1:8080
       ebbmq devices --data DIR --config ebbmq.toml
       ebbmq devices show hdd
       ebbmq devices probe hdd
@@ -75,24 +70,8 @@ def devices(ctx: click.Context, *, watch: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     with session.open() as broker:
-        if watch:
-            with contextlib.suppress(KeyboardInterrupt):
-                _watch(session, broker)
-        else:
-            _show(session, broker.devices())
-            _note_unconfigured(session, broker)
-
-
-def _watch(session: Session, broker: Verbs) -> None:
-    """Go on until Ctrl-C."""
-    if session.as_json or not session.out.is_terminal:
-        while True:
-            session.show_json_line(broker.devices())
-            time.sleep(_AGAIN_S)
-    with Live(console=session.out, auto_refresh=False) as live:
-        while True:
-            live.update(everything(broker.devices(), live.console.width), refresh=True)
-            time.sleep(_AGAIN_S)
+        _show(session, broker.devices())
+        _note_unconfigured(session, broker)
 
 
 def _show(session: Session, found: Sequence[DeviceStatus]) -> None:

@@ -10,7 +10,6 @@ from ebbmq.cli.pipeline_apply import apply
 from ebbmq.cli.pipeline_report import history, report
 from ebbmq.cli.pipeline_run import plan, run
 from ebbmq.cli.pipeline_stream import stream
-from ebbmq.cli.pipeline_upkeep import upkeep
 from ebbmq.cli.session import common_options
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from click import Command
 
-COMMANDS: Sequence[Command] = (run, stream, plan, apply, report, history, upkeep)
+COMMANDS: Sequence[Command] = (run, stream, plan, apply, report, history)
 
 
 @click.group(short_help="Plans, rates and reports of a lake, on Spark.")
@@ -31,7 +30,7 @@ def pipeline() -> None:
     \b
     Examples:
       ebbmq pipeline run --lake /var/lib/ebbmq/lake
-      ebbmq pipeline apply --lake /var/lib/ebbmq/lake --url http://127.0.0.1:8080
+      ebbmq pipeline apply --url http://127.0.0.1:8080
       ebbmq pipeline history --lake /var/lib/ebbmq/lake
     """
 

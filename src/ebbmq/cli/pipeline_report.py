@@ -10,7 +10,7 @@ import msgspec
 
 from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
-from ebbmq.cli.values import show_bytes, show_duration, show_instant
+from ebbmq.cli.values import show_duration, show_instant
 
 if TYPE_CHECKING:
     from ebbmq.feed.runs import Record
@@ -39,7 +39,6 @@ def report(session: Session, /, **options: Any) -> None:
     require_spark("the pipeline")
     from ebbmq_spark.jobs import page, reporting, running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
-    from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     lake = open_lake(options)
     lake.require()
@@ -53,8 +52,7 @@ def report(session: Session, /, **options: Any) -> None:
         out = f"{options['lake'].rstrip('/')}/{reporting.LATEST}"
     else:
         out = str(options["out"])
-        with in_place_of(options["out"]) as beside:
-            beside.write_bytes(drawn)
+        options["out"].write_bytes(drawn)
     if session.as_json:
         session.show_json({"report": out})
     else:
@@ -111,38 +109,6 @@ def history(session: Session, /, *, last: int, **options: Any) -> None:
             for each in records
         ),
     )  # fmt: skip
-    if any(each.archives for each in records):
-        session.say("")
-        _show_archives(session, records)
-
-
-def _show_archives(session: Session, records: list[Record]) -> None:
-    """What was looked after at the end of runs."""
-    told = [(each.run, *pair) for each in records for pair in each.archives.items()]
-    done = [each for each in told if each[2].failed is None]
-    if done:
-        session.show_table(
-            ("RUN", "ARCHIVE", ">TOOK", ">PACKS", ">WRITTEN ANEW", ">AS", ">RECLAIMED",
-             ">TO LEAVE", ">DAMAGED"),
-            (
-                (
-                    run,
-                    archive,
-                    show_duration(upkeep.took_ms),
-                    f"{upkeep.packs:,}",
-                    f"{upkeep.rewritten:,}",
-                    f"{upkeep.made:,}",
-                    show_bytes(upkeep.reclaimed_bytes),
-                    f"{upkeep.expired:,}",
-                    f"{upkeep.damaged:,}",
-                )
-                for run, archive, upkeep in done
-            ),
-        )  # fmt: skip
-    for run, archive, upkeep in told:
-        if upkeep.failed is not None:
-            took = show_duration(upkeep.took_ms)
-            session.say(f"{run}: upkeep of {archive} failed after {took}: {upkeep.failed}")
 
 
 def _left_out(record: Record, lacking: str) -> int:

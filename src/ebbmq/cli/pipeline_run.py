@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from ebbmq.cli import archives
-from ebbmq.cli.session import Session, anywhere_options, common_options, pass_session
+from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
 from ebbmq.feed import money as amounts
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.runs import Kind, Record
     from ebbmq_spark.jobs.running import Job
-    from ebbmq_spark.jobs.tending import Tended
-    from ebbmq_spark.upkeep.packs import Place
 
 HOLD_DEFAULT = "1h"
 
@@ -64,9 +61,8 @@ def _run_options(command: Any) -> Any:
 
 
 @click.command(short_help="Check, count, recommend, plan and report, once.")
-@archives.archive_options
 @_run_options
-@anywhere_options
+@common_options
 @pass_session
 def run(session: Session, /, **options: Any) -> None:
     """Do everything once, from where the last run ended.
@@ -74,37 +70,23 @@ def run(session: Session, /, **options: Any) -> None:
     Checks what brokers told since, counts it by queue and hour, recommends decay factors, plans
     copies and tiers within the room there is, and writes a report. Brokers take up plans and
     factors from the lake, or by `ebbmq pipeline apply`. A run that is killed changes nothing for
-    the next one. If an archive is named (--device with --config, or --archive), it is looked after
-    last, as `ebbmq pipeline upkeep` does; --dead, --keep, --verify, --no-apply and --url are about
-    that.
+    the next one.
 
     \b
     Examples:
       ebbmq pipeline run --lake /var/lib/ebbmq-lake
       ebbmq pipeline run --lake /mnt/lake --master spark://head:7077 --full
       ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
-      ebbmq pipeline run --lake /mnt/lake --config ebbmq.toml --device archive --keep 90d
     """
-    record, kept, done = _carry_out(session, "run", options)
+    record = _carry_out(session, "run", options)
     if options["attended"]:
-        session.show_json_line(Outcome(archives=done) if record is None else Outcome.of(record))
+        session.show_json_line(Outcome() if record is None else Outcome.of(record))
         return
     assert record is not None, "only who is attended leaves a run to another"
-    if not session.as_json:
-        _show_run(session, record, options)
-    if not kept:
-        if session.as_json:
-            session.show_json(msgspec.to_builtins(record))
-        return
-    (told,) = kept.values()
-    applied = archives.apply(session, options, told)
     if session.as_json:
-        upkeep = {"run": told, "applied": applied}
-        session.show_json({**msgspec.to_builtins(record), "upkeep": upkeep})
+        session.show_json(msgspec.to_builtins(record))
     else:
-        archives.show(session, told, applied)
-    if told.damage:
-        raise SystemExit(1)
+        _show_run(session, record, options)
 
 
 def _show_run(session: Session, record: Record, options: dict[str, Any]) -> None:
@@ -152,7 +134,7 @@ def plan(session: Session, /, **options: Any) -> None:
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake --budget 120
     """
-    record = _carry_out(session, "plan", options).record
+    record = _carry_out(session, "plan", options)
     assert record is not None, "a plan is left to nobody"
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
@@ -160,18 +142,14 @@ def plan(session: Session, /, **options: Any) -> None:
     _show_plan(session, record)
 
 
-def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Tended:
+def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Record | None:
     if options["attended"]:
         errand = _told_by_parent()
         options["lake_options"] = [*options["lake_options"], *errand.lake_options.items()]
         options["conf"] = [*options["conf"], *map("=".join, errand.conf.items())]
-        options |= {"keep_ms": errand.keep_ms, "verify": errand.verify}
         _end_with_parent()
-    else:
-        errand = Errand()
     require_spark("the pipeline")
-    places = _places(session, options, errand)
-    from ebbmq_spark.jobs import running, tending  # noqa: PLC0415  # an extra
+    from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
 
     arguments = running.Arguments(
@@ -182,30 +160,19 @@ def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Tended:
         hold_ms=options["hold_ms"],
     )
     settings = spark_settings(options)
-    # Archives are looked after while the next run may be at work.
     with contextlib.ExitStack() as turn, session.progress() as bar:
         job = _entered(turn, running.alone(arguments, kind), may_leave=options["attended"])
-        if job is None and not places:
-            return tending.Tended(None, {}, {})
+        if job is None:
+            return None
         task = bar.add_task("starting Spark", total=len(running.STAGES))
 
         def stage(doing: str) -> None:
             bar.update(task, description=doing, completed=running.STAGES.index(doing))
 
         with spark_session(settings, "ebbmq pipeline") as spark:
-            record = None if job is None else job(spark, stage)
-            turn.close()
-            _note(session, record)
-            if not places:
-                return tending.Tended(record, {}, {})
-            return tending.tend(
-                spark,
-                arguments.lake,
-                record,
-                places,
-                archives.asked_of(options),
-                lambda place: bar.update(task, description=f"looking after {place}"),
-            )
+            record = job(spark, stage)
+        _note(session, record)
+        return record
 
 
 def _entered(
@@ -222,32 +189,11 @@ def _entered(
         return None
 
 
-def _note(session: Session, record: Record | None) -> None:
-    if record is None:
-        return
+def _note(session: Session, record: Record) -> None:
     for note in record.notes:
         session.note(f"attention: {note}")
     for refused, why in record.refused.items():
         session.note(f"attention: {not_read(refused, why)}")
-
-
-def _places(session: Session, options: dict[str, Any], errand: Errand) -> dict[str, Place]:
-    """The archives to look after, by device: those of the errand, or that which was named."""
-    from ebbmq_spark.upkeep.packs import Place  # noqa: PLC0415  # an extra
-
-    if errand.archives:
-        return {
-            device: Place(each.url, each.options, each.timeout_ms)
-            for device, each in errand.archives.items()
-        }
-    if options.get("archive") is None and options.get("device") is None:
-        if not options["attended"] and (options.get("keep_ms") or options.get("verify")):
-            raise click.UsageError(
-                "--keep and --verify are about an archive: name it, with --device or --archive"
-            )
-        return {}
-    place = archives.place_of(session, options)
-    return {options["device"] or place.url: place}
 
 
 def _told_by_parent() -> Errand:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import click
 
-from ebbmq.cli import rule_watching
 from ebbmq.cli.rule_explaining import explain
 from ebbmq.cli.rule_files import RULES_FILE, check, read_all
 from ebbmq.cli.session import Session, anywhere_options, pass_session
@@ -24,30 +22,21 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True, short_help="List, change and explain storage rules.")
-@click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @anywhere_options
 @click.pass_context
-def rules(ctx: click.Context, *, watch: bool) -> None:
+def rules(ctx: click.Context) -> None:
     """List the storage rules: which device a message is kept on.
-
-    With --watch, each with its weight before and after its device's status was added.
 
     \b
     Examples:
-      ebbmq rules --watch --url http://127.0.0.1:8080
+      ebbmq rules --url http://127.0.0.1:8080
       ebbmq rules add 'W-001: WEIGHT 31 USE hdd WHEN SIZE > 100'
       ebbmq rules apply storage.rules --url http://127.0.0.1:8080
       ebbmq rules explain --size 35 --type TEXT
       ebbmq rules check storage.rules
     """
-    if ctx.invoked_subcommand is not None:
-        return
-    session = ctx.ensure_object(Session)
-    if watch:
-        with session.open() as broker, contextlib.suppress(KeyboardInterrupt):
-            rule_watching.watch(session, broker)
-    else:
-        _list(session)
+    if ctx.invoked_subcommand is None:
+        _list(ctx.ensure_object(Session))
 
 
 @rules.command("list", short_help="Every rule, with its version.")

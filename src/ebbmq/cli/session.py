@@ -299,12 +299,9 @@ def anywhere_options(command: F) -> F:
     return common_options(command)
 
 
-def empty_table(columns: Sequence[str], title: str | None = None) -> Table:
+def empty_table(columns: Sequence[str]) -> Table:
     """A table without rows; a column whose name starts with `>` is aligned to the right."""
     table = Table(
-        title=title,
-        title_justify="left",
-        title_style="",
         box=None,
         pad_edge=False,
         header_style="bold",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,7 +192,6 @@ def _trace(
         lake.require()
         yield lake
         return
-    from ebbmq_spark.scratch import scratch_directory  # noqa: PLC0415
     from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
     from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
 
@@ -205,9 +205,9 @@ def _trace(
         # Other machines do not have the files of this one.
         yield traffic
         return
-    with scratch_directory("ebbmq-trace-") as directory:
+    with tempfile.TemporaryDirectory(prefix="ebbmq-trace-") as directory:
         if path is None:
-            path = directory / "trace.parquet"
+            path = Path(directory) / "trace.parquet"
             save(traffic, path)
         yield str(path)
 
@@ -217,11 +217,9 @@ def _finish(
 ) -> None:
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
     from ebbmq_spark.simulation.study import best_toml, replaces  # noqa: PLC0415
-    from ebbmq_spark.whole import in_place_of  # noqa: PLC0415
 
     best: Path = options["best"]
-    with in_place_of(best) as beside:
-        beside.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
+    best.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
     drawn: Path | None = None if options["no_picture"] else options["picture"]
     if drawn is not None:
         picture.draw([each.row() for each in studies], sweep.goal, drawn)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
 
 T = TypeVar("T")
@@ -176,16 +174,11 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._play(scripts.one(calls.purge(queue)))
 
     async def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
         """See Broker.set_decay_factor."""
-        call = calls.set_decay_factor(queue, factor, until_ms, run, decided_at_ms)
-        return await self._play(scripts.one(call))
+        call = calls.set_decay_factor(queue, factor, until_ms, run)
+        await self._play(scripts.one(call))
 
     async def publish(
         self,
@@ -333,10 +326,6 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
     async def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return await self._play(scripts.one(calls.admit_device(name)))
-
-    async def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return await self._play(scripts.one(calls.tend_device(name)))
 
     async def health(self) -> dict[str, Any]:
         """See Broker.health."""

@@ -10,20 +10,18 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
-from ebbmq.model import DeviceStatus, Evicted, Upkept
+from ebbmq.model import DeviceStatus, Evicted
 from ebbmq.wire.http import codec, forms, managing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import Lease, Peeked, QueueSpec, Receipt, Removal, TopicSpec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _UNAVAILABLE: Final = 503
-_UPKEEP_WAIT_MS: Final = 600_000
 #: However much a device has that is to be copied first.
 _DRAIN_WAIT_MS: Final = 86_400_000
 MAY_BE_DONE: Final = "it may have been carried out: look before you do it again"
@@ -227,7 +225,6 @@ _queue_views = reader(managing.QueuesForm)
 _removals = reader(managing.RemovalsForm)
 _purged = reader(managing.PurgedForm)
 _redriven = reader(managing.RedrivenForm)
-_factor = reader(managing.DecayFactorView)
 
 
 def declare(spec: QueueSpec) -> Call[None]:
@@ -302,18 +299,14 @@ def redrive(
     )
 
 
-def set_decay_factor(
-    queue: str, factor: float, until_ms: int, run: str, decided_at_ms: int | None
-) -> Call[FactorOutcome]:
+def set_decay_factor(queue: str, factor: float, until_ms: int, run: str) -> Call[None]:
     """Multiply newly published rates."""
-    form = managing.DecayFactorForm(
-        factor=factor, until_ms=until_ms, run=run, decided_at_ms=decided_at_ms
-    )
+    form = managing.DecayFactorForm(factor=factor, until_ms=until_ms, run=run)
     return Call(
         method="PUT",
         path=_queue(queue, "decay-factor"),
         body=codec.encode(form),
-        read=lambda body: _factor(body).outcome,
+        read=nothing,
     )
 
 
@@ -385,7 +378,6 @@ def why(message_id: str) -> Call[dict[str, Any]]:
 _devices = reader(managing.DevicesForm)
 _device = reader(DeviceStatus)
 _evicted = reader(Evicted)
-_upkept = reader(Upkept)
 
 
 def devices() -> Call[list[DeviceStatus]]:
@@ -418,12 +410,6 @@ def evict_device(name: str, *, force: bool, drain: bool) -> Call[Evicted]:
         repeatable=False,
         doubt="look at the devices, and at the removals, before you do it again",
     )
-
-
-def tend_device(name: str) -> Call[Upkept]:
-    """Have a device apply what the pipeline offers; a second time it finds nothing."""
-    path = f"{_device_path(name)}/upkeep"
-    return Call(method="POST", path=path, body=b"", read=_upkept, wait_ms=_UPKEEP_WAIT_MS)
 
 
 def health() -> Call[dict[str, Any]]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from ebbmq.client.calls import Call, Reply
     from ebbmq.client.scripts import Script
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
 
 T = TypeVar("T")
@@ -174,17 +172,9 @@ class Client(RuleVerbs, PlanVerbs):
         """See Broker.purge."""
         return self._play(scripts.one(calls.purge(queue)))
 
-    def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+    def set_decay_factor(self, queue: str, factor: float, until_ms: int, run: str = "") -> None:
         """See Broker.set_decay_factor."""
-        call = calls.set_decay_factor(queue, factor, until_ms, run, decided_at_ms)
-        return self._play(scripts.one(call))
+        self._play(scripts.one(calls.set_decay_factor(queue, factor, until_ms, run)))
 
     def publish(
         self,
@@ -330,10 +320,6 @@ class Client(RuleVerbs, PlanVerbs):
     def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return self._play(scripts.one(calls.admit_device(name)))
-
-    def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return self._play(scripts.one(calls.tend_device(name)))
 
     def health(self) -> dict[str, Any]:
         """See Broker.health."""

@@ -10,10 +10,7 @@ from ebbmq.wire.http import codec
 from ebbmq.wire.http.plans import AppliedPlansForm, ApplyPlansForm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ebbmq.feed.advice import Applied
-    from ebbmq.feed.plans import PlanRow
 
 _PLANS: Final = "/v1/plans"
 _plans: Final = reader(Plans)
@@ -33,17 +30,5 @@ def apply(run: str | None, wait_ms: int) -> Call[list[Applied]]:
         path=_PLANS,
         body=codec.encode(form),
         read=lambda body: _applied(body).runs,
-        wait_ms=wait_ms,
-    )
-
-
-def apply_rows(run: str, rows: Sequence[PlanRow], wait_ms: int) -> Call[Applied]:
-    """Have rows of a plan applied; twice is as once."""
-    form = ApplyPlansForm(run=run, rows=list(rows))
-    return Call(
-        method="POST",
-        path=_PLANS,
-        body=codec.encode(form),
-        read=lambda body: _applied(body).runs[0],
         wait_ms=wait_ms,
     )

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from ebbmq.client import plan_calls, scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ebbmq.client.scripts import Script
     from ebbmq.feed.advice import Applied, Plans
-    from ebbmq.feed.plans import PlanRow
 
 T = TypeVar("T")
 
@@ -38,10 +37,6 @@ class PlanVerbs(ABC):
                 progress(each)
         return done
 
-    def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
-        """See Broker.apply_plan_rows."""
-        return self._play(scripts.one(plan_calls.apply_rows(run, rows, scripts.LONG_WORK_MS)))
-
 
 class AsyncPlanVerbs(ABC):
     """Awaited."""
@@ -63,8 +58,3 @@ class AsyncPlanVerbs(ABC):
             for each in done:
                 progress(each)
         return done
-
-    async def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
-        """See Broker.apply_plan_rows."""
-        call = plan_calls.apply_rows(run, rows, scripts.LONG_WORK_MS)
-        return await self._play(scripts.one(call))

@@ -9,11 +9,7 @@ import msgspec
 # Fields of structs are looked up at run time, hence no names for type checkers only.
 AdviceTable = Literal["plans", "rates"]
 AdviceState = Literal["applying", "applied", "failed"]
-#: What became of a factor that was not refused.
-FactorOutcome = Literal["applied", "in_force"]
 
-#: Refusals of what was decided at another time than the present.
-OUTDATED: Final = ("superseded", "too_old", "clock")
 #: Why a row of a plan is refused, and what that means.
 REFUSALS: Final[dict[str, str]] = {
     "invalid": "it is no row of a plan: an id, an action, a text or a number in it cannot be",
@@ -55,7 +51,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     state: AdviceState = "applied"
     began_at_ms: int = 0
     ended_at_ms: int | None = None
-    #: Looked at, over all the times it was handed over; the next three add up to it.
+    #: Looked at; the next three add up to it.
     rows: int = 0
     applied: int = 0
     #: Applied before, or of messages that were kept so already.
@@ -64,39 +60,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     #: Messages that are held to it at this moment; at the end of a plan there are none.
     pinned: int = 0
-    #: Rows of all nodes that its files have; of a plan whose rows were handed over, how many these
-    #: were. None: of what was handed over nobody has said yet that it is all.
-    rows_in_all: int | None = None
     #: Why it failed.
     detail: str = ""
-
-    def plus(self, other: Applied) -> Applied:
-        """Both together, as of the other."""
-        reasons = self.refused.keys() | other.refused.keys()
-        # Of what failed a part was not looked at, however many rows there are.
-        before = self.rows_in_all if self.state == "applied" else None
-        return msgspec.structs.replace(
-            other,
-            began_at_ms=self.began_at_ms,
-            rows=self.rows + other.rows,
-            applied=self.applied + other.applied,
-            in_force=self.in_force + other.in_force,
-            rows_in_all=before if other.rows_in_all is None else other.rows_in_all,
-            refused={
-                each: self.refused.get(each, 0) + other.refused.get(each, 0)
-                for each in sorted(reasons)
-            },
-        )
-
-    def is_whole(self, rows: int) -> bool:
-        """Whether a run of so many rows was gone through: from a lake, or as it was handed over.
-
-        Factors are handed over one by one, and counted. Of a plan nobody but who reads it knows
-        how many rows are about this node: that there are no more is said.
-        """
-        if self.rows_in_all is not None or self.table == "plans":
-            return self.rows_in_all is not None
-        return self.rows - self.in_force >= rows
 
     @property
     def refusals(self) -> int:
@@ -108,7 +73,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has made of advice: GET /v1/plans."""
 
     node: str
-    #: Where it has plans from; None: it has no lake, and rows are handed to it.
+    #: Where it has plans from; None: it has no lake.
     lake: str | None = None
     #: Messages that are held to plans.
     pinned: int = 0

@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ebbmq.feed.runs import Upkeep
-
 if TYPE_CHECKING:
     from ebbmq.feed.runs import Record
-
-# Fields of structs are looked up at run time, hence no names for type checkers only.
-Archives = dict[str, Upkeep]
-
-
-class ArchivePlace(msgspec.Struct, frozen=True):
-    """Where the archive on an object device is, and what it takes to get in."""
-
-    url: str
-    options: dict[str, str] = {}
-    timeout_ms: int = 30_000
 
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +20,6 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     #: Of the lake's store, and of Spark.
     lake_options: dict[str, str] = {}
     conf: dict[str, str] = {}
-    #: Archives to look after, by the name of their device; how long messages stay there, and
-    #: whether every checksum is compared.
-    archives: dict[str, ArchivePlace] = {}
-    keep_ms: int | None = None
-    verify: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +33,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int = 0
     messages: int = 0
     events: int = 0
-    #: By device.
-    archives: Archives = {}
 
     @classmethod
     def of(cls, record: Record) -> Outcome:
@@ -65,5 +45,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             looked_at=record.looked_at,
             messages=record.messages,
             events=record.events,
-            archives=record.archives,
         )

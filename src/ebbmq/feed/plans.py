@@ -6,12 +6,8 @@ and a version of the queue's parameters, until an instant. A row that is outdate
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-import msgspec
-from msgspec import Meta
-
-from ebbmq import limits
 from ebbmq.feed.table import Column, Table, optional
 
 Action = Literal["repair", "promote", "add_copy", "move", "archive", "drop_copy"]
@@ -41,30 +37,3 @@ PLANS: Final = Table(
         Column("until_ms", "int64", "how long the advice holds"),
     ),
 )
-
-
-_Name = Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)]
-_Number = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
-_Large = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-
-
-class PlanRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A row of a plan, as it is handed to a broker that has no lake."""
-
-    queue: _Name
-    message_id: _Name
-    generation: _Number
-    action: Action
-    target: Annotated[int, Meta(ge=1, le=limits.REPLICAS_MAX)]
-    policy_version: _Large
-    decided_at_ms: _Large
-    until_ms: _Large
-    #: Without one it is about the node that gets it.
-    node: _Name | None = None
-    partition: _Number = 0
-    from_tier: _Name | None = None
-    to_tier: _Name | None = None
-    bytes: _Large = 0
-    freed_bytes: _Large | None = None
-    value: Annotated[float, Meta(ge=-1e15, le=1e15)] = 0.0
-    reason: Annotated[str, Meta(max_length=1_000)] = ""

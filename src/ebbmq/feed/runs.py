@@ -55,22 +55,6 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self == Checks(events=self.events)
 
 
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What upkeep found and did in an archive."""
-
-    took_ms: int
-    packs: int = 0
-    #: Packs that were written anew, into how many, and the bytes less that these have.
-    rewritten: int = 0
-    made: int = 0
-    reclaimed_bytes: int = 0
-    #: Messages that are to leave for their age, damaged messages.
-    expired: int = 0
-    damaged: int = 0
-    #: Why it was not carried through; None if it was.
-    failed: str | None = None
-
-
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A run that was carried through."""
 
@@ -109,8 +93,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: The run that wrote the profiles, rates and steps that hold: this one, or one before it.
     counted: str | None = None
     notes: tuple[str, ...] = ()
-    #: What was looked after at the end of the run, by device, or by address where none is named.
-    archives: dict[str, Upkeep] = {}
 
 
 def not_read(name: str, why: str) -> str:

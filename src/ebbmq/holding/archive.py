@@ -2,7 +2,6 @@
 
     archive/store=HEX/queue=NAME/pack-NNNNNNNNNN.parquet   messages (pack.py), never changed
     archive/store=HEX/_dead/dead-NNNNNNNNNN                rows of packs that are no longer wanted
-    archive/store=HEX/_upkeep/                             packs on offer (mapping.py)
 
 Packs and dead marks are numbered in one sequence. Among the rows of a key that are not marked as
 dead, the one in the highest pack is its copy.
@@ -12,7 +11,6 @@ Invariants:
 2. A row that a higher pack replaced is marked dead before any pack is deleted, else it could come
    back when the higher one goes.
 3. A pack is deleted only after what was live in it is stored, and verified, in another.
-4. Rows of an offered pack that do not count are marked dead before it is one of ours.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from ebbmq.holding.columns import Columns
 
 ROOT: Final = "archive"
-UPKEEP: Final = "_upkeep"
 PACK_BYTES: Final = 64 * limits.MIB
 #: As many packs of one queue and of similar size become one.
 _SIMILAR_MAX: Final = 8
@@ -184,44 +181,10 @@ class Archive:
         self.drop_empty()
         return True
 
-    def adopt(self, path: str, rows: pack.Rows, origins: Entries) -> int:
-        """Take a pack that was offered as one of ours; returns how many of its rows count.
-
-        A row counts if its message's copy is still the row that it was copied from. A pack of which
-        less than half counts is refused: 0, and nothing is changed.
-
-        Args:
-            path: where it is, below `_upkeep`; its parent's name is the directory of its queue.
-            rows: what its footer says.
-            origins: pack and body_at of what each row is a copy of.
-        """
-        self._clear_doubts()
-        found = self._index.find_rows(rows)
-        counts = (found["pack"] == origins["pack"]) & (found["body_at"] == origins["body_at"])
-        for name in ("crc", "body_bytes", "envelope_bytes"):
-            counts &= found[name] == rows[name]
-        kept, stale = rows[counts], rows[~counts]
-        if 2 * len(kept) < len(rows) or not len(kept):
-            return 0
-        self._number += 1
-        number = self._number
-        if len(stale):
-            self._unsaved.append(entries_of(number, stale))
-            self._save_dead()
-        mine = f"{self._root}/{path.split('/')[-2]}/pack-{number:010d}.parquet"
-        self._doubtful.append(mine)
-        size = self._bucket.move(path, mine)
-        self._doubtful.remove(mine)
-        self._packs[number] = _Pack(mine, size)
-        self._enter(number, kept, stale)
-        self._save_dead()
-        self.drop_empty()
-        return len(kept)
-
     # Opening
 
     def _load(self) -> None:
-        self._bucket.sweep(self._root, spare=UPKEEP)
+        self._bucket.sweep(self._root)
         packs: dict[int, _Pack] = {}
         for path, size in self._bucket.list(f"{self._root}/"):
             name = path.rpartition("/")[2]

@@ -6,7 +6,6 @@ message may be the only good one. A local directory is synced as well, which obs
 
 from __future__ import annotations
 
-import contextlib
 import os
 from datetime import timedelta
 from itertools import chain
@@ -211,37 +210,12 @@ class Bucket:
         except (BaseError, OSError) as error:
             raise self._failed(f"writing {path}", error) from error
 
-    def move(self, path: str, to: str) -> int:
-        """Give an object a name that no other has, all at once; returns its size.
-
-        Raises:
-            StorageFailed: it is not there under that name, or there was one.
-        """
-        try:
-            if self._size(to):
-                raise StorageFailed(
-                    f"{to} in {self.where} was written by somebody else",
-                    "see that no second broker runs on a copy of this data directory",
-                )
-            # A service copies a whole object or nothing; in a directory it is the same file.
-            obstore.rename(self._store, path, to)
-            self._sync(to)
-            return self._size(to)
-        except (BaseError, OSError) as error:
-            raise self._failed(f"moving {path} to {to}", error) from error
-
-    def sweep(self, prefix: str, *, spare: str = "", before_ms: int | None = None) -> None:
-        """Delete what an interrupted put left in a local directory, which listings do not show.
-
-        Others may be writing in directories of the name `spare`, or what is not older than that.
-        """
+    def sweep(self, prefix: str) -> None:
+        """Delete what an interrupted put left in a local directory, which listings do not show."""
         if self.root is None:
             return
         for left in (self.root / prefix).rglob("*#*"):
-            with contextlib.suppress(FileNotFoundError):
-                is_old = before_ms is None or left.stat().st_mtime_ns // 1_000_000 < before_ms
-                if is_old and spare not in left.parts:
-                    left.unlink()
+            left.unlink(missing_ok=True)
 
     def _sync(self, path: str) -> None:
         if self.root is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -175,31 +175,4 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of files and memory; what a durable device has kept, stays. May be repeated."""
-        ...
-
-
-class Adopted(NamedTuple):
-    """What one step of applying a mapping came to; the first has the keys that it speaks of."""
-
-    run: str
-    #: Packs taken, with so many messages; messages of them that had left or moved since.
-    packs: int = 0
-    messages: int = 0
-    stale: int = 0
-    #: Packs that were refused: too much of them had changed, or they are not what was offered.
-    refused: int = 0
-    left: int = 0
-    #: (pid, seq) of messages that may have been kept for longer than `keep_ms`, and of those found
-    #: damaged.
-    keep_ms: int | None = None
-    expired: tuple[tuple[int, int], ...] = ()
-    damaged: tuple[tuple[int, int], ...] = ()
-
-
-@runtime_checkable
-class Adopting(Protocol):
-    """A device whose copies the pipeline may write anew (mapping.py)."""
-
-    def adopt(self, store: bytes) -> Adopted | None:
-        """Take the next of what is offered to a store; None if nothing is."""
         ...

@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ebbmq.errors import StorageFailed
-from ebbmq.holding.adopting import Adoption
 from ebbmq.holding.archive import ROOT, Archive
 from ebbmq.holding.columns import Batch, Keys
 from ebbmq.holding.contract import Copy, DeviceFull, DeviceSpec, Key, Lack, Probe, Stored
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ebbmq.holding.bucket import Bucket
-    from ebbmq.holding.contract import Adopted
     from ebbmq.holding.sharing import Page
 
 _PROBE: Final = f"{ROOT}/_probe"
@@ -39,29 +37,19 @@ class ObjectDevice:
     should be large; small packs and those that are mostly dead are rewritten as they add up.
     """
 
-    def __init__(
-        self,
-        spec: DeviceSpec,
-        bucket: Bucket,
-        clock: Callable[[], float],
-        *,
-        tidies: bool = True,
-    ) -> None:
+    def __init__(self, spec: DeviceSpec, bucket: Bucket, clock: Callable[[], float]) -> None:
         """Describe the device; the first call reads the footers of its packs.
 
         Args:
             spec: what this device is.
             bucket: where the objects are.
             clock: seconds that never go back, for the latency of a probe and the age of a count.
-            tidies: rewrite packs as they add up; if not, only when there is no room otherwise.
         """
         assert not (spec.durable and bucket.is_volatile)
         self._spec = spec
         self._bucket = bucket
         self._clock = clock
-        self._tidies = tidies
         self._archives: dict[bytes, Archive] = {}
-        self._adoptions: dict[bytes, Adoption] = {}
         self._sharing = Sharing(
             spec.capacity_bytes, self._own, self._others, clock, page_every_ms=_PAGE_EVERY_MS
         )
@@ -118,18 +106,6 @@ class ObjectDevice:
         """Every copy of that store as of the call."""
         self._check()
         return self._archive(store).stored()
-
-    def adopt(self, store: bytes) -> Adopted | None:
-        """Take the next of the packs that the pipeline offers; None if it offers none."""
-        self._check()
-        going_on = self._adoptions.pop(store, None)
-        adoption = going_on or Adoption.find(self._bucket, self._archive(store), store)
-        if adoption is None:
-            return None
-        told = adoption.step()
-        if told.left:
-            self._adoptions[store] = adoption
-        return told
 
     def probe(self) -> Probe:
         """Write a small object as durably as a put, and tell the space."""
@@ -188,9 +164,8 @@ class ObjectDevice:
 
     def _tidy(self, archive: Archive) -> None:
         """Rewrite what is worth it; what was asked for is done, whether or not this works."""
-        if self._tidies:
-            with contextlib.suppress(StorageFailed, DeviceFull):
-                archive.compact()
+        with contextlib.suppress(StorageFailed, DeviceFull):
+            archive.compact()
 
     def _check(self) -> None:
         if self._closed:

@@ -44,7 +44,6 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     options: dict[str, str] = {}
     replicas: int = 0  # of a durable grid: how many replicas must have synced as well
     timeout_ms: int = 10_000
-    tidies: bool = True  # an object device rewrites packs as they add up
 
     def __post_init__(self) -> None:
         if self.kind != "memory" and not urlsplit(self.url).scheme:
@@ -97,7 +96,7 @@ def open_device(
                 from ebbmq.holding.objects import ObjectDevice  # noqa: PLC0415
 
                 bucket = Bucket(where.url, where.options, timeout_ms=where.timeout_ms)
-                return ObjectDevice(spec, bucket, clock, tidies=where.tidies)
+                return ObjectDevice(spec, bucket, clock)
 
 
 def _sql(spec: DeviceSpec, where: Where, clock: Callable[[], float]) -> Device:

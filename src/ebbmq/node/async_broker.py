@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ebbmq.core.grants import Grants
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.clock import Clock
@@ -242,16 +240,10 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._call(self._broker.purge, queue)
 
     async def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+        self, queue: str, factor: float, until_ms: int, run: str = ""
+    ) -> None:
         """See Broker.set_decay_factor."""
-        verb = self._broker.set_decay_factor
-        return await self._call(verb, queue, factor, until_ms, run, decided_at_ms)
+        await self._call(self._broker.set_decay_factor, queue, factor, until_ms, run)
 
     async def publish(
         self,
@@ -629,10 +621,6 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     async def admit_device(self, name: str) -> DeviceStatus:
         """See Broker.admit_device."""
         return await self._call(self._broker.admit_device, name)
-
-    async def tend_device(self, name: str) -> Upkept:
-        """See Broker.tend_device."""
-        return await self._call(self._broker.tend_device, name)
 
     async def journal(self) -> dict[str, int]:
         """See Broker.journal."""

@@ -7,10 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ebbmq.feed.advice import Applied, Plans
-    from ebbmq.feed.plans import PlanRow
     from ebbmq.node.broker import Broker
 
 
@@ -32,7 +31,3 @@ class AsyncPlanVerbs:
     ) -> list[Applied]:
         """See Broker.apply_plans; `progress` is called in another thread."""
         return await asyncio.to_thread(partial(self._broker.apply_plans, run, progress=progress))
-
-    async def apply_plan_rows(self, run: str, rows: Sequence[PlanRow]) -> Applied:
-        """See Broker.apply_plan_rows."""
-        return await asyncio.to_thread(self._broker.apply_plan_rows, run, rows)

@@ -20,7 +20,7 @@ from ebbmq.node import (
 )
 from ebbmq.node.backup import backup
 from ebbmq.node.consuming import consume
-from ebbmq.node.keeping import evicting, tending
+from ebbmq.node.keeping import evicting
 from ebbmq.node.opening import close_engine, open_engine
 from ebbmq.node.plan_verbs import PlanVerbs
 from ebbmq.node.rule_verbs import RuleVerbs
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from ebbmq.feed.advice import FactorOutcome
     from ebbmq.journal.disk import Disk
     from ebbmq.model import (
         DeviceStatus,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         Receipt,
         Removal,
         TopicSpec,
-        Upkept,
     )
     from ebbmq.node.clock import Clock
     from ebbmq.node.config import Config
@@ -157,14 +155,7 @@ class Broker(RuleVerbs, PlanVerbs):
         self.engine.journal.wait("synced", position)
         return removed
 
-    def set_decay_factor(
-        self,
-        queue: str,
-        factor: float,
-        until_ms: int,
-        run: str = "",
-        decided_at_ms: int | None = None,
-    ) -> FactorOutcome:
+    def set_decay_factor(self, queue: str, factor: float, until_ms: int, run: str = "") -> None:
         """Multiply the rates of messages published until an instant (a fleet-wide advice).
 
         Args:
@@ -172,21 +163,13 @@ class Broker(RuleVerbs, PlanVerbs):
             factor: what rates are multiplied by; 1 for nothing.
             until_ms: the instant, of queue time.
             run: whose advice it is.
-            decided_at_ms: when that run decided it. Then it is taken as from a lake: once, not
-                after what was decided later, and on the record of the run (`plans`). Without,
-                it counts at once, as a person's word.
 
         Raises:
             InvalidSpec: a value cannot be, or `until_ms` is past.
             UnknownQueue: there is no such queue.
-            OutdatedAdvice: a later decision counts, or this one is not of the present.
         """
-        if decided_at_ms is not None:
-            taken = self.engine.adviser.apply_factor
-            return taken(run, queue, factor, decided_at_ms, until_ms)
         position = declaring.set_factor(self.engine, queue, factor, until_ms, run)
         self.engine.journal.wait("synced", position)
-        return "applied"
 
     # Publishing
 
@@ -514,18 +497,6 @@ class Broker(RuleVerbs, PlanVerbs):
             UnknownDevice: there is none of that name.
         """
         return evicting.admit(self.engine, name)
-
-    def tend_device(self, name: str) -> Upkept:
-        """Apply what the pipeline's upkeep offers for the archive on a device.
-
-        A message that left or moved since is not touched; applying twice changes nothing.
-
-        Raises:
-            UnknownDevice: there is none of that name.
-            InvalidSpec: it is no object store.
-            StorageFailed: it fails; what was applied holds.
-        """
-        return tending.tend(self.engine, name)
 
     def journal(self) -> dict[str, int]:
         """How often the journal was flushed and how much was written since the broker was opened.

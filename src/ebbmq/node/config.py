@@ -149,13 +149,6 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     budget: float | None = None
     #: A run that takes longer is ended.
     timeout_ms: int = 3_600_000
-    #: How often a run also looks after the archives of devices with `upkeep = "pipeline"`, the
-    #: first one after a start among them; 0: never.
-    upkeep_every_ms: int = limits.DAY_MS
-    #: Archived messages first published longer ago leave then; without, none does.
-    upkeep_keep_ms: int | None = None
-    #: Whether every checksum in the archives is compared then.
-    upkeep_verify: bool = False
 
     def __post_init__(self) -> None:
         _check_ranges(self, "pipeline.", _PIPELINE_RANGES)
@@ -166,8 +159,6 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         if not memory.is_enough(self.memory):
             raise InvalidSpec(f"pipeline.memory is {self.memory!r:.80}", memory.USE)
-        if self.upkeep_keep_ms is not None:
-            _check_ranges(self, "pipeline.", {"upkeep_keep_ms": (1, limits.DURATION_MS_MAX)})
         if self.budget is not None and not 0 <= self.budget < math.inf:
             raise InvalidSpec(
                 f"pipeline.budget is {self.budget!r}",
@@ -230,7 +221,6 @@ _PIPELINE_EVERY_MS_MIN: Final = 1_000
 _PIPELINE_RANGES: Final = {
     "every_ms": (0, 365 * limits.DAY_MS),
     "timeout_ms": (1_000, 365 * limits.DAY_MS),
-    "upkeep_every_ms": (0, 365 * limits.DAY_MS),
 }
 _RANGES: Final = {
     "segment_bytes": (64 * limits.KIB, limits.GIB),

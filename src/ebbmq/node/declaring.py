@@ -67,14 +67,6 @@ def checked_factor(factor: float, until_ms: int, run: str) -> tuple[float, str]:
     return factor, run
 
 
-def past_factor(until_ms: int, now_ms: int) -> InvalidSpec:
-    """The error of a factor that ended before it began."""
-    return InvalidSpec(
-        f"until_ms is {until_ms}, which is past: it is {now_ms}",
-        "give the instant, in milliseconds, up to which the factor is to hold",
-    )
-
-
 def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str) -> int:
     """Note a fleet-wide decay factor; combined with the queue's own by the larger one."""
     factor, run = checked_factor(factor, until_ms, run)
@@ -83,7 +75,10 @@ def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str
         queue = engine.catalog.queue(name)
         now_ms = engine.now_ms()
         if until_ms <= now_ms:
-            raise past_factor(until_ms, now_ms)
+            raise InvalidSpec(
+                f"until_ms is {until_ms}, which is past: it is {now_ms}",
+                "give the instant, in milliseconds, up to which the factor is to hold",
+            )
         with recorded(engine):
             engine.catalog.factors[queue.spec.name] = (float(factor), int(until_ms), run)
         apply_factor(queue, factor, until_ms, run, now_ms)

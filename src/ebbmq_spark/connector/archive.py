@@ -22,7 +22,7 @@ from ebbmq.feed import layout
 from ebbmq.feed.claims import no_archive
 from ebbmq.holding import dead_marks, pack
 from ebbmq_spark import pieces, places
-from ebbmq_spark.connector import columns, workers
+from ebbmq_spark.connector import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,6 @@ class ArchiveReader(DataSourceReader):
         """The messages of some packs."""
         if not isinstance(partition, Packs):  # Spark's own, for an archive without packs
             return
-        workers.settle()
         files, schema = places.open_place(self._place), columns.arrow_of(self._schema)
         for path, dead in partition.packs:
             yield from _messages(files, path, np.frombuffer(dead, "<u4"), schema)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.errors import EbbError, LeaseLost
-from ebbmq_spark import telling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Tokens of one request: the broker does nothing else meanwhile.
 PART: Final = 5_000
-_logger = telling.logger()
+_logger = logging.getLogger("ebbmq.spark")
 
 
 class Extending:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import secrets
 import threading
 from importlib import resources
@@ -39,7 +40,6 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ebbmq.errors import EbbError
-from ebbmq_spark import telling
 from ebbmq_spark.connector import signed
 from ebbmq_spark.session import is_connect
 
@@ -58,7 +58,7 @@ _TEXT: Final = "Handover.java"
 _RULE: Final = "ebbmq.Handover."
 _IN_PYTHON: Final = "lakes and archives are read by Python"
 _EACH_QUERY: Final = "ebbmq.Handover$EachQuery"
-_logger = telling.logger()
+_logger = logging.getLogger("ebbmq.spark")
 #: Two threads may register the same session; it guards what is compiled, too.
 _installing = threading.Lock()
 #: Once for each Java: py4j takes two classes of one name for the same.

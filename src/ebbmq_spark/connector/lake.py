@@ -16,7 +16,7 @@ from ebbmq.feed import layout, manifests
 from ebbmq.feed.claims import is_lake, no_lake
 from ebbmq.feed.manifests import TABLES, UnknownFeed
 from ebbmq_spark import pieces, places
-from ebbmq_spark.connector import columns, filters, workers
+from ebbmq_spark.connector import columns, filters
 from ebbmq_spark.pieces import TASK_BYTES
 from ebbmq_spark.schemas import schema_of
 
@@ -71,7 +71,6 @@ class LakeReader(DataSourceReader):
         """The rows of some files."""
         if not isinstance(partition, Pieces):  # Spark's own, for a table without files
             return
-        workers.settle()
         files, schema = places.open_place(self._place), columns.arrow_of(self._schema)
         for piece in partition.pieces:
             yield from pieces.batches(files, piece, schema, self._condition)

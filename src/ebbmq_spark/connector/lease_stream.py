@@ -36,7 +36,7 @@ from typing_extensions import override
 from ebbmq import limits
 from ebbmq.client.client import Client
 from ebbmq.errors import LeaseLost
-from ebbmq_spark.connector import columns, requests, tokens, workers
+from ebbmq_spark.connector import columns, requests, tokens
 from ebbmq_spark.connector.extending import Extending
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of some leases, as far as these are held."""
         assert isinstance(partition, Held)
-        workers.settle()
         options, schema = self._options, columns.arrow_of(self._schema)
         held = tokens.unpack(partition.packed)
         at = 0

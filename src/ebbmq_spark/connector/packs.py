@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.holding import pack
-from ebbmq_spark import places, telling
+from ebbmq_spark import places
 from ebbmq_spark.connector import archive, signed
 from ebbmq_spark.connector.files import NamedFile
 
@@ -33,7 +34,7 @@ BITS_BYTES_MAX: Final = 4 * limits.MIB
 _WORD_BYTES: Final = 8
 #: Ends of packs that are looked at at once: in a store it is mostly waiting.
 _AT_ONCE: Final = 16
-_logger = telling.logger()
+_logger = logging.getLogger("ebbmq.spark")
 
 
 class DeadRows:
@@ -123,8 +124,7 @@ def _all_bits(files: Files, found: Sequence[Pack], bytes_max: int) -> list[bytes
 def _say_too_much(where: str, bytes_max: int) -> None:
     """Once for an archive: each query asks, and nothing is kept of what is too much."""
     _logger.warning(
-        "the archive in %s is read by Python: its packs with dead rows have more than %s rows; "
-        "ebbmq pipeline upkeep writes packs without them",
+        "the archive in %s is read by Python: its packs with dead rows have more than %s rows",
         where,
         f"{8 * bytes_max:,}",
     )

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from ebbmq.errors import StorageFailed
-from ebbmq_spark.connector import columns, requests, workers
+from ebbmq_spark.connector import columns, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,6 @@ class QueueReader(DataSourceReader):
         """The messages of a range."""
         if not isinstance(partition, Range):  # Spark's own, for a queue without messages
             return
-        workers.settle()
         options, schema = self._options, columns.arrow_of(self._schema)
         after = partition.after
         with requests.connected(options.server) as client:

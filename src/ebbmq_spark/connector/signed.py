@@ -16,6 +16,7 @@ is, when objects are asked for the first time, and goes to executors as a jar, b
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 import zipfile
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ebbmq_spark import places, telling
+from ebbmq_spark import places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ _CLASS: Final = "ebbmq.ObjectFiles"
 _SETTING: Final = "fs.ebbmq-object.impl"
 #: A store may ask a service of its cloud, again and again, before it says that it cannot sign.
 _ASKED_AGAIN_S: Final = 600.0
-_logger = telling.logger()
+_logger = logging.getLogger("ebbmq.spark")
 #: Java asks in threads of its own.
 _guard = threading.Lock()
 #: Places that could not sign, by their digest, and until when that is taken for granted.

@@ -8,6 +8,7 @@ that batch is as safe as the record (`flushing`).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -22,7 +23,6 @@ from pyspark.sql.datasource import (
 from typing_extensions import override
 
 from ebbmq.errors import InvalidSpec, TooLarge
-from ebbmq_spark import telling
 from ebbmq_spark.connector import flushing, messages, requests
 from ebbmq_spark.connector.ledger import Committed, Ledger
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ebbmq.model import Receipt
     from ebbmq_spark.connector.options import Publishing
 
-_logger = telling.logger()
+_logger = logging.getLogger("ebbmq.spark")
 # Under these names MicroBatchExecution tells tasks which batch of which query they are of.
 _BATCH_KEY = "streaming.sql.batchId"
 _QUERY_KEY = "sql.streaming.queryId"

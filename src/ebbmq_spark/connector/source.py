@@ -163,14 +163,10 @@ def register(spark: SparkSession) -> None:
 
     Lakes and archives are then read by Spark's own reader, and of stores that cannot sign URLs by
     Python, to which filters are pushed down. Over Spark Connect, or where Spark does not take our
-    rule for it, neither is done, and the log says so; as it does where Spark on this machine starts
-    a Python for tasks that has not got this package.
+    rule for it, neither is done, and the log says so.
     """
-    from ebbmq_spark.connector import handover, pythons
-    from ebbmq_spark.session import active, is_connect
-
-    if not is_connect(spark):
-        pythons.check(spark)
+    from ebbmq_spark.connector import handover
+    from ebbmq_spark.session import active
 
     kind = EbbMQ
     # A reader that takes filters would keep those of one query for the next without the rule.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from ebbmq.feed import layout, manifests, runs
 from ebbmq.feed.manifests import Manifest
 from ebbmq_spark import soundness
-from ebbmq_spark.interrupts import interrupts
 from ebbmq_spark.jobs import history
 from ebbmq_spark.lake import visible
 
@@ -36,14 +35,13 @@ _OF_RUNS: Final = "run=[0-9]*"
 
 
 class Output:
-    """What one run writes to a lake; nothing that is visible once it was interrupted."""
+    """What one run writes to a lake."""
 
     def __init__(self, lake: Lake, run: str, at_ms: int, writer: str = layout.PIPELINE) -> None:
         self.lake = lake
         self.run = run
         self.at_ms = at_ms
         self._writer = writer
-        self._interrupts = interrupts.count
 
     def begin(self, record: Record) -> None:
         """Say that the run was begun."""
@@ -70,13 +68,11 @@ class Output:
             written_at_ms=self.at_ms,
             parts=parts,
         )
-        interrupts.check(self._interrupts)
         path = layout.manifest_file(table.name, self.at_ms, self._writer, boot, number)
         self.lake.create(path, manifests.encode(manifest))
 
     def end(self, record: Record) -> None:
         """Say that the run was carried through; only now does it count."""
-        interrupts.check(self._interrupts)
         self.lake.create(runs.record_file(self.run), runs.encode(record))
         self.lake.delete([runs.begun_file(self.run)])
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ebbmq_spark.simulation.front import Choice, value
 from ebbmq_spark.simulation.outcome import IMPORTANCES, Outcome
 from ebbmq_spark.simulation.sweep import REFERENCES
-from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,9 +96,8 @@ class Row(NamedTuple):
 
 def draw(rows: Sequence[Row], goal: Goal, path: Path) -> None:
     """Save the picture."""
-    with in_place_of(path) as beside:
-        kind = path.suffix.removeprefix(".") or "png"
-        drawn(rows, goal).savefig(beside, format=kind, dpi=150, facecolor="white")
+    kind = path.suffix.removeprefix(".") or "png"
+    drawn(rows, goal).savefig(path, format=kind, dpi=150, facecolor="white")
 
 
 def drawn(rows: Sequence[Row], goal: Goal) -> Figure:

@@ -17,7 +17,6 @@ from ebbmq import limits
 from ebbmq.errors import ClientError
 from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.traces import TRACE
-from ebbmq_spark.whole import in_place_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,8 +114,7 @@ def to_table(traffic: Traffic) -> pa.Table:
 
 def save(traffic: Traffic, path: Path) -> None:
     """Write the traffic as a Parquet file."""
-    with in_place_of(path) as beside:
-        pq.write_table(to_table(traffic), beside, compression="zstd")
+    pq.write_table(to_table(traffic), path, compression="zstd")
 
 
 def pack(traffic: Traffic) -> bytes:

@@ -16,7 +16,6 @@ NAMED = set(re.findall(r"`(\w+)[`(]", PAGE))
 #: Verbs of other pages.
 ELSEWHERE = {name for verbs in (RuleVerbs, PlanVerbs) for name in vars(verbs)} | {
     "admit_device", "close", "devices", "evict_device", "feed", "open", "probe_device",
-    "tend_device",
 }  # fmt: skip
 
 

@@ -72,8 +72,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ({"pipeline": {"memory": "1"}}, "pipeline.memory is '1'"),
         ({"pipeline": {"memory": "449m"}}, "pipeline.memory is '449m'"),
         ({"pipeline": {"budget": -0.5}}, "pipeline.budget is -0.5"),
-        ({"pipeline": {"upkeep_every_ms": -1}}, "pipeline.upkeep_every_ms is -1"),
-        ({"pipeline": {"upkeep_keep_ms": 0}}, "pipeline.upkeep_keep_ms is 0"),
         ({"pipeline": {"budget": math.nan}}, "pipeline.budget is nan"),
         ({"pipeline": {"budget": math.inf}}, "pipeline.budget is inf"),
         ({"pipeline": {"conf": {"spark.executor.cores": 2}}}, "pipeline.conf"),

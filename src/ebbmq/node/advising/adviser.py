@@ -23,27 +23,23 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from ebbmq import limits
-from ebbmq.errors import EbbError, InvalidSpec, OutdatedAdvice, UnknownRun
+from ebbmq.errors import EbbError, InvalidSpec, UnknownRun
 from ebbmq.feed import advice, layout
 from ebbmq.feed.advice import Applied
 from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.rates import RATES
-from ebbmq.node import declaring
 from ebbmq.node.advising import pinning, ranking, rates
 from ebbmq.node.advising.applying import Applying
 from ebbmq.node.advising.room import Room
 from ebbmq.node.advising.rows import COLUMNS, rows_of
 from ebbmq.node.advising.runs import Runs, fact_of
-from ebbmq.node.catalog import unknown
 from ebbmq.node.log import log
-from ebbmq.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ebbmq.errors import ClientError
-    from ebbmq.feed.advice import AdviceTable, FactorOutcome
+    from ebbmq.feed.advice import AdviceTable
     from ebbmq.node.advising.reading import Found, Sight
     from ebbmq.node.engine import Engine
     from ebbmq.node.feeding.lake import Lake
@@ -150,11 +146,8 @@ class Adviser:
         return out
 
     def _is_new(self, found: Found, table: AdviceTable) -> bool:
-        """Whether a run was not gone through; somebody may have handed over a part of it."""
-        known = self.runs.get(table, found.run)
-        if known is None:
-            return (table, found.run) not in self._passed
-        return known.state == "applied" and not known.is_whole(found.rows)
+        """Whether a run was not gone through."""
+        return self.runs.get(table, found.run) is None and (table, found.run) not in self._passed
 
     def apply_run(self, run: str, progress: Progress | None = None) -> list[Applied]:
         """Take the plan and the rates of a run in the lake, also if that was done before.
@@ -174,58 +167,6 @@ class Adviser:
                     problems[0] if problems else "see ebbmq pipeline history for those that ended",
                 )
             return [self._apply(lake, each, table, progress) for each, table in found]
-
-    def apply_rows(
-        self, run: str, columns: Mapping[str, Sequence[Any]], table: AdviceTable = "plans"
-    ) -> Applied:
-        """Take rows of a plan that somebody else read; those about other nodes are left out.
-
-        No rows say that there are no more: without that, a plan is one of which a part is missing.
-        """
-        with self._turn:
-            began = Applied(run=run, table=table, began_at_ms=self._engine.clock.wall_ms())
-            if not any(map(len, columns.values())):
-                known = self.runs.get(table, run) or began
-                began = replace(began, rows_in_all=known.rows - known.in_force)
-                return self._end(began, Counter())
-            return self._end(began, self._counted(run, table, _own(columns, self._node)))
-
-    def apply_factor(
-        self, run: str, queue: str, factor: float, decided_at_ms: int, until_ms: int
-    ) -> FactorOutcome:
-        """Take one factor of a run that somebody else read; what became of it is on the record.
-
-        Raises:
-            InvalidSpec: a value cannot be, or `until_ms` is past.
-            UnknownQueue: there is no such queue.
-            OutdatedAdvice: a later decision counts, or this one is not of the present.
-        """
-        factor, run = declaring.checked_factor(factor, until_ms, run)
-        declaring.check_instant("decided_at_ms", decided_at_ms)
-        if not run:
-            raise InvalidSpec(
-                "a factor that was decided at an instant is of no run",
-                "say which run decided it, or leave decided_at_ms out",
-            )
-        row = {"queue": plain(queue), "factor": factor, "decided_at_ms": decided_at_ms}
-        columns = {name: [value] for name, value in (*row.items(), ("until_ms", until_ms))}
-        told = self.apply_rows(run, columns, "rates")
-        for why in told.refused:
-            raise self._refusal(why, queue, factor, until_ms)
-        return "in_force" if told.in_force else "applied"
-
-    def _refusal(self, why: str, queue: str, factor: float, until_ms: int) -> ClientError:
-        if why == "unknown_queue":
-            return unknown("queue", queue, self._engine.catalog.queues)
-        if why == "run_out":
-            return declaring.past_factor(until_ms, self._engine.now_ms())
-        if why in advice.OUTDATED:
-            return OutdatedAdvice(
-                f"the factor {factor!r} of queue {queue!r:.80} is not used: {advice.REFUSALS[why]}",
-                "nothing is to be done: the next run of the pipeline decides anew",
-                code=why,
-            )
-        return InvalidSpec(f"factor is {factor!r:.80}", "use a number above 0, up to 1,000,000")
 
     def told(self) -> advice.Plans:
         """What was made of advice so far."""
@@ -260,7 +201,7 @@ class Adviser:
         if feed.lake is None:
             raise InvalidSpec(
                 "this node has no lake to read plans from",
-                "set feed.lake in its configuration, or hand the rows over",
+                "set feed.lake in its configuration",
             )
         from ebbmq.node.feeding.lake import open_lake  # noqa: PLC0415  # needs the extra `feed`
 
@@ -299,7 +240,6 @@ class Adviser:
             table=table,
             state="applying",
             began_at_ms=self._engine.clock.wall_ms(),
-            rows_in_all=found.rows,
         )
         counts: Counter[str] = Counter()
         try:
@@ -366,9 +306,8 @@ class Adviser:
             self.outcomes[began.table, outcome] += count
         with engine.lock:
             engine.check_open()
-            known = self.runs.with_before(told)
-            position = engine.append([fact_of([known])])
-            self.runs.put(known)
+            position = engine.append([fact_of([told])])
+            self.runs.put(told)
         engine.journal.wait("synced", position)
         if told.rows:
             _tell(told)
@@ -395,12 +334,3 @@ def _with(began: Applied, counts: Mapping[str, int]) -> Applied:
         in_force=counts.get("in_force", 0),
         refused={why: count for why, count in sorted(counts.items()) if count and why not in _DONE},
     )
-
-
-def _own(columns: Mapping[str, Sequence[Any]], node: str) -> Mapping[str, Sequence[Any]]:
-    """Rows about a node; one that names none is about whoever gets it."""
-    whose = columns.get("node", ())
-    mine = [at for at, name in enumerate(whose) if name is None or name == node]
-    if len(mine) == len(whose):
-        return columns
-    return {name: [values[at] for at in mine] for name, values in columns.items()}

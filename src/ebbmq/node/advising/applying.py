@@ -1,7 +1,7 @@
 """Applying a plan: rows that fit the present become pins, and copies that the mover makes.
 
 Some rows at a time, the lock free in between, so that delivery goes on; where there is not room for
-all that are handed over at once, the most valuable first (`ranking`). Of each batch the facts
+all of a batch, the most valuable first (`ranking`). Of each batch the facts
 about copies are appended first and those about pins after them: whoever finds a pin after a restart
 finds what follows from it.
 """
@@ -62,7 +62,7 @@ class _Group(NamedTuple):
 
 
 class Applying:
-    """The rows of one run that are handed over."""
+    """The rows of one run."""
 
     def __init__(self, engine: Engine, run: str, room: Room) -> None:
         self._engine, self._run, self._room = engine, run, room

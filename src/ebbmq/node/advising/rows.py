@@ -1,4 +1,4 @@
-"""Rows of a plan, from Parquet or from a request, as one array; what cannot be one is marked."""
+"""Rows of a plan, from Parquet, as one array; what cannot be one is marked."""
 
 from __future__ import annotations
 

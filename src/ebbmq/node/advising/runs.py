@@ -33,11 +33,6 @@ class Runs:
         """What became of a run."""
         return self._runs.get((table, run))
 
-    def with_before(self, told: Applied) -> Applied:
-        """What a run is that was handed over: what it was before is part of it."""
-        before = self.get(told.table, told.run)
-        return told if before is None else before.plus(told)
-
     def whole(self) -> bytes:
         """All of them, for a checkpoint; empty without any."""
         return _ENCODE(list(self._runs.values())) if self._runs else b""

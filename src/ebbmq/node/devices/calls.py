@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-Verb = Literal["put", "get", "delete", "scan", "adopt", "probe", "release"]
+Verb = Literal["put", "get", "delete", "scan", "probe", "release"]
 
 PENDING_BYTES_MAX: Final = 64 * limits.MIB
 _CALLS_MAX: Final = 10_000

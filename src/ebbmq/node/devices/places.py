@@ -166,7 +166,6 @@ def _place(name: str, config: DeviceConfig, data: Path, identities: Identities) 
             options=config.options,
             replicas=config.replicas,
             timeout_ms=config.timeout_ms,
-            tidies=config.upkeep == "broker",
         )
     except InvalidSpec as error:
         raise InvalidSpec(f"device {name!r}: {error.detail}", error.action) from None

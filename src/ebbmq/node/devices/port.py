@@ -17,7 +17,6 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
-from ebbmq import limits
 from ebbmq.errors import EbbError, StorageFailed
 from ebbmq.holding.columns import Batch
 from ebbmq.holding.contract import DeviceFull, Lack
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.errors import InvalidSpec
-    from ebbmq.holding.contract import Adopted, Copy, Key, MissingPackage, Probe, Stored
+    from ebbmq.holding.contract import Copy, Key, MissingPackage, Probe, Stored
     from ebbmq.node.clock import Clock
     from ebbmq.node.devices.talking import Openable
     from ebbmq.policy.rules.properties import DeviceState
@@ -40,7 +39,6 @@ _logger: Final = logging.getLogger("ebbmq")
 #: What a key takes in a request, about.
 _KEY_BYTES: Final = 64
 #: What an object store may have to copy to take a pack; it sets how long that may last.
-_ADOPT_BYTES: Final = 16 * limits.MIB
 _CLOSE_TIMEOUT_S: Final = 5.0
 #: What takes as long as it takes.
 _UNHURRIED: Final = ("scan", "release")
@@ -135,10 +133,6 @@ class Port:
     def scan(self, store: bytes) -> Future[Sequence[Stored]]:
         """Every copy of that store."""
         return self._submit("scan", (store,), 0)
-
-    def adopt(self, store: bytes) -> Future[Adopted | None]:
-        """Take the next of what the pipeline offers to that store."""
-        return self._submit("adopt", (store,), _ADOPT_BYTES)
 
     @property
     def pending_bytes(self) -> int:

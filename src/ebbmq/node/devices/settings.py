@@ -6,7 +6,7 @@ The node's own log is the device `log`; its section says only what it is worth a
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -54,8 +54,6 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeout_ms: int = 10_000
     #: A call that takes longer, for each MiB in it, is given up and the circuit opens.
     stall_ms: int = 5_000
-    #: Who rewrites packs of an object store: the broker as they add up, or the pipeline.
-    upkeep: Literal["broker", "pipeline"] = "broker"
     status: StatusSpec = StatusSpec()
 
     def spec(self, name: str) -> DeviceSpec:

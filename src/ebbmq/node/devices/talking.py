@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ebbmq import limits
 from ebbmq.errors import EbbError, InvalidSpec, StorageFailed
 from ebbmq.holding.columns import keys_together, together
-from ebbmq.holding.contract import Adopting, DeviceFull, MissingPackage
+from ebbmq.holding.contract import DeviceFull, MissingPackage
 from ebbmq.holding.listing import Listing
 
 if TYPE_CHECKING:
     from ebbmq.holding.contract import Device, DeviceSpec, Probe
     from ebbmq.node.devices.calls import Call, Verb
 
-    _OfDevices = Literal["put", "get", "delete", "scan", "adopt"]
+    _OfDevices = Literal["put", "get", "delete", "scan"]
 
 
 class Openable(Protocol):
@@ -95,9 +95,6 @@ class Talking:
             case "scan":
                 found = device.scan(calls[0].given[0])
                 return [found if isinstance(found, Listing) else list(found)]
-            case "adopt":
-                store = calls[0].given[0]
-                return [device.adopt(store) if isinstance(device, Adopting) else None]
             case "get":
                 bodies = device.get_many(keys_together([call.given for call in calls]))
                 return _shared_out(bodies, calls)

@@ -17,7 +17,7 @@ import numpy as np
 from ebbmq.core.copies import LOG, name_of, parts_of
 from ebbmq.errors import EbbError
 from ebbmq.holding.listing import Listing
-from ebbmq.node.keeping import mending, restarting, tending
+from ebbmq.node.keeping import mending, restarting
 from ebbmq.node.keeping.decisions import DAMAGED, MISSING
 from ebbmq.node.log import log
 
@@ -36,7 +36,6 @@ _MEND_EVERY_MS: Final = 2_000
 _MEND_EVERY_MS_MAX: Final = 60_000
 #: Kinds of devices whose calls are never carried out later than the next.
 _IN_PROCESS: Final = ("file", "memory")
-_TEND_EVERY_MS: Final = 60_000
 
 
 class Reconciler:
@@ -56,7 +55,6 @@ class Reconciler:
         self._lost: frozenset[str] = frozenset()
         self._usable: frozenset[str] = self._usable_devices()
         self._mend_at_ms = 0
-        self._tend_at_ms = 0
         #: By device: copies that it said are damaged, those that are new and all there are.
         self._damaged: dict[str, set[Name]] = {}
         self._known_damaged: dict[str, set[Name]] = {}
@@ -131,7 +129,6 @@ class Reconciler:
                 except EbbError as error:
                     log.warning("not_compared", device=device, detail=error.detail)
                     self._to_compare.add(device)
-        self._tend()
         for device in list(self._damaged):
             self._replace(device, sorted(self._damaged.pop(device)))
         lost, usable = self._lost_devices(), self._usable_devices()
@@ -146,19 +143,6 @@ class Reconciler:
             # Looking through very many again and again would be all that is done.
             took_ms = self._engine.clock.elapsed_ms() - now_ms
             self._mend_at_ms = now_ms + min(max(_MEND_EVERY_MS, 10 * took_ms), _MEND_EVERY_MS_MAX)
-
-    def _tend(self) -> None:
-        """Look now and then whether the pipeline offers something for an archive."""
-        now_ms = self._engine.clock.elapsed_ms()
-        if now_ms < self._tend_at_ms:
-            return
-        self._tend_at_ms = now_ms + _TEND_EVERY_MS
-        for device, config in self._engine.config.devices.items():
-            if config.upkeep == "pipeline" and self._devices.states[device].usable:
-                try:
-                    tending.tend(self._engine, device)
-                except EbbError as error:
-                    log.warning("upkeep_not_applied", device=device, detail=error.detail)
 
     def _lost_devices(self) -> frozenset[str]:
         now_ms = self._engine.clock.elapsed_ms()

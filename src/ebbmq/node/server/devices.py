@@ -35,7 +35,6 @@ class Devices:
         self._context = context
         self._probes = Turns("probes of a device", 4)
         self._evictions = Turns("evictions of a device", 1)
-        self._upkeep = Turns("upkeep of a device", 1)
 
     def routes(self) -> list[HTTPRouteHandler]:
         """What Litestar serves."""
@@ -45,7 +44,6 @@ class Devices:
             post(f"{_DEVICE}/probe", status_code=200)(self.probe),
             post(f"{_DEVICE}/evict", status_code=200)(self.evict),
             post(f"{_DEVICE}/admit", status_code=200)(self.admit),
-            post(f"{_DEVICE}/upkeep", status_code=200)(self.tend),
         ]
 
     async def list_all(self, request: Asking) -> Answer:
@@ -83,13 +81,6 @@ class Devices:
         await body_of(request, NoFields)
         with self._probes:
             return answer(await self._context.broker.admit_device(name_of(request, "device")))
-
-    async def tend(self, request: Asking) -> Answer:
-        """Apply what the pipeline offers for an archive."""
-        self._check(request)
-        await body_of(request, NoFields)
-        with self._upkeep:
-            return answer(await self._context.broker.tend_device(name_of(request, "device")))
 
     def _check(self, request: Asking) -> None:
         self._context.access.check(caller_of(self._context, request), "manage", None)

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from ebbmq.feed import advice
-from ebbmq.model import DeviceStatus, Evicted, Timing, Upkept
+from ebbmq.model import DeviceStatus, Evicted, Timing
 from ebbmq.node.server.asking import NoFields
 from ebbmq.policy.rules.explain import Explanation
 from ebbmq.policy.rules.spec import RulesView, RuleView
@@ -608,18 +608,6 @@ OPERATIONS: Final = (
         answer=DeviceStatus,
     ),
     Operation(
-        method="post",
-        path="/v1/devices/{device}/upkeep",
-        name="tend_device",
-        group="Devices",
-        summary="Apply what the pipeline's upkeep offers for an archive; twice changes nothing.",
-        scope="manage",
-        needs=_EVERYTHING,
-        body=NoFields,
-        may_be_empty=True,
-        answer=Upkept,
-    ),
-    Operation(
         method="get",
         path="/v1/plans",
         name="list_plans",
@@ -634,7 +622,7 @@ OPERATIONS: Final = (
         path="/v1/plans",
         name="apply_plans",
         group="Plans",
-        summary="Apply a plan from the server's lake, or its rows; what is outdated is refused.",
+        summary="Apply plans and rates from the server's lake; what is outdated is refused.",
         scope="manage",
         needs=_EVERYTHING,
         body=plans.ApplyPlansForm,

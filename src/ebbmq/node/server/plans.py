@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from litestar import get, post
 
-from ebbmq.errors import InvalidRequest
 from ebbmq.node.server.asking import (
     Answer,
     Asking,
@@ -45,16 +44,11 @@ class Plans:
         return answer(await self._context.broker.plans())
 
     async def apply(self, request: Asking) -> Answer:
-        """Apply rows that are handed over, or what the lake has."""
+        """Apply what the lake has."""
         self._check(request)
         form = await body_of(request, ApplyPlansForm)
-        broker = self._context.broker
         with self._applications:
-            if form.rows is None:
-                return answer(AppliedPlansForm(await broker.apply_plans(form.run)))
-            if form.run is None:
-                raise InvalidRequest("rows of a plan without its run", "say whose plan it is: run")
-            return answer(AppliedPlansForm([await broker.apply_plan_rows(form.run, form.rows)]))
+            return answer(AppliedPlansForm(await self._context.broker.apply_plans(form.run)))
 
     def _check(self, request: Asking) -> None:
         self._context.access.check(caller_of(self._context, request), "manage", None)

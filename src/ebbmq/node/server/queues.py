@@ -152,11 +152,9 @@ class Queues:
         _, queue = self._managed(request)
         query_of(request, NoFields)
         form = await body_of(request, managing.DecayFactorForm)
-        outcome = await self._broker.set_decay_factor(
-            queue, form.factor, form.until_ms, form.run, form.decided_at_ms
-        )
+        await self._broker.set_decay_factor(queue, form.factor, form.until_ms, form.run)
         stats = await self._broker.stats(queue)
-        return answer(managing.DecayFactorView(stats["decay_factor"], outcome))
+        return answer(managing.DecayFactorView(stats["decay_factor"]))
 
     async def removals(self, request: Asking) -> Answer:
         """What left the queue other than by ack, page by page."""

@@ -2,8 +2,8 @@
 
 Spark runs in a process of its own, with Java in another; what becomes of them is nobody's trouble
 here. A run that fails is told and tried again at the next time; one that hangs is killed. Where
-another is at work on the lake, a run is left to it, and only archives are looked after. A child
-whose parent is gone ends by itself: its standard input is a pipe that only the server holds.
+another is at work on the lake, a run is left to it. A child whose parent is gone ends by itself:
+its standard input is a pipe that only the server holds.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import os
 import shutil
 import signal
 import sys
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ebbmq.feed import layout
-from ebbmq.feed.attended import ArchivePlace, Errand, Outcome
+from ebbmq.feed.attended import Errand, Outcome
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ebbmq.node.config import PipelineConfig
-    from ebbmq.node.devices.settings import DeviceConfig
 
 #: Of what a child says, so much is kept: the last lines tell why it failed.
 _SAID_BYTES: Final = 64 * 1024
@@ -57,11 +55,7 @@ class Scheduled:
     """The runs of the pipeline that a server starts."""
 
     def __init__(
-        self,
-        config: PipelineConfig,
-        lake: str,
-        options: Mapping[str, str] | None = None,
-        archives: Mapping[str, ArchivePlace] = MappingProxyType({}),
+        self, config: PipelineConfig, lake: str, options: Mapping[str, str] | None = None
     ) -> None:
         """Name what is run; nothing is started yet.
 
@@ -69,14 +63,10 @@ class Scheduled:
             config: how often, and where.
             lake: a directory, or the URL of an object store.
             options: of that store, as obstore names them.
-            archives: what is looked after now and then, by device.
         """
         self._config = config
         self._lake = lake
         self._options = dict(options or {})
-        self._archives = dict(archives)
-        #: When archives are looked after again, by the clock of the loop.
-        self._upkeep_at_s = 0.0
         self._child: asyncio.subprocess.Process | None = None
         self.runs = 0
         self.failures = 0
@@ -115,31 +105,10 @@ class Scheduled:
 
     def _tell(self, outcome: Outcome) -> None:
         report = f"{self._lake.rstrip('/')}/{layout.LATEST_REPORT}"
-        told = msgspec.structs.asdict(outcome)
-        kept = told.pop("archives")
         if outcome.run is None:
             log.info("pipeline_left_to_another", lake=self._lake)
         else:
-            log.info("pipeline_ran", **told, report=report)
-        for device, each in kept.items():
-            tell = log.warning if each.damaged else log.info
-            done = msgspec.structs.asdict(each)
-            del done["failed"]  # a run in which something did ends as failed
-            tell("archive_looked_after", device=device, **done)
-
-    def _errand(self) -> Errand:
-        """What the next run is asked for beside its command line: archives, if it is time."""
-        config, now_s = self._config, asyncio.get_running_loop().time()
-        archives = self._archives
-        if not config.upkeep_every_ms or now_s < self._upkeep_at_s:
-            archives = {}
-        return Errand(
-            lake_options=self._options,
-            conf=config.conf,
-            archives=archives,
-            keep_ms=config.upkeep_keep_ms,
-            verify=config.upkeep_verify,
-        )
+            log.info("pipeline_ran", **msgspec.structs.asdict(outcome), report=report)
 
     async def _once(self) -> Ended:
         """One run; what went wrong with it, or what came of it."""
@@ -156,7 +125,7 @@ class Scheduled:
             return Fault("not_started", f"it could not be started: {error.strerror}"), None
         # They may be secrets, and a command line is seen by everybody.
         assert child.stdin is not None
-        errand = self._errand()
+        errand = Errand(lake_options=self._options, conf=self._config.conf)
         child.stdin.write(msgspec.json.encode(errand) + b"\n")
         try:
             async with asyncio.timeout(self._config.timeout_ms / 1_000):
@@ -168,9 +137,6 @@ class Scheduled:
         finally:
             self._kill()
         if code == 0:
-            if errand.archives:
-                every_s = self._config.upkeep_every_ms / 1_000
-                self._upkeep_at_s = asyncio.get_running_loop().time() + every_s
             return None, _outcome(told)
         return _fault(said, code), None
 
@@ -196,17 +162,6 @@ class Scheduled:
 def address_of(lake: str, data: Path) -> str:
     """A lake as others find it: a directory is named from the data directory on."""
     return lake if "://" in lake else str(data / lake)
-
-
-def archives_of(devices: Mapping[str, DeviceConfig], data: Path) -> dict[str, ArchivePlace]:
-    """The archives of a node that are left to the pipeline, by device."""
-    return {
-        name: ArchivePlace(
-            each.url or (data / each.directory).resolve().as_uri(), each.options, each.timeout_ms
-        )
-        for name, each in devices.items()
-        if each.kind == "object" and each.upkeep == "pipeline"
-    }
 
 
 def _outcome(told: str) -> Outcome | None:

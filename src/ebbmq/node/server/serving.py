@@ -28,7 +28,7 @@ from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
 from ebbmq.node.server.listening import Listening, Server
 from ebbmq.node.server.receiving import Connection
-from ebbmq.node.server.scheduling import Scheduled, address_of, archives_of
+from ebbmq.node.server.scheduling import Scheduled, address_of
 
 if TYPE_CHECKING:
     import socket
@@ -201,8 +201,8 @@ async def _scheduled(context: Context) -> AsyncIterator[None]:
         yield
         return
     data = context.broker.engine.directory.path
-    lake, archives = address_of(config.feed.lake, data), archives_of(config.devices, data)
-    context.scheduled = Scheduled(config.pipeline, lake, config.feed.options, archives)
+    lake = address_of(config.feed.lake, data)
+    context.scheduled = Scheduled(config.pipeline, lake, config.feed.options)
     running = asyncio.create_task(context.scheduled.run())
     try:
         yield

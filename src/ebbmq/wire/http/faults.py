@@ -8,7 +8,6 @@ import msgspec
 
 from ebbmq import errors
 from ebbmq.errors import EbbError
-from ebbmq.feed.advice import OUTDATED
 from ebbmq.wire.http.forms import FaultForm
 
 #: The most specific class of an error decides; a code narrower than its class may differ.
@@ -23,7 +22,6 @@ _STATUS: Final[dict[type[EbbError], int]] = {
     errors.LeaseLost: 409,
     errors.UnknownRule: 404,
     errors.UnknownRun: 404,
-    errors.OutdatedAdvice: 409,
     errors.RuleConflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
@@ -64,7 +62,6 @@ _CLASSES: Final[dict[str, type[EbbError]]] = {
     "not_drained": errors.DeviceInUse,
     "cache_full": errors.Overloaded,
     "rules_full": errors.Overloaded,
-    **dict.fromkeys(OUTDATED, errors.OutdatedAdvice),
     "rule_read_only": errors.RuleConflict,
     "version_conflict": errors.RuleConflict,
     "invalid_rule": errors.InvalidSpec,

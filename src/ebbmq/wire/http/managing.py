@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
-from ebbmq.feed.advice import FactorOutcome
 from ebbmq.model import (
     BAND_WIDTH_MIN,
     SPEC_FLOATS,
@@ -214,22 +213,17 @@ class RedrivenForm(msgspec.Struct):
 
 
 class DecayFactorForm(_Request):
-    """PUT /v1/queues/{queue}/decay-factor; `until_ms` is an instant of queue time.
-
-    With `decided_at_ms` it is the advice of `run`: taken once, and not after a later decision.
-    """
+    """PUT /v1/queues/{queue}/decay-factor; `until_ms` is an instant of queue time."""
 
     factor: Annotated[float, Meta(gt=0, le=1_000_000)]
     until_ms: Instant
     run: Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)] = ""
-    decided_at_ms: Instant | None = None
 
 
 class DecayFactorView(msgspec.Struct):
-    """The factor that counts, the larger of the queue's own and the one set; whether it was new."""
+    """The factor that counts, the larger of the queue's own and the one set."""
 
     decay_factor: float
-    outcome: FactorOutcome = "applied"
 
 
 class RemovalsQuery(_Request):

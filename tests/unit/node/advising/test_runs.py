@@ -1,4 +1,4 @@
-"""The record of runs: bounded, added up, and given back by its facts."""
+"""The record of runs: bounded, and given back by its facts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,8 @@ def told(run: str, **fields: object) -> Applied:
 
 
 def note(runs: Runs, applied: Applied) -> Fact:
-    known = runs.with_before(applied)
-    runs.put(known)
-    return fact_of([known])
-
-
-def test_a_run_that_is_handed_over_in_parts_is_one() -> None:
-    runs = Runs()
-    note(runs, told("r", began_at_ms=1, rows=3, applied=2, refused={"gone": 1}))
-    note(runs, told("r", began_at_ms=5, rows=2, in_force=1, refused={"crossed": 1}, ended_at_ms=9))
-    note(runs, told("r", table="rates", rows=1, applied=1))
-    plan, rates = runs
-    assert (plan.rows, plan.applied, plan.in_force, plan.refusals) == (5, 2, 1, 2)
-    assert (plan.began_at_ms, plan.ended_at_ms) == (1, 9)
-    assert plan.refused == {"crossed": 1, "gone": 1}
-    assert rates.rows == 1
+    runs.put(applied)
+    return fact_of([applied])
 
 
 def test_what_was_noted_comes_back_from_the_journal_or_a_checkpoint() -> None:

@@ -1,8 +1,8 @@
 """Spark's classes as Java has loaded them, in a file: the next Java starts in half the time.
 
-python -m ebbmq_spark.classes writes the file beside the jars of Spark, once for each installation.
-Java looks whether the jars, and it itself, are those that the file was made with; otherwise, and
-where there is no file, it loads classes as it always did.
+python tools/classes.py writes the file beside the jars of Spark, once for each installation, for
+tests. Java looks whether the jars, and it itself, are those that the file was made with; otherwise,
+and where there is no file, it loads classes as it always did.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import functions as F
 
 from ebbmq.errors import EbbError
+from ebbmq_spark.session import Settings, SparkFailed, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,20 +41,15 @@ def archive_options() -> str:
 
 def keep_classes() -> Path:
     """Start Spark, have it do a little of everything, and write the file when Java ends."""
-    # Sessions use the file.
-    from ebbmq_spark.session import Settings, SparkFailed, spark_session  # noqa: PLC0415
-
     path = archive_path()
     # Two may be at it at once; what is there stays until there is another.
     beside = path.with_suffix(f".{os.getpid()}.new")
     if not os.access(path.parent, os.W_OK):
         raise SparkFailed(
             f"{path.parent} cannot be written to, where Spark's classes would be kept",
-            "have who installed Spark run python -m ebbmq_spark.classes; Spark starts without, too",
+            "have who installed Spark run it; Spark starts without, too",
         )
     more = {
-        # Not by the one that is there.
-        "spark.driver.defaultJavaOptions": "-Xshare:auto",
         "spark.driver.extraJavaOptions": f'{_BRIEF} "-XX:ArchiveClassesAtExit={beside}"',
         "spark.sql.shuffle.partitions": "2",
     }

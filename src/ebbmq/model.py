@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -460,6 +460,10 @@ _ADAPT_BOUNDS: Final = {
 }
 
 
+#: Names of the fields of a specification that count; None: all of them.
+Fields = Iterable[str] | None
+
+
 class _Name(msgspec.Struct, frozen=True):
     name: str
 
@@ -649,6 +653,14 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
                 f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",
             )
+
+
+def check_spec(spec: object, kind: type[QueueSpec | TopicSpec]) -> None:
+    """Refuse to declare anything else."""
+    if not isinstance(spec, kind):
+        raise InvalidSpec(
+            f"a {kind.__name__} can be declared, not {type(spec).__name__}", f"{kind.__name__}('q')"
+        )
 
 
 def check_name(kind: str, name: object) -> None:

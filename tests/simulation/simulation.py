@@ -98,7 +98,7 @@ class Simulation:
         self.keeper = MemoryKeeper()
         self.recorder = Recorder(self.broker, self.keeper, self.stamp, self.clock.wall_ms)
         for spec in QUEUES:
-            self.broker.declare(spec)
+            self.broker.declare(spec, change=True)  # its dead queue was made before it is declared
 
     def run(self, steps: int) -> list[Violation]:
         """Take so many steps, drain, and judge."""

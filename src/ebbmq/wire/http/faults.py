@@ -24,6 +24,7 @@ _STATUS: Final[dict[type[EbbError], int]] = {
     errors.UnknownRule: 404,
     errors.UnknownRun: 404,
     errors.OutdatedAdvice: 409,
+    errors.QueueDiffers: 409,
     errors.RuleConflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,

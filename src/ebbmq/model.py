@@ -485,7 +485,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_stale: OnStale = "drop"
     fair_share: int = 0
     lease_timeout_ms: int = 30_000
-    max_attempts: int = 16
+    #: None: 16 where there is a dead queue, else as many as it takes; 0: as many as it takes.
+    max_attempts: int | None = None
     retry_delay_ms: int = 1_000
     failure_penalty: int = 0
     requeue: Requeue = "tail"
@@ -530,6 +531,12 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Worth its full importance at first and nothing at the end of its TTL."""
         return _preset(cls, name, {"decay_rate": 1.0, "default_ttl_ms": ttl_ms}, changes)
 
+    @property
+    def failures_max(self) -> int:
+        """After how many failures a message is dead; 0: it is tried for ever."""
+        usual = _FAILURES_MAX if self.dead_queue else 0
+        return usual if self.max_attempts is None else self.max_attempts
+
     def __post_init__(self) -> None:
         make_plain(self, self.__struct_fields__)
         for field in ("tiers", "privileged"):
@@ -544,10 +551,21 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidSpec(f"queue {self.name!r}: {field} is {told}", action)
 
 
+#: Of a queue whose `max_attempts` says nothing, and that has a dead queue.
+_FAILURES_MAX: Final = 16
+_DEAD: Final = ".dead"
+
+
 def _preset(
     cls: type[QueueSpec], name: str, preset: dict[str, Any], changes: dict[str, Any]
 ) -> QueueSpec:
-    return cls(name, **{**preset, **changes})
+    room = limits.NAME_CHARS_MAX - len(_DEAD)
+    if "dead_queue" not in changes and len(str(name)) > room:
+        raise InvalidSpec(
+            f"queue name {name!r:.80} leaves no room for {_DEAD}, the end of its dead queue's",
+            f"use at most {room} characters, or name another dead_queue",
+        )
+    return cls(name, **{"dead_queue": f"{name}{_DEAD}", **preset, **changes})
 
 
 #: Bounds of a QueueSpec's fields; also told to who declares a queue over a network.
@@ -557,7 +575,6 @@ SPEC_WHOLE: Final = {
     "decay_unit_ms": (1, limits.DURATION_MS_MAX),
     "fair_share": (0, 1_000_000),
     "lease_timeout_ms": (1, limits.DURATION_MS_MAX),
-    "max_attempts": (0, limits.FAILURES_MAX),
     "retry_delay_ms": (0, limits.DURATION_MS_MAX),
     "failure_penalty": (0, limits.IMPORTANCE_MAX),
     "cache_bytes": (0, 1 << 62),
@@ -567,6 +584,7 @@ SPEC_WHOLE: Final = {
 }
 SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
+    "max_attempts": (0, limits.FAILURES_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),

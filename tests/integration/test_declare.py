@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ebbmq import Broker, Message, QueueDiffers, QueueSpec, TopicSpec
+from ebbmq import Broker, Message, QueueDiffers, QueueSpec, TopicSpec, limits
 from ebbmq.cli.main import main
 from ebbmq.errors import InvalidSpec, UnknownQueue
 from tests.served import Served
@@ -17,7 +18,7 @@ from tests.serving import Running
 from tests.verbs import OVER_HTTP, WAYS, Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NUMBERS = itertools.count()
@@ -148,6 +149,38 @@ def test_a_change_is_logged_with_old_and_new_values(
         caplog.messages
     )
     assert "topic_changed topic='t' changes='max_age_ms None -> 9'" in caplog.messages
+
+
+# Presets bring a dead queue
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [QueueSpec.fifo, QueueSpec.fresh_first, functools.partial(QueueSpec.deadline, ttl_ms=60_000)],
+)
+def test_a_preset_brings_a_dead_queue_where_there_is_none(
+    broker: Any, name: str, preset: Callable[..., QueueSpec]
+) -> None:
+    dead = f"{name}.dead"
+    broker.declare(preset(name))
+    assert spec_of(broker, name).dead_queue == dead
+    assert spec_of(broker, dead) == QueueSpec(dead)
+    broker.declare(preset(name))
+    broker.declare(QueueSpec(dead, max_messages=7), change=True)
+    broker.delete(name)
+    broker.declare(preset(name))
+    assert spec_of(broker, dead) == QueueSpec(dead, max_messages=7)
+    broker.declare(preset(f"other {name}", dead_queue=None))
+    assert f"other {dead}" not in [spec.name for spec in broker.queues()]
+
+
+def test_the_name_of_a_preset_leaves_room_for_its_dead_queue() -> None:
+    longest = "x" * limits.NAME_CHARS_MAX
+    assert QueueSpec(longest).name == QueueSpec.fifo(longest, dead_queue=None).name
+    assert QueueSpec.fifo(longest[:-5]).dead_queue == f"{longest[:-5]}.dead"
+    with pytest.raises(InvalidSpec, match=r"leaves no room for \.dead") as refused:
+        QueueSpec.fifo(longest[:-4])
+    assert refused.value.action == "use at most 250 characters, or name another dead_queue"
 
 
 # By hand, over HTTP

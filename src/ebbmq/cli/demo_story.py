@@ -93,7 +93,10 @@ class Plan:
 def specs(plan: Plan) -> list[QueueSpec]:
     """Both queues; they differ in nothing but the decay and the bands it moves through."""
     # One band as wide as all importances is what makes a queue of them first in, first out.
-    return [QueueSpec.fifo(FIFO, band_width=10.0), QueueSpec.deadline(DECAYING, ttl_ms=plan.ttl_ms)]
+    return [
+        QueueSpec.fifo(FIFO, band_width=10.0, dead_queue=None),
+        QueueSpec.deadline(DECAYING, ttl_ms=plan.ttl_ms, dead_queue=None),
+    ]
 
 
 @dataclass

@@ -62,6 +62,15 @@ REASON_TEXT: Final = {
 }
 
 
+#: Why messages are lost: they were to be done, and nobody asked for them to go.
+LOSSES: Final = ("max_attempts", "overflow", "damaged", "lost")
+
+
+def gone(totals: Mapping[str, int], reason: str) -> int:
+    """How many left for a reason, and are not in a dead queue."""
+    return totals.get(reason, 0) - totals.get(f"dead_lettered_{reason}", 0)
+
+
 class _Body(msgspec.Struct, frozen=True):
     body: bytes
 

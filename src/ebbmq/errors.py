@@ -3,6 +3,7 @@
 EbbError
   ClientError          the caller's call is refused, everything else goes on
     UnknownQueue UnknownDevice InvalidMessage InvalidSpec LeaseLost Overloaded QueueFull
+    QueueDiffers
     InvalidRequest UnknownPath TooLarge TooSlow Unauthenticated Forbidden    over the network
   Draining             the server is stopping: publish elsewhere or later, settling goes on
   Unreachable          no answer came from the server
@@ -77,6 +78,12 @@ class InvalidSpec(ClientError):
     """A queue, topic or configuration value is outside its limits."""
 
     code = "invalid_spec"
+
+
+class QueueDiffers(ClientError):
+    """A queue or topic of that name is declared otherwise, and no change was asked for."""
+
+    code = "queue_differs"
 
 
 class UnknownRule(ClientError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -60,6 +60,15 @@ REASON_TEXT: Final = {
     Reason.LOST: "lost",
     Reason.FADED: "faded",
 }
+
+
+#: Why messages are lost: they were to be done, and nobody asked for them to go.
+LOSSES: Final = ("max_attempts", "overflow", "damaged", "lost")
+
+
+def gone(totals: Mapping[str, int], reason: str) -> int:
+    """How many left for a reason, and are not in a dead queue."""
+    return totals.get(reason, 0) - totals.get(f"dead_lettered_{reason}", 0)
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -443,6 +452,10 @@ _ADAPT_BOUNDS: Final = {
 }
 
 
+#: Names of the fields of a specification that count; None: all of them.
+Fields = Iterable[str] | None
+
+
 class _Name(msgspec.Struct, frozen=True):
     name: str
 
@@ -464,7 +477,8 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_stale: OnStale = "drop"
     fair_share: int = 0
     lease_timeout_ms: int = 30_000
-    max_attempts: int = 16
+    #: None: 16 where there is a dead queue, else as many as it takes; 0: as many as it takes.
+    max_attempts: int | None = None
     retry_delay_ms: int = 1_000
     failure_penalty: int = 0
     requeue: Requeue = "tail"
@@ -509,6 +523,12 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Worth its full importance at first and nothing at the end of its TTL."""
         return _preset(cls, name, {"decay_rate": 1.0, "default_ttl_ms": ttl_ms}, changes)
 
+    @property
+    def failures_max(self) -> int:
+        """After how many failures a message is dead; 0: it is tried for ever."""
+        usual = _FAILURES_MAX if self.dead_queue else 0
+        return usual if self.max_attempts is None else self.max_attempts
+
     def __post_init__(self) -> None:
         make_plain(self, self.__struct_fields__)
         for field in ("tiers", "privileged"):
@@ -523,10 +543,21 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise InvalidSpec(f"queue {self.name!r}: {field} is {told}", action)
 
 
+#: Of a queue whose `max_attempts` says nothing, and that has a dead queue.
+_FAILURES_MAX: Final = 16
+_DEAD: Final = ".dead"
+
+
 def _preset(
     cls: type[QueueSpec], name: str, preset: dict[str, Any], changes: dict[str, Any]
 ) -> QueueSpec:
-    return cls(name, **{**preset, **changes})
+    room = limits.NAME_CHARS_MAX - len(_DEAD)
+    if "dead_queue" not in changes and len(str(name)) > room:
+        raise InvalidSpec(
+            f"queue name {name!r:.80} leaves no room for {_DEAD}, the end of its dead queue's",
+            f"use at most {room} characters, or name another dead_queue",
+        )
+    return cls(name, **{"dead_queue": f"{name}{_DEAD}", **preset, **changes})
 
 
 #: Bounds of a QueueSpec's fields; also told to who declares a queue over a network.
@@ -536,7 +567,6 @@ SPEC_WHOLE: Final = {
     "decay_unit_ms": (1, limits.DURATION_MS_MAX),
     "fair_share": (0, 1_000_000),
     "lease_timeout_ms": (1, limits.DURATION_MS_MAX),
-    "max_attempts": (0, limits.FAILURES_MAX),
     "retry_delay_ms": (0, limits.DURATION_MS_MAX),
     "failure_penalty": (0, limits.IMPORTANCE_MAX),
     "cache_bytes": (0, 1 << 62),
@@ -546,6 +576,7 @@ SPEC_WHOLE: Final = {
 }
 SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
+    "max_attempts": (0, limits.FAILURES_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),
@@ -632,6 +663,14 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
                 f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",
             )
+
+
+def check_spec(spec: object, kind: type[QueueSpec | TopicSpec]) -> None:
+    """Refuse to declare anything else."""
+    if not isinstance(spec, kind):
+        raise InvalidSpec(
+            f"a {kind.__name__} can be declared, not {type(spec).__name__}", f"{kind.__name__}('q')"
+        )
 
 
 def check_name(kind: str, name: object) -> None:

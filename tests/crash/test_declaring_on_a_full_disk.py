@@ -24,7 +24,7 @@ ROOM = 1 << 24
 MAKING: dict[str, Callable[[Broker, str], object]] = {
     "declare": lambda broker, text: broker.declare(QueueSpec(text, partitions=3)),
     "declare with a dead queue": lambda broker, text: broker.declare(
-        QueueSpec("q", dead_queue=text)
+        QueueSpec("q", dead_queue=text), change=True
     ),
     "declare a topic": lambda broker, text: broker.declare_topic(TopicSpec(text)),
     "subscribe": lambda broker, _: broker.subscribe("t", "other"),
@@ -35,7 +35,9 @@ MAKING: dict[str, Callable[[Broker, str], object]] = {
 #: What helps on a full disk, or undoes what does.
 HELPING: dict[str, Callable[[Broker, int], object]] = {
     "pause": lambda broker, n: broker.resume("q") if n % 2 else broker.pause("q"),
-    "change": lambda broker, n: broker.declare(QueueSpec("q", default_ttl_ms=9_000_000 + n)),
+    "change": lambda broker, n: broker.declare(
+        QueueSpec("q", default_ttl_ms=9_000_000 + n), change=True
+    ),
 }
 
 

@@ -334,7 +334,7 @@ def test_a_device_that_nobody_evicted_may_be_admitted_and_one_nobody_has_is_name
 def test_devices_are_evicted_and_admitted_over_http_too(tmp_path: Path) -> None:
     with Served(tmp_path / "data", **CONFIG) as served:
         broker = served.broker
-        broker.declare(QueueSpec("q", cache_enabled=False))
+        broker.declare(QueueSpec("q", cache_enabled=False), change=True)
         publish(broker, 5)
         refused = served.ask("POST", "/v1/devices/ssd/evict")
         assert (refused.status, refused.json["code"]) == (409, "device_in_use")

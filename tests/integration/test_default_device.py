@@ -122,9 +122,9 @@ def test_a_default_device_is_kept_through_a_restart_and_changed_at_once(tmp_path
     with open_broker(tmp_path) as broker:
         assert [spec.default_device for spec in broker.queues()] == ["old"]
         until_on(broker, published(broker), "old")
-        broker.declare(QueueSpec("q", default_device="hdd"))
+        broker.declare(QueueSpec("q", default_device="hdd"), change=True)
         until_on(broker, published(broker), "hdd")
-        broker.declare(QueueSpec("q"))
+        broker.declare(QueueSpec("q"), change=True)
         until_on(broker, published(broker), "log")
 
 
@@ -142,7 +142,7 @@ def test_rules_applied_to_what_is_stored_use_the_default_device(tmp_path: Path) 
         broker.declare(QueueSpec("q"))
         plain, text = published(broker), published(broker, type="TEXT")
         until_on(broker, text, "hdd")
-        broker.declare(QueueSpec("q", default_device="old"))
+        broker.declare(QueueSpec("q", default_device="old"), change=True)
         assert broker.apply_rules() == 1
         until_on(broker, plain, "old")
         until_on(broker, text, "hdd")
@@ -155,7 +155,7 @@ def test_at_a_crossing_the_default_device_comes_before_others_of_its_tier(tmp_pa
         broker.declare(QueueSpec("q", **fading))
         broker.declare(QueueSpec("plain", **fading))
         one, other = published(broker), published(broker, "plain")
-        broker.declare(QueueSpec("q", **fading, default_device="old"))
+        broker.declare(QueueSpec("q", **fading, default_device="old"), change=True)
         clock.advance(3 * DAY_MS)
         until_on(broker, one, "old")
         # Of devices that do equally well the first by name.
@@ -167,7 +167,7 @@ def test_an_explanation_knows_the_default_device(tmp_path: Path, fields: dict[st
     others = {name: value for name, value in fields.items() if name != "type"}
     with open_broker(tmp_path) as broker:
         for default in (None, "old", "hdd", "ram", "log"):
-            broker.declare(QueueSpec("q", default_device=default))
+            broker.declare(QueueSpec("q", default_device=default), change=True)
             asked = Properties(size=1 / 1024, type=fields.get("type", "BYTE"), queue="q")
             while True:
                 told = broker.explain_rules(asked, **others).chosen
@@ -262,7 +262,10 @@ def test_a_default_device_is_declared_at_the_command_line(
             code, _, err = run(*declare, f"default_device={name}", *place)
             assert code == 1
             assert "default_device" in err
-        assert run(*declare, "default_device=none", *place)[0] == 0
+        change = "queues", "change", "work", "--default-device"
+        assert run(*change, "none", *place)[0] == 0
+        _, out, _ = run("queues", "show", "work", "--json", *place)
+        assert json.loads(out)["spec"]["default_device"] is None
 
     hdd = {"kind": "file", "directory": str(tmp_path / "hdd"), "capacity_bytes": ROOM}
     if way == "--url":

@@ -120,7 +120,7 @@ def test_an_alert_asks_for_figures_that_there_are(
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_says_what_happened_and_what_to_do(rule: dict[str, Any]) -> None:
-    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
 
@@ -155,6 +155,8 @@ tests:
         values: '0x60'
       - series: 'ebbmq_queue_messages_dead_lettered_total{{queue="orders", reason="expired"}}'
         values: '0x20 15x40'
+      - series: 'ebbmq_queue_messages_lost_total{{queue="orders", reason="max_attempts"}}'
+        values: '0x20 15x40'
     promql_expr_test:
       - expr: count(ALERTS{{alertname="EbbMQNotReady", alertstate="firing"}}) or vector(0)
         eval_time: 4m
@@ -184,6 +186,12 @@ tests:
         eval_time: 20m
         exp_samples: [{{value: 0}}]
       - expr: count(ALERTS{{alertname="EbbMQDeadLetters", reason="expired", alertstate="firing"}})
+        eval_time: 25m
+        exp_samples: [{{value: 1}}]
+      - expr: count(ALERTS{{alertname="EbbMQMessagesLost", alertstate="firing"}}) or vector(0)
+        eval_time: 20m
+        exp_samples: [{{value: 0}}]
+      - expr: count(ALERTS{{alertname="EbbMQMessagesLost", queue="orders", alertstate="firing"}})
         eval_time: 25m
         exp_samples: [{{value: 1}}]
 """

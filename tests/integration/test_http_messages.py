@@ -206,7 +206,7 @@ def test_a_large_answer_is_cut_at_its_bound_and_the_rest_stays(server: Served) -
 
 
 def test_a_full_queue_says_when_to_try_again(server: Served) -> None:
-    server.broker.declare(QueueSpec("q", max_messages=1))
+    server.broker.declare(QueueSpec("q", max_messages=1), change=True)
     publish(server, {"text": "x"})
     answer = server.ask("POST", "/v1/queues/q/messages", {"messages": [{"text": "y"}]})
     assert (answer.status, answer.json["code"]) == (429, "queue_full")

@@ -94,6 +94,32 @@ class TestMetrics:
         assert found[labelled(dead, queue="work", reason="max_attempts")] == 1
         assert found[labelled(dead, queue="work", reason="expired")] == 0
 
+    def test_what_is_lost_is_counted_by_reason_and_shown(self, served: Served) -> None:
+        broker = served.broker
+        broker.declare(QueueSpec("tried", max_attempts=1))
+        broker.declare(QueueSpec("work", max_attempts=1, dead_queue="dead"))
+        broker.declare(QueueSpec("full", max_messages=2, overflow="drop_lowest"))
+        broker.declare(QueueSpec("old", default_ttl_ms=1))
+        for queue in ("tried", "work"):
+            broker.publish(queue, [Message(b"x")])
+            broker.retry(queue, [broker.lease(queue)[0].token])
+        broker.publish("full", [Message(b"x")] * 1_236)
+        broker.publish("old", [Message(b"x")])
+        expired = labelled("ebbmq_queue_messages_removed_total", queue="old", reason="expired")
+        deadline = time.monotonic() + 20
+        while samples(served.ask("GET", "/metrics"))[expired] != 1:
+            assert time.monotonic() < deadline
+        found = samples(served.ask("GET", "/metrics"))
+        lost = "ebbmq_queue_messages_lost_total"
+        assert found[labelled(lost, queue="tried", reason="max_attempts")] == 1
+        assert found[labelled(lost, queue="work", reason="max_attempts")] == 0
+        assert found[labelled(lost, queue="full", reason="overflow")] == 1_234
+        for reason in ("damaged", "lost"):
+            assert found[labelled(lost, queue="tried", reason=reason)] == 0
+        text = page_of(served.ask("GET", "/")).text
+        for told in ("1 max_attempts", "1,234 overflow", "1 expired"):
+            assert told in text
+
     def test_an_expired_lease_is_counted(self, served: Served) -> None:
         served.broker.publish("q", Message(b"x"))
         served.broker.lease("q", lease_timeout_ms=1)

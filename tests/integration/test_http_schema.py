@@ -52,8 +52,8 @@ schema = schemathesis.openapi.from_dict(closed()).exclude(path=["/v1/backup", "/
     suppress_health_check=list(HealthCheck),
 )
 def test_answers_are_as_described(case: schemathesis.Case, served: Served) -> None:
-    served.broker.declare(QueueSpec("q"))
-    served.broker.declare_topic(TopicSpec("t"))
+    served.broker.declare(QueueSpec("q"), change=True)
+    served.broker.declare_topic(TopicSpec("t"), change=True)
     served.broker.put_rule(RuleSpec("r", 1, "hdd"))
     assert case.meta is not None
     if case.meta.generation.mode == GenerationMode.POSITIVE:

@@ -99,7 +99,7 @@ def test_a_message_wakes_one_poll_and_a_batch_wakes_more(tmp_path: Path) -> None
 
 def test_a_lease_cancelled_while_its_bodies_are_read_is_given_back(tmp_path: Path) -> None:
     async def story(broker: AsyncBroker, polls: Sized) -> None:
-        await broker.declare(QueueSpec("q", cache_enabled=False, cache_bytes=0))
+        await broker.declare(QueueSpec("q", cache_enabled=False, cache_bytes=0), change=True)
         await broker.publish("q", [Message(b"x" * 100)] * 10)
         lease = asyncio.create_task(broker.lease("q", 10))
         await asyncio.sleep(0)

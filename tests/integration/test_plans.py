@@ -264,7 +264,7 @@ def _leased_before(scene: Scene, message_id: str) -> dict[str, Any]:
 
 def _declared_anew(scene: Scene, message_id: str) -> dict[str, Any]:
     row = scene.row(message_id)
-    scene.broker.declare(QueueSpec("q", max_replicas=2))
+    scene.broker.declare(QueueSpec("q", max_replicas=2), change=True)
     return row
 
 
@@ -302,7 +302,7 @@ def _run_out(scene: Scene, message_id: str) -> dict[str, Any]:
 
 def _faded(scene: Scene, message_id: str) -> dict[str, Any]:
     """Faded while it was leased: it is about to be removed, but was not looked at yet."""
-    scene.broker.declare(msgspec.structs.replace(SPEC, on_faded="remove"))
+    scene.broker.declare(msgspec.structs.replace(SPEC, on_faded="remove"), change=True)
     (lease,) = scene.broker.lease("q", 1, lease_timeout_ms=10 * DAY_MS)
     scene.clock.advance(6 * DAY_MS)
     scene.broker.release("q", [lease.token])
@@ -392,7 +392,7 @@ def test_a_tier_whose_devices_cannot_be_used_is_refused(tmp_path: Path) -> None:
     gone = {"kind": "file", "directory": place, "tier": "tape", "capacity_bytes": ROOM}
     scene = Scene(tmp_path, tape=gone)
     try:
-        scene.broker.declare(QueueSpec("q", tiers=("fast", "tape")))
+        scene.broker.declare(QueueSpec("q", tiers=("fast", "tape")), change=True)
         (one,) = scene.publish()
         told = scene.apply(scene.row(one, to_tier="tape", policy_version=2))
         assert told.refused == {"no_device": 1}

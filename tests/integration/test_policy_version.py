@@ -26,8 +26,8 @@ def test_each_change_of_a_queue_is_a_version_of_its_parameters(tmp_path: Path) -
         assert version(broker) == 1
         broker.declare(QueueSpec("q"))
         assert version(broker) == 1
-        broker.declare(QueueSpec("q", score_per_day=2.0))
-        broker.declare(QueueSpec("q"))
+        broker.declare(QueueSpec("q", score_per_day=2.0), change=True)
+        broker.declare(QueueSpec("q"), change=True)
         broker.declare(QueueSpec("other"))
         assert version(broker) == 3
         # As after kill -9: nothing was closed.
@@ -45,7 +45,7 @@ def test_a_snapshot_says_which_parameters_its_messages_are_under(tmp_path: Path)
         broker.declare(QueueSpec("q"))
         broker.publish("q", [Message(b"1")])
         clock.advance(20_000)
-        broker.declare(QueueSpec("q", max_attempts=3))
+        broker.declare(QueueSpec("q", max_attempts=3), change=True)
         clock.advance(20_000)
         broker.publish("q", [Message(b"2")])
     told = [row["policy_version"] for row in rows_of(lake, CATALOG)]

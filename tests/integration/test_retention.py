@@ -69,7 +69,7 @@ def test_a_retention_that_is_declared_later_counts_for_what_is_there(
         broker.publish("q", [Message(b"m")])
         clock.advance(8 * DAY_MS)
         assert len(broker.peek("q")) == 1
-        broker.declare(WEEK)
+        broker.declare(WEEK, change=True)
         clock.advance(1)
         assert broker.peek("q") == []
         assert [each.reason for each in broker.removals("q")] == ["retention"]

@@ -181,6 +181,32 @@ def test_without_a_dead_queue_an_exhausted_message_is_logged_and_deleted(broker:
     assert (removal.id, removal.reason, removal.moved_to) == (receipt.id, "max_attempts", None)
 
 
+def test_without_a_dead_queue_a_message_is_retried_for_ever(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("plain"))
+    broker.publish("plain", [Message(b"m")])
+    for failures in range(100):
+        (lease,) = broker.lease("plain")
+        assert lease.failures == failures
+        broker.retry("plain", [lease.token])
+        assert broker.lease("plain") == []
+        clock.advance(300_000)
+
+
+def test_with_a_dead_queue_the_sixteenth_failure_is_the_last(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q", dead_queue="q.dead"))
+    broker.publish("q", [Message(b"m")])
+    for _ in range(16):
+        (lease,) = broker.lease("q")
+        broker.retry("q", [lease.token])
+        clock.advance(300_000)
+    assert broker.lease("q") == []
+    assert bodies(broker, "q.dead") == [b"m"]
+
+
 def test_max_attempts_0_means_unlimited(broker: Broker) -> None:
     broker.declare(QueueSpec("q", max_attempts=0, retry_delay_ms=0))
     broker.publish("q", [Message(b"m")])

@@ -63,6 +63,7 @@ def test_the_example_is_put_into_a_new_directory_once(tmp_path: Path) -> None:
     with Broker.open(tmp_path / "data") as broker:
         assert {spec.name for spec in broker.queues()} == {
             "example.alerts",
+            "example.alerts.dead",
             "example.orders",
             "example.orders.dead",
             "example.photos",

@@ -85,8 +85,10 @@ def test_a_subscription_outlives_a_restart(tmp_path: Path, clock: ManualClock) -
 def test_what_goes_stale_or_expires_for_one_subscription_stays_for_the_others(
     broker: Broker, clock: ManualClock
 ) -> None:
-    broker.declare(QueueSpec("a", decay_rate=1.0, decay_unit_ms=1_000, cache_enabled=False))
-    broker.declare(QueueSpec("b", default_ttl_ms=1_000, cache_enabled=False))
+    broker.declare(
+        QueueSpec("a", decay_rate=1.0, decay_unit_ms=1_000, cache_enabled=False), change=True
+    )
+    broker.declare(QueueSpec("b", default_ttl_ms=1_000, cache_enabled=False), change=True)
     broker.publish_topic("news", Message(BODY))
     clock.advance(2_000)
     assert [each.reason for each in broker.removals("a")] == ["stale"]
@@ -97,7 +99,9 @@ def test_what_goes_stale_or_expires_for_one_subscription_stays_for_the_others(
 def test_a_subscription_that_fails_moves_its_message_alone_to_its_dead_queue(
     broker: Broker, clock: ManualClock
 ) -> None:
-    broker.declare(QueueSpec("a", max_attempts=1, dead_queue="a.dead", cache_enabled=False))
+    broker.declare(
+        QueueSpec("a", max_attempts=1, dead_queue="a.dead", cache_enabled=False), change=True
+    )
     broker.publish_topic("news", Message(BODY))
     (lease,) = broker.lease("a")
     broker.retry("a", [lease.token])
@@ -109,7 +113,7 @@ def test_a_subscription_that_fails_moves_its_message_alone_to_its_dead_queue(
 def test_what_is_published_ends_with_the_max_age_of_its_topic(
     broker: Broker, clock: ManualClock
 ) -> None:
-    broker.declare_topic(TopicSpec("news", max_age_ms=10_000))
+    broker.declare_topic(TopicSpec("news", max_age_ms=10_000), change=True)
     broker.publish_topic("news", [Message(b"long"), Message(b"short", ttl_ms=1_000)])
     assert [seen.ttl_ms for seen in broker.peek("a")] == [10_000, 1_000]
     clock.advance(1_000)
@@ -119,7 +123,7 @@ def test_what_is_published_ends_with_the_max_age_of_its_topic(
 
 
 def test_one_full_queue_refuses_a_publish_for_all_of_them(broker: Broker) -> None:
-    broker.declare(QueueSpec("b", max_messages=1, cache_enabled=False))
+    broker.declare(QueueSpec("b", max_messages=1, cache_enabled=False), change=True)
     broker.publish_topic("news", Message(b"fits"))
     with pytest.raises(QueueFull):
         broker.publish_topic("news", Message(b"does not"))

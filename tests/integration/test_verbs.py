@@ -100,8 +100,8 @@ class TestDeclaring:
         assert known[spec.name] == spec
         assert spec.dead_queue in known
 
-    def test_declaring_again_changes_the_queue(self, broker: Any, queue: str) -> None:
-        broker.declare(QueueSpec(queue, lease_timeout_ms=7_000))
+    def test_declaring_again_changes_the_queue_if_asked_to(self, broker: Any, queue: str) -> None:
+        broker.declare(QueueSpec(queue, lease_timeout_ms=7_000), change=True)
         assert {each.name: each for each in broker.queues()}[queue].lease_timeout_ms == 7_000
 
     def test_a_deleted_queue_is_unknown(self, broker: Any, queue: str) -> None:

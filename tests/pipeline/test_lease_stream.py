@@ -178,7 +178,7 @@ def test_leases_of_a_driver_that_died_before_spark_had_their_offset_are_found_ag
 def test_messages_whose_leases_ended_before_the_restart_come_again(
     world: World, is_known: bool
 ) -> None:
-    world.broker.declare(QueueSpec("q", retry_delay_ms=0))
+    world.broker.declare(QueueSpec("q", retry_delay_ms=0), change=True)
     world.publish("a", "b")
     died = world.stream(leaseTimeoutMs=str(LEASE_MS))
     start = died.initialOffset()
@@ -199,7 +199,7 @@ def test_messages_whose_leases_ended_before_the_restart_come_again(
 
 
 def test_a_lease_that_ends_after_it_was_read_is_not_acked_under_the_next_one(world: World) -> None:
-    world.broker.declare(QueueSpec("q", retry_delay_ms=0))
+    world.broker.declare(QueueSpec("q", retry_delay_ms=0), change=True)
     world.publish("a")
     stream = world.stream(leaseTimeoutMs=str(LEASE_MS))
     start = stream.initialOffset()

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebbmq.errors import InvalidSpec, UnknownQueue
+from ebbmq.model import QueueSpec
 from ebbmq_spark.simulation import fleet
 from ebbmq_spark.simulation.front import choose
 from ebbmq_spark.simulation.outcome import NOTHING_MORE
@@ -64,7 +65,7 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     assert set(again.queues) == {"q", "small"}
     # What every policy had counts as well.
     assert again.queues["small"]["default_importance"] == 3
-    assert "--set default_importance=3" in best_toml(studies, "two queues")
+    assert "--default-importance 3" in best_toml(studies, "two queues")
     draw([each.row() for each in studies], SWEEP.goal, tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
@@ -262,22 +263,25 @@ def test_the_best_of_a_queue_of_any_name_can_be_read_again() -> None:
     outcomes = [told("fifo", 0.5, 1), told("importance", 0.6, 1)]
     fields = {each.policy: {"max_attempts": 2} for each in outcomes}
     name = 'Züge \U0001f682 "quoted" a.b\\c'
-    found = QueueStudy(name, outcomes, {}, fields, choose(outcomes, SWEEP.goal))
+    specs = {policy: QueueSpec(name, **own) for policy, own in fields.items()}
+    found = QueueStudy(name, outcomes, specs, fields, choose(outcomes, SWEEP.goal))
     again = read_sweep(best_toml([found], "trains").encode(), "best.toml")
     assert again.queues == {name: {"max_attempts": 2}}
 
 
-def test_the_command_for_a_queue_says_what_it_replaces_and_is_not_there_for_nothing() -> None:
+def test_the_command_for_a_queue_names_what_policies_differ_in_and_is_not_there_for_nothing() -> (
+    None
+):
     for worth, differs in ((0.9, True), (0.5, False)):
         outcomes = [told("fifo", 0.5, 1), told("importance", 0.5, 1), told("better", worth, 1)]
         fields = {each.policy: {"default_ttl_ms": 600_000} for each in outcomes}
-        found = QueueStudy("my orders", outcomes, {}, fields, choose(outcomes, SWEEP.goal))
+        fields["importance"] = {"decay_rate": 1.0}
+        specs = {policy: QueueSpec("my orders", **own) for policy, own in fields.items()}
+        found = QueueStudy("my orders", outcomes, specs, fields, choose(outcomes, SWEEP.goal))
         assert found.choice.differ is differs
         text = best_toml([found], "orders")
-        command = "# ebbmq queues declare 'my orders' --set default_ttl_ms=600000\n"
+        command = "# ebbmq queues change 'my orders' --default-ttl-ms 600000 --decay-rate 0.0\n"
         assert (command in text) is differs
-        warning = "declare replaces every field: add what the queue has besides"
-        assert (f"# {warning}; `ebbmq queues show 'my orders'` says it\n" in text) is differs
         nothing = "# no policy makes a difference for this traffic: leave the queue as it is\n"
         assert (nothing in text) is not differs
 

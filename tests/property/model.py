@@ -102,7 +102,9 @@ class Model:
     def fail(self, row: Row, delay_ms: int | None) -> None:
         row.failures += 1
         reasons = self.end_reasons(row)
-        if self.spec.max_attempts and row.failures >= self.spec.max_attempts:
+        usual = 16 if self.spec.dead_queue else 0
+        attempts = usual if self.spec.max_attempts is None else self.spec.max_attempts
+        if attempts and row.failures >= attempts:
             reasons.add("max_attempts")
         if reasons:
             self.end(row, reasons)

@@ -42,7 +42,7 @@ LEASE_TIMEOUT_MS: Final = 1_000
 CONFIG: Final = {"segment_bytes": 65_536, "checkpoint_every_facts": 100}
 QUEUES: Final = (
     QueueSpec("plain", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=0, max_attempts=0),
-    QueueSpec("bands", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=100),
+    QueueSpec("bands", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=100, max_attempts=16),
     QueueSpec("split", lease_timeout_ms=LEASE_TIMEOUT_MS, partitions=3),
     QueueSpec("fading", lease_timeout_ms=LEASE_TIMEOUT_MS, decay_unit_ms=20_000),
     QueueSpec("failing", lease_timeout_ms=LEASE_TIMEOUT_MS, max_attempts=2, dead_queue="dead"),
@@ -98,7 +98,7 @@ class Simulation:
         self.keeper = MemoryKeeper()
         self.recorder = Recorder(self.broker, self.keeper, self.stamp, self.clock.wall_ms)
         for spec in QUEUES:
-            self.broker.declare(spec)
+            self.broker.declare(spec, change=True)  # its dead queue was made before it is declared
 
     def run(self, steps: int) -> list[Violation]:
         """Take so many steps, drain, and judge."""

@@ -183,13 +183,13 @@ class _Settle:
             self.retried += 1
 
     def _is_last(self, lease: Lease) -> bool:
-        return 0 < self.spec.max_attempts <= lease.failures + 1
+        return 0 < self.spec.failures_max <= lease.failures + 1
 
     def _what_follows(self, lease: Lease) -> str:
         if not self._is_last(lease):
             return "will be retried"
         where = f"goes to {self.spec.dead_queue}" if self.spec.dead_queue else "is removed"
-        return f"that was the last of {show_count(self.spec.max_attempts, 'attempt')}: it {where}"
+        return f"that was the last of {show_count(self.spec.failures_max, 'attempt')}: it {where}"
 
     def _quietly(self, verb: Callable[[str, list[str]], object], tokens: list[str]) -> int:
         """Apply the verb; leases lost meanwhile are said, not fatal. Returns how many."""

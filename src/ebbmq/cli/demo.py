@@ -168,8 +168,8 @@ class Story:
         self._failures: list[BaseException] = []
         self._started_s = 0.0
         # One band as wide as all importances is what makes a queue of them first in, first out.
-        broker.declare(QueueSpec.fifo(FIFO, band_width=10.0))
-        broker.declare(QueueSpec.deadline(DECAYING, ttl_ms=self.ttl_ms))
+        broker.declare(QueueSpec.fifo(FIFO, band_width=10.0, dead_queue=None))
+        broker.declare(QueueSpec.deadline(DECAYING, ttl_ms=self.ttl_ms, dead_queue=None))
 
     def run(self, watch: Callable[[float, str], None]) -> None:
         """Tell the story to its end; the first failure of a producer or consumer is raised."""

@@ -21,7 +21,7 @@ from ebbmq.errors import Forbidden
 from ebbmq.model import QueueSpec
 
 if TYPE_CHECKING:
-    from ebbmq.cli.session import Verbs
+    from ebbmq.cli.session import F, Verbs
 
 PRESETS: Final = ("fifo", "fresh-first", "deadline")
 _ADAPT: Final = '{"raise_above_ms": 1000, "lower_below_ms": 500}'
@@ -79,15 +79,14 @@ def _show_stats(session: Session, everything: list[dict[str, Any]]) -> None:
     )
 
 
-@queues.command(short_help="Make a queue, or change one.")
+@queues.command(short_help="Make a queue.")
 @click.argument("name")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
-    default="fifo",
-    show_default=True,
-    help="fifo: first in, first out. fresh-first: newest and most important first, stale within "
-    "the hour. deadline: worth nothing at the end of its TTL.",
+    help="A plain queue unless given, first in, first out. All presets bring a dead queue "
+    "NAME.dead. fresh-first: newest and most important first, stale within the hour. "
+    "deadline: worth nothing at the end of its TTL.",
 )
 @click.option("--ttl", "ttl_ms", type=duration_ms, help="Default TTL of its messages.")
 @click.option(
@@ -103,11 +102,11 @@ def _show_stats(session: Session, everything: list[dict[str, Any]]) -> None:
 def declare(
     session: Session,
     name: str,
-    preset: str,
+    preset: str | None,
     ttl_ms: int | None,
     changes: tuple[tuple[str, str], ...],
 ) -> None:
-    """Make the queue NAME, or have it be as given here; the same again changes nothing.
+    """Make the queue NAME; the same again changes nothing, see `ebbmq queues change`.
 
     \b
     Examples:
@@ -117,16 +116,46 @@ def declare(
     """
     spec = _spec(name, preset, ttl_ms, dict(parse_field(*change) for change in changes))
     with session.open(create=True) as broker:
-        before = {known.name: known for known in broker.queues()}.get(name)
+        is_new = all(known.name != name for known in broker.queues())
         broker.declare(spec)
         _note_tiers(session, broker, spec)
     if session.as_json:
         session.show_json(spec)
     else:
-        outcome = "declared" if before is None else "unchanged" if before == spec else "changed"
+        outcome = "declared" if is_new else "unchanged"
         session.say(f"queue {name} is {outcome} in {session.place} ({describe(spec)})")
-        if before is not None and outcome == "changed":
-            session.note(f"it was: {describe(before)}")
+
+
+def field_options(command: F) -> F:
+    """An option for each field of a queue, such as `--max-attempts`."""
+    for field in sorted(set(QueueSpec.__struct_fields__) - {"name"}, reverse=True):
+        flag = f"--{field.replace('_', '-')}"
+        command = click.option(flag, field, metavar="VALUE")(command)
+    return command
+
+
+@queues.command(short_help="Change fields of a queue.")
+@click.argument("name")
+@field_options
+@anywhere_options
+@pass_session
+def change(session: Session, /, name: str, **texts: str | None) -> None:
+    """Change the fields of the queue NAME that are given; `none` takes a value away.
+
+    \b
+    Examples:
+      ebbmq queues change orders --max-attempts 5 --dead-queue orders.dead
+      ebbmq queues change feed --lease-timeout-ms 2m
+    """
+    given = dict(parse_field(field, text) for field, text in texts.items() if text is not None)
+    if not given:
+        raise click.UsageError("name what is to change, such as --max-attempts 5; see --help")
+    spec = QueueSpec(name, **given)
+    with session.open() as broker:
+        session.require_queue(broker, name)
+        broker.declare(spec, change=True, fields=given)
+        _note_tiers(session, broker, spec)
+    _done(session, name, "changed")
 
 
 def _note_tiers(session: Session, broker: Verbs, spec: QueueSpec) -> None:
@@ -143,7 +172,7 @@ def _note_tiers(session: Session, broker: Verbs, spec: QueueSpec) -> None:
             )
 
 
-def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:
+def _spec(name: str, preset: str | None, ttl_ms: int | None, changes: dict[str, Any]) -> QueueSpec:
     if ttl_ms is not None:
         changes.setdefault("default_ttl_ms", ttl_ms)
     if preset == "fresh-first":
@@ -155,7 +184,7 @@ def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -
                 "--preset deadline needs --ttl: when is a message worth nothing?"
             )
         return QueueSpec.deadline(name, ttl_ms=ttl, **changes)
-    return QueueSpec.fifo(name, **changes)
+    return QueueSpec.fifo(name, **changes) if preset else QueueSpec(name, **changes)
 
 
 def parse_field(field: str, text: str) -> tuple[str, Any]:

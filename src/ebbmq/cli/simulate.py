@@ -216,7 +216,7 @@ def _finish(
     session: Session, studies: Sequence[QueueStudy], sweep: Sweep, options: dict[str, Any]
 ) -> None:
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
-    from ebbmq_spark.simulation.study import best_toml, replaces  # noqa: PLC0415
+    from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
 
     best: Path = options["best"]
     best.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
@@ -237,7 +237,7 @@ def _finish(
     session.say(f"The best as TOML: {best}")
     differ = [each.queue for each in studies if each.choice.differ]
     if differ:
-        session.say(f"It has a command for {', '.join(differ)}; {replaces(differ[0])}")
+        session.say(f"It has a command that changes {', '.join(differ)}")
     if drawn is not None:
         session.say(f"The picture: {drawn}")
 

@@ -62,9 +62,10 @@ def _require_topic(session: Session, broker: Verbs, name: str) -> None:
 @topics.command(short_help="Make a topic.")
 @click.argument("name")
 @click.option("--max-age", "max_age_ms", type=duration_ms, help="How long a message is kept.")
+@click.option("--change", is_flag=True, help="Have one that is there be like this.")
 @anywhere_options
 @pass_session
-def declare(session: Session, name: str, max_age_ms: int | None) -> None:
+def declare(session: Session, name: str, max_age_ms: int | None, change: bool) -> None:
     """Make the topic NAME; declaring the same again changes nothing.
 
     \b
@@ -73,7 +74,7 @@ def declare(session: Session, name: str, max_age_ms: int | None) -> None:
     """
     spec = TopicSpec(name, max_age_ms=max_age_ms)
     with session.open(create=True) as broker:
-        broker.declare_topic(spec)
+        broker.declare_topic(spec, change=change)
     if session.as_json:
         session.show_json(spec)
     else:

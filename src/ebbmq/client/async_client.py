@@ -17,6 +17,7 @@ from ebbmq.client.rule_verbs import AsyncRuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
 from ebbmq.errors import ClosedBroker, EbbError
+from ebbmq.model import QueueSpec, TopicSpec
 
 if TYPE_CHECKING:
     import ssl
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
+        Fields,
         Lease,
         Level,
         Message,
         Peeked,
-        QueueSpec,
         Receipt,
         Removal,
-        TopicSpec,
     )
 
 T = TypeVar("T")
@@ -137,17 +137,21 @@ class AsyncClient(AsyncRuleVerbs, AsyncPlanVerbs):
         """One request of your own making, tried again as any other is."""
         return await self._play(scripts.one(call))
 
-    async def declare(self, spec: QueueSpec) -> None:
+    async def declare(
+        self, spec: QueueSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
         """See Broker.declare."""
-        await self._play(scripts.declare(spec))
+        await self._play(scripts.declare(spec, QueueSpec, fields, change=change))
 
     async def delete(self, queue: str) -> None:
         """See Broker.delete."""
         await self._play(scripts.one(calls.delete(queue)))
 
-    async def declare_topic(self, spec: TopicSpec) -> None:
+    async def declare_topic(
+        self, spec: TopicSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
         """See Broker.declare_topic."""
-        await self._play(scripts.declare_topic(spec))
+        await self._play(scripts.declare(spec, TopicSpec, fields, change=change))
 
     async def delete_topic(self, topic: str) -> None:
         """See Broker.delete_topic."""

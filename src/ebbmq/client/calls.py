@@ -10,13 +10,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ebbmq.errors import EbbError, InternalError, UnknownQueue
-from ebbmq.model import DeviceStatus, Evicted
+from ebbmq.model import DeviceStatus, Evicted, QueueSpec
 from ebbmq.wire.http import codec, forms, managing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ebbmq.model import Lease, Peeked, QueueSpec, Receipt, Removal, TopicSpec
+    from ebbmq.model import Fields, Lease, Peeked, Receipt, Removal, TopicSpec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -227,10 +227,11 @@ _purged = reader(managing.PurgedForm)
 _redriven = reader(managing.RedrivenForm)
 
 
-def declare(spec: QueueSpec) -> Call[None]:
-    """Make or change a queue."""
-    body = codec.encode(managing.form_of_spec(spec))
-    return Call(method="PUT", path=_queue(spec.name), body=body, read=nothing)
+def declare(method: str, spec: QueueSpec | TopicSpec, fields: Fields) -> Call[None]:
+    """Make or change a queue or topic; every field is sent unless some are named."""
+    sent = spec if fields is None else {name: getattr(spec, name) for name in fields}
+    path = _queue(spec.name) if isinstance(spec, QueueSpec) else _topic(spec.name)
+    return Call(method=method, path=path, body=codec.encode(sent), read=nothing)
 
 
 def delete(queue: str) -> Call[None]:
@@ -332,12 +333,6 @@ def removals(
 # Topics
 
 _topics = reader(managing.TopicsForm)
-
-
-def declare_topic(spec: TopicSpec) -> Call[None]:
-    """Make or change a topic."""
-    body = codec.encode(managing.TopicForm(max_age_ms=spec.max_age_ms))
-    return Call(method="PUT", path=_topic(spec.name), body=body, read=nothing)
 
 
 def delete_topic(topic: str) -> Call[None]:

@@ -17,6 +17,7 @@ from ebbmq.client.rule_verbs import RuleVerbs
 from ebbmq.client.scripts import Ids
 from ebbmq.client.tries import Tries
 from ebbmq.errors import ClosedBroker, EbbError
+from ebbmq.model import QueueSpec, TopicSpec
 
 if TYPE_CHECKING:
     import ssl
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
+        Fields,
         Lease,
         Level,
         Message,
         Peeked,
-        QueueSpec,
         Receipt,
         Removal,
-        TopicSpec,
     )
 
 T = TypeVar("T")
@@ -136,17 +136,19 @@ class Client(RuleVerbs, PlanVerbs):
         """One request of your own making, tried again as any other is."""
         return self._play(scripts.one(call))
 
-    def declare(self, spec: QueueSpec) -> None:
+    def declare(self, spec: QueueSpec, *, change: bool = False, fields: Fields = None) -> None:
         """See Broker.declare."""
-        self._play(scripts.declare(spec))
+        self._play(scripts.declare(spec, QueueSpec, fields, change=change))
 
     def delete(self, queue: str) -> None:
         """See Broker.delete."""
         self._play(scripts.one(calls.delete(queue)))
 
-    def declare_topic(self, spec: TopicSpec) -> None:
+    def declare_topic(
+        self, spec: TopicSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
         """See Broker.declare_topic."""
-        self._play(scripts.declare_topic(spec))
+        self._play(scripts.declare(spec, TopicSpec, fields, change=change))
 
     def delete_topic(self, topic: str) -> None:
         """See Broker.delete_topic."""

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ebbmq import limits
 from ebbmq.client import arguments, calls
 from ebbmq.client.calls import Call, Reply
-from ebbmq.errors import EbbError, InvalidMessage, InvalidSpec, LeaseLost, TooLarge, Unreachable
-from ebbmq.model import REASON_TEXT, QueueSpec, Receipt, TopicSpec
+from ebbmq.errors import EbbError, InvalidMessage, LeaseLost, TooLarge, UnknownQueue, Unreachable
+from ebbmq.model import REASON_TEXT, QueueSpec, Receipt, TopicSpec, check_spec
 from ebbmq.wire.http import codec, forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ebbmq.model import Lease, Level, Message, Peeked, Removal
+    from ebbmq.model import Fields, Lease, Level, Message, Peeked, Removal
 
 T = TypeVar("T")
+S = TypeVar("S", QueueSpec, TopicSpec)
 
 #: A longer wait is asked for in parts: proxies and firewalls cut what is silent for a minute.
 POLL_MS: Final = 20_000
@@ -259,20 +260,18 @@ def _ready(queue: str) -> Script[int]:
     return ready
 
 
-def declare(spec: object) -> Script[None]:
-    """See Broker.declare."""
-    if not isinstance(spec, QueueSpec):
-        raise InvalidSpec(f"declare takes a QueueSpec, not {type(spec).__name__}", "QueueSpec('q')")
-    yield calls.declare(spec)
-
-
-def declare_topic(spec: object) -> Script[None]:
-    """See Broker.declare_topic."""
-    if not isinstance(spec, TopicSpec):
-        raise InvalidSpec(
-            f"declare_topic takes a TopicSpec, not {type(spec).__name__}", "TopicSpec('t')"
-        )
-    yield calls.declare_topic(spec)
+def declare(spec: S, kind: type[S], fields: Fields, *, change: bool) -> Script[None]:
+    """See Broker.declare, and declare_topic: change what is there, if asked to; else make it."""
+    check_spec(spec, kind)
+    if change:
+        try:
+            yield calls.declare("PATCH", spec, fields)
+        except UnknownQueue:
+            if fields is not None:
+                raise
+        else:
+            return
+    yield calls.declare("PUT", spec, fields)
 
 
 def removals(queue: str, reason: str | None, since_ms: int | None) -> Script[list[Removal]]:

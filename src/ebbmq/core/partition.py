@@ -423,7 +423,7 @@ class Partition:
         enqueued = row[5] & LOW48 | failures << HIGH
         row = (LEASED, row[1] | FAILED_BEFORE, *row[2:5], enqueued, *row[6:])
         reason = self.end_reason(row, now_ms) if self.removes_by_age else None
-        if self.spec.max_attempts and failures >= self.spec.max_attempts:
+        if 0 < self.spec.failures_max <= failures:
             reason = Reason.MAX_ATTEMPTS
         if delay_ms is None:
             delay_ms = min(RETRY_DELAY_MS_MAX, self.spec.retry_delay_ms << min(failures - 1, 30))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
+        Fields,
         Lease,
         Level,
         Message,
@@ -203,17 +204,21 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     async def _call(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.to_thread(partial(verb, *args, **kwargs))
 
-    async def declare(self, spec: QueueSpec) -> None:
+    async def declare(
+        self, spec: QueueSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
         """See Broker.declare."""
-        await self._call(self._broker.declare, spec)
+        await self._call(self._broker.declare, spec, change=change, fields=fields)
 
     async def delete(self, queue: str) -> None:
         """See Broker.delete."""
         await self._call(self._broker.delete, queue)
 
-    async def declare_topic(self, spec: TopicSpec) -> None:
+    async def declare_topic(
+        self, spec: TopicSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
         """See Broker.declare_topic."""
-        await self._call(self._broker.declare_topic, spec)
+        await self._call(self._broker.declare_topic, spec, change=change, fields=fields)
 
     async def delete_topic(self, topic: str) -> None:
         """See Broker.delete_topic."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ebbmq.model import (
         DeviceStatus,
         Evicted,
+        Fields,
         Lease,
         Level,
         Message,
@@ -116,17 +117,31 @@ class Broker(RuleVerbs, PlanVerbs):
 
     # Declaring
 
-    def declare(self, spec: QueueSpec) -> None:
-        """Make a queue, or change one; the same specification again changes nothing."""
-        self.engine.journal.wait("synced", declaring.declare(self.engine, spec))
+    def declare(self, spec: QueueSpec, *, change: bool = False, fields: Fields = None) -> None:
+        """Make a queue; the same specification again changes nothing.
+
+        Args:
+            spec: what it promises; a dead queue that is not there is made, too.
+            change: have a queue that is there follow it.
+            fields: those that count where it is there; all unless given.
+
+        Raises:
+            QueueDiffers: one of that name is declared otherwise; the detail names the fields.
+            UnknownQueue: `fields` of a queue that is not there were to change.
+        """
+        position = declaring.declare(self.engine, spec, change=change, fields=fields)
+        self.engine.journal.wait("synced", position)
 
     def delete(self, queue: str) -> None:
         """Remove a queue and everything in it, on the record."""
         self.engine.journal.wait("synced", declaring.delete(self.engine, queue))
 
-    def declare_topic(self, spec: TopicSpec) -> None:
-        """Make a topic, or change one."""
-        self.engine.journal.wait("synced", declaring.declare_topic(self.engine, spec))
+    def declare_topic(
+        self, spec: TopicSpec, *, change: bool = False, fields: Fields = None
+    ) -> None:
+        """Make a topic, or change one, as `declare` does a queue; subscriptions stay."""
+        position = declaring.declare_topic(self.engine, spec, change=change, fields=fields)
+        self.engine.journal.wait("synced", position)
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic and its subscriptions; what queues got from it stays in them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from ebbmq import limits
 from ebbmq.core import facts as fact
@@ -12,8 +14,8 @@ from ebbmq.core.dedup import Dedup
 from ebbmq.core.partition import Partition
 from ebbmq.core.rebuild import rebuild
 from ebbmq.core.row import LEASED
-from ebbmq.errors import InvalidSpec
-from ebbmq.model import QueueSpec, Reason, TopicSpec
+from ebbmq.errors import InvalidSpec, QueueDiffers
+from ebbmq.model import QueueSpec, Reason, TopicSpec, check_spec
 from ebbmq.node.catalog import DeclaredTopic, Queue, Shard
 from ebbmq.node.log import log
 from ebbmq.node.noting import catalog_bytes, recorded
@@ -22,7 +24,10 @@ from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
     from ebbmq.holding.resident import Resident
+    from ebbmq.model import Fields
     from ebbmq.node.engine import Engine
+
+S = TypeVar("S", QueueSpec, TopicSpec)
 
 #: Later instants do not fit beside a message.
 _INSTANT_MS_MAX: Final = (1 << 48) - 1
@@ -85,16 +90,19 @@ def set_factor(engine: Engine, name: str, factor: float, until_ms: int, run: str
         return engine.catalog_position
 
 
-def declare(engine: Engine, spec: QueueSpec) -> int:
-    """Make a queue, or change the specification of one; returns the position to wait for.
+def declare(engine: Engine, spec: QueueSpec, *, change: bool = False, fields: Fields = None) -> int:
+    """See Broker.declare; returns the position to wait for.
 
     A dead queue that does not exist is made as a plain FIFO.
     """
-    if not isinstance(spec, QueueSpec):
-        raise InvalidSpec(f"declare takes a QueueSpec, not {type(spec).__name__}", "QueueSpec('q')")
+    check_spec(spec, QueueSpec)
     with engine.lock:
         engine.check_open()
+        if change and fields is not None:
+            engine.catalog.queue(spec.name)
         known = engine.catalog.queues.get(spec.name)
+        before = None if known is None else known.spec
+        spec = _with_fields(before, spec, fields)
         lacks_dead_queue = spec.dead_queue and spec.dead_queue not in engine.catalog.queues
         if known is not None and known.spec == spec and not lacks_dead_queue:
             return engine.journal.position
@@ -105,6 +113,7 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
                 f"{spec.partitions} were asked for",
                 "the number of partitions is fixed; declare another queue",
             )
+        changes = _changes("queue", before, spec, change=change)
         with recorded(engine, makes_room=known is not None and not lacks_dead_queue):
             if spec.dead_queue and lacks_dead_queue:
                 add_queue(engine, QueueSpec(spec.dead_queue), None)
@@ -114,7 +123,34 @@ def declare(engine: Engine, spec: QueueSpec) -> int:
                 _change(engine, known, spec)
         if known is not None and known.shards[0].partition.spec != spec:
             _rebuild(engine, known)
+        if changes:
+            log.info("queue_changed", queue=spec.name, changes=changes)
         return engine.catalog_position
+
+
+def _with_fields(known: S | None, spec: S, fields: Fields) -> S:
+    """What is there with the named fields of a specification; all of it where none are named."""
+    if known is None or fields is None:
+        return spec
+    return msgspec.structs.replace(known, **{name: getattr(spec, name) for name in fields})
+
+
+def _changes(kind: str, before: S | None, after: S, *, change: bool) -> str:
+    """The fields that differ, each with its old and its new value, for people.
+
+    Raises:
+        QueueDiffers: there are some, and no change was asked for.
+    """
+    fields = after.__struct_fields__ if before is not None else ()
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in fields]
+    changes = ", ".join(f"{name} {old!r} -> {new!r}" for name, old, new in pairs if old != new)
+    if changes and not change:
+        raise QueueDiffers(
+            f"{kind} {after.name!r} is there already, and this would change {changes}",
+            f"declare it as it is; to change it: declare(.., change=True), PATCH over HTTP, or "
+            f"ebbmq {'queues change' if kind == 'queue' else 'topics declare --change'}",
+        )
+    return changes
 
 
 def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
@@ -131,7 +167,7 @@ def dead_queue_of(engine: Engine, spec: QueueSpec) -> Queue | None:
         return known
     with recorded(engine):
         queue = add_queue(engine, QueueSpec(name), None)
-    action = f"declare {spec.name!r} with another dead_queue, or none, if it is not wanted"
+    action = f"change {spec.name!r} to another dead_queue, or none, if it is not wanted"
     log.warning("dead_queue_made_again", queue=spec.name, dead_queue=name, action=action)
     return queue
 
@@ -164,7 +200,7 @@ def warn_of_default_devices(engine: Engine) -> None:
                 "default_device_missing",
                 queue=name,
                 device=device,
-                action="configure the device again under [devices], or declare the queue anew; "
+                action="configure the device again under [devices], or change the queue; "
                 "until then what no rule is true of goes to the device with the best status",
             )
 
@@ -310,17 +346,25 @@ def set_paused(engine: Engine, name: str, *, paused: bool) -> int:
         return engine.catalog_position
 
 
-def declare_topic(engine: Engine, spec: TopicSpec) -> int:
-    """Make a topic, or change it; subscriptions stay."""
-    if not isinstance(spec, TopicSpec):
-        raise InvalidSpec(
-            f"declare_topic takes a TopicSpec, not {type(spec).__name__}", "TopicSpec('t')"
-        )
+def declare_topic(
+    engine: Engine, spec: TopicSpec, *, change: bool = False, fields: Fields = None
+) -> int:
+    """See Broker.declare_topic; subscriptions stay."""
+    check_spec(spec, TopicSpec)
     with engine.lock:
         engine.check_open()
+        if change and fields is not None:
+            engine.catalog.topic(spec.name)
         known = engine.catalog.topics.get(spec.name)
+        before = None if known is None else known.spec
+        spec = _with_fields(before, spec, fields)
+        if spec == before:
+            return engine.journal.position
+        changes = _changes("topic", before, spec, change=change)
         with recorded(engine):
             engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+        if changes:
+            log.info("topic_changed", topic=spec.name, changes=changes)
         return engine.catalog_position
 
 

@@ -1,14 +1,14 @@
 """The text log of messages that left other than by ack: how many and why, not one by one.
 
 Each of them has a record in the removals log; here a queue has a line when some left, and at most
-one every few seconds.
+one every few seconds. Those that were to be done have a second one, a warning.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq.model import REASON_TEXT
+from ebbmq.model import LOSSES, REASON_TEXT, gone
 from ebbmq.node.log import log
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ebbmq.node.engine import Engine
 
 _EVERY_MS: Final = 10_000
-_COUNTED: Final = (*REASON_TEXT.values(), "dead_lettered")
+_DEAD: Final = tuple(f"dead_lettered_{reason}" for reason in LOSSES)
+_COUNTED: Final = (*REASON_TEXT.values(), "dead_lettered", *_DEAD)
 
 
 class Departures:
@@ -65,4 +66,8 @@ class Departures:
 
 def _log(queue: str, counts: dict[str, int]) -> None:
     if counts:
-        log.info("messages_left", queue=queue, **counts)
+        told = {reason: count for reason, count in counts.items() if reason not in _DEAD}
+        log.info("messages_left", queue=queue, **told)
+    lost = {reason: count for reason in LOSSES if (count := gone(counts, reason))}
+    if lost:
+        log.warning("messages_lost", queue=queue, **lost)

@@ -12,7 +12,7 @@ import numpy as np
 from ebbmq.core import row as rows
 from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
 from ebbmq.errors import InvalidMessage
-from ebbmq.model import REASON_TEXT, Reason, Removal
+from ebbmq.model import LOSSES, REASON_TEXT, Reason, Removal, gone
 from ebbmq.node import peeking
 from ebbmq.node.devices import describing
 from ebbmq.node.devices.settings import LOG
@@ -118,6 +118,7 @@ def _totals(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     for counted in counts:
         for key, count in counted.items():
             totals[key] = totals.get(key, 0) + count
+    totals |= {f"undone_{reason}": gone(totals, reason) for reason in LOSSES}
     totals["overflowed"] = totals.pop("overflow")
     return totals
 

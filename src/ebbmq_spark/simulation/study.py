@@ -295,20 +295,17 @@ def _advice(study: QueueStudy) -> list[str]:
     """What to do with the best policy of a queue, as comments."""
     if not study.choice.differ:
         return ["# no policy makes a difference for this traffic: leave the queue as it is"]
-    return [f"# {declaration(study)}", f"# {replaces(study.queue)}"]
+    return [f"# {command(study)}"]
 
 
-def replaces(queue: str) -> str:
-    """What the command of `declaration` does to a queue that is in use."""
-    show = shlex.join(["ebbmq", "queues", "show", queue])
-    return f"declare replaces every field: add what the queue has besides; `{show}` says it"
-
-
-def declaration(study: QueueStudy) -> str:
-    """The command that gives a queue its best policy."""
-    words = ["ebbmq", "queues", "declare", study.queue]
-    for name, value in study.fields[study.choice.best.policy].items():
-        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+def command(study: QueueStudy) -> str:
+    """The command that gives a queue its best policy: all fields in which policies may differ."""
+    words = ["ebbmq", "queues", "change", study.queue]
+    best = study.specs[study.choice.best.policy]
+    for name in dict.fromkeys(name for fields in study.fields.values() for name in fields):
+        value = msgspec.to_builtins(getattr(best, name))
+        told = value if isinstance(value, str) else json.dumps(value)
+        words += [f"--{name.replace('_', '-')}", told]
     return shlex.join(words)
 
 

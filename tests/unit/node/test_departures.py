@@ -42,6 +42,28 @@ def test_what_left_is_summed_up_by_reason(tmp_path: Path, caplog: pytest.LogCapt
         assert len(broker.removals("q")) == 90
 
 
+def test_what_was_to_be_done_and_is_in_no_dead_queue_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(QueueSpec("tried", max_attempts=1))
+        broker.declare(QueueSpec("kept", max_attempts=1, dead_queue="dead"))
+        broker.declare(QueueSpec("full", max_messages=2, overflow="drop_lowest"))
+        broker.declare(QueueSpec("fading", default_ttl_ms=TTL_MS))
+        for queue in ("tried", "kept"):
+            broker.publish(queue, [Message(b"m")])
+            broker.retry(queue, [lease.token for lease in broker.lease(queue)])
+        broker.publish("full", [Message(b"m")] * 5)
+        broker.publish("fading", [Message(b"m")])
+        clock.advance(TTL_MS)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert sorted(warnings) == [
+        "messages_lost queue='full' overflow=3",
+        "messages_lost queue='tried' max_attempts=1",
+    ]
+
+
 def test_there_is_one_line_for_what_leaves_in_ten_seconds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,13 +59,13 @@ def test_a_queue_that_was_deleted_is_not_known(broker: Broker) -> None:
 
 def test_a_lease_lasts_as_long_as_the_queue_says_by_then(broker: Broker) -> None:
     before = broker.lease("q")[0]
-    broker.declare(QueueSpec("q", lease_timeout_ms=5_000))
+    broker.declare(QueueSpec("q", lease_timeout_ms=5_000), change=True)
     assert broker.lease("q")[0].deadline_ms == before.deadline_ms + 4_000
 
 
 def test_a_fair_share_counts_from_when_it_is_declared(broker: Broker) -> None:
     broker.publish("q", Message(b"important", importance=9))
-    broker.declare(QueueSpec("q", fair_share=1))
+    broker.declare(QueueSpec("q", fair_share=1), change=True)
     assert broker.lease("q")[0].body == b"\1"
 
 
@@ -195,10 +195,10 @@ def test_one_message_published_at_written_survives_a_kill(tmp_path: Path) -> Non
 
 def test_a_limit_counts_from_when_it_is_declared(broker: Broker) -> None:
     broker.publish("q", Message(b"before"), confirm="written")
-    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_messages=11))
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_messages=11), change=True)
     with pytest.raises(QueueFull):
         broker.publish("q", Message(b"one too many"), confirm="written")
-    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_messages=12))
+    broker.declare(QueueSpec("q", lease_timeout_ms=1_000, max_messages=12), change=True)
     assert broker.publish("q", Message(b"the last"), confirm="written")
 
 

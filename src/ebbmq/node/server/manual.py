@@ -110,7 +110,7 @@ def _operation(method: str, path: str, operation: Schema) -> Markup:
 
 
 def _curl(method: str, path: str, body: Schema | None) -> str:
-    given = {"get": "", "post": "", "put": " -X PUT", "delete": " -X DELETE"}[method]
+    given = "" if method in {"get", "post"} else f" -X {method.upper()}"
     for name in ("queue", "topic", "rule", "device", "name", "id"):
         path = path.replace(f"{{{name}}}", f"${name.upper()}")
     command = f"curl -s{given} $URL{path}"

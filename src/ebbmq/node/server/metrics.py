@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from litestar import Response, get
 
 from ebbmq import __version__
-from ebbmq.model import REASON_TEXT
+from ebbmq.model import LOSSES, REASON_TEXT
 from ebbmq.node.server.asking import Answer, Asking, NoFields, caller_of, query_of
 from ebbmq.node.server.health import readiness
 from ebbmq.node.server.queues import views
@@ -36,8 +36,10 @@ CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 #: Reasons, and the totals that count them.
 _REMOVED: Final = {text: text for text in REASON_TEXT.values()} | {"overflow": "overflowed"}
 _DEAD: Final = {
-    text: f"dead_lettered_{text}" for text in ("stale", "expired", "max_attempts", "overflow")
+    text: f"dead_lettered_{text}"
+    for text in ("stale", "expired", "max_attempts", "overflow", "faded")
 }
+_LOST: Final = {text: f"undone_{text}" for text in LOSSES}
 
 Labels = tuple[tuple[str, str], ...]
 Stats = dict[str, Any]
@@ -262,6 +264,7 @@ def of_queues(seen: Sequence[Stats]) -> list[Family]:
         ),
         _by_reason("removed", "Messages that left other than by ack.", seen, _REMOVED),
         _by_reason("dead_lettered", "Messages moved to the dead queue.", seen, _DEAD),
+        _by_reason("lost", "Messages that left undone and are in no dead queue.", seen, _LOST),
     ]
 
 

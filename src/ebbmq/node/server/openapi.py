@@ -24,7 +24,7 @@ _FAULTS: Final = {
     403: "The token does not hold the scope this needs.",
     404: "There is no such queue, topic, rule or path, or the token may not know of it.",
     408: "The request did not arrive in time.",
-    409: "Something of that name is there already, or cannot be changed here.",
+    409: "Something of that name is there already and differs, or cannot be changed here.",
     412: "It changed since the version named in If-Match.",
     413: "The request is too large.",
     429: "Full or overloaded; Retry-After says when to try again.",

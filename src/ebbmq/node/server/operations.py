@@ -19,7 +19,7 @@ Scope = Literal["publish", "consume", "manage"]
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One method on one path: what it does, takes and answers."""
 
-    method: Literal["get", "put", "post", "delete"]
+    method: Literal["get", "put", "patch", "post", "delete"]
     path: str
     name: str
     group: str
@@ -290,13 +290,25 @@ OPERATIONS: Final = (
         path=_QUEUE,
         name="declare",
         group="Queues",
-        summary="Make a queue, or change one; the same specification again changes nothing.",
+        summary="Make a queue; one that is there must have the fields that are named.",
         scope="manage",
         body=managing.QueueForm,
         may_be_empty=True,
         answer=managing.QueueView,
         statuses=(200, 201),
         example='{"max_attempts": 5, "dead_queue": "orders.dead"}',
+    ),
+    Operation(
+        method="patch",
+        path=_QUEUE,
+        name="change_queue",
+        group="Queues",
+        summary="Change the fields of a queue that are named.",
+        scope="manage",
+        body=managing.QueueForm,
+        may_be_empty=True,
+        answer=managing.QueueView,
+        example='{"max_attempts": 5}',
     ),
     Operation(
         method="get",
@@ -397,12 +409,23 @@ OPERATIONS: Final = (
         path=_TOPIC,
         name="declare_topic",
         group="Topics",
-        summary="Make a topic, or change one; subscriptions stay.",
+        summary="Make a topic; one that is there must have the fields that are named.",
         scope="manage",
         body=managing.TopicForm,
         may_be_empty=True,
         answer=managing.TopicView,
         statuses=(200, 201),
+    ),
+    Operation(
+        method="patch",
+        path=_TOPIC,
+        name="change_topic",
+        group="Topics",
+        summary="Change the fields of a topic that are named; subscriptions stay.",
+        scope="manage",
+        body=managing.TopicForm,
+        may_be_empty=True,
+        answer=managing.TopicView,
     ),
     Operation(
         method="get",

@@ -10,6 +10,7 @@ from litestar import get
 
 from ebbmq import __version__, limits
 from ebbmq.errors import Unauthenticated
+from ebbmq.model import LOSSES, gone
 from ebbmq.node.server.asking import Answer, Asking, caller_of
 from ebbmq.node.server.health import readiness
 from ebbmq.node.server.html import Markup, joined, page, tag
@@ -134,9 +135,12 @@ _COLUMNS: Final = (
     "oldest",
     "published/s",
     "acked/s",
-    "stale or expired",
+    "let go",
+    "lost",
     "dead-lettered",
 )
+#: Reasons for which messages leave because they are worth nothing more.
+_LET_GO: Final = ("stale", "expired", "retention", "faded")
 
 
 def _queues(seen: Sequence[Stats]) -> Markup:
@@ -172,7 +176,8 @@ def _row(stats: Stats) -> Markup:
         duration(stats["oldest_age_ms"] / 1_000) if sum(depth.values()) else "-",
         f"{rates['publish']:,.0f}",
         f"{rates['ack']:,.0f}",
-        f"{totals['stale'] + totals['expired']:,}",
+        _by_reason({reason: gone(totals, reason) for reason in _LET_GO}),
+        _by_reason({reason: totals[f"undone_{reason}"] for reason in LOSSES}),
         f"{totals['dead_lettered']:,}",
     )
     return tag(
@@ -182,6 +187,10 @@ def _row(stats: Stats) -> Markup:
         chart=_chart(stats["by_importance"]),
         cells=joined([tag("<td>{cell}</td>", cell=cell) for cell in cells]),
     )
+
+
+def _by_reason(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or "0"
 
 
 def _chart(by_importance: dict[int, int]) -> Markup:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import delete, get, post, put
+from litestar import delete, get, patch, post, put
 
 from ebbmq.errors import Draining, UnknownQueue
+from ebbmq.model import QueueSpec
 from ebbmq.node.moving import SOURCE
 from ebbmq.node.server.asking import (
     Answer,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
-    from ebbmq.model import Peeked, QueueSpec
+    from ebbmq.model import Peeked
     from ebbmq.node.server.access import Caller
     from ebbmq.node.server.context import Context
 
@@ -64,6 +65,7 @@ class Queues:
         return [
             get("/v1/queues")(self.list_all),
             put(_QUEUE)(self.declare),
+            patch(_QUEUE)(self.declare),
             get(_QUEUE)(self.show),
             delete(_QUEUE, status_code=204)(self.delete),
             post(f"{_QUEUE}/pause", status_code=200)(self.pause),
@@ -81,13 +83,15 @@ class Queues:
         return answer({"queues": await views(self._context, caller)})
 
     async def declare(self, request: Asking) -> Answer:
-        """Make a queue, or change one."""
+        """Make a queue; one that is there must have the fields named, or takes them (PATCH)."""
         caller, queue = self._managed(request)
         query_of(request, NoFields)
-        spec = managing.spec_of(queue, await body_of(request, managing.QueueForm))
+        form = await body_of(request, managing.QueueForm)
+        spec, fields = managing.spec_of(QueueSpec, queue, form)
         known = {spec.name: spec for spec in await self._broker.queues()}
         self._check_dead_queue(caller, spec, known)
-        await self._broker.declare(spec)
+        change = request.method == "PATCH"
+        await self._broker.declare(spec, change=change, fields=fields)
         return answer(await self._view(spec.name), 200 if queue in known else 201)
 
     async def show(self, request: Asking) -> Answer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from litestar import delete, get, put
+from litestar import delete, get, patch, put
 
 from ebbmq.errors import UnknownQueue
+from ebbmq.model import TopicSpec
 from ebbmq.node.server.asking import (
     Answer,
     Asking,
@@ -41,6 +42,7 @@ class Topics:
         return [
             get("/v1/topics")(self.list_all),
             put(_TOPIC)(self.declare),
+            patch(_TOPIC)(self.declare),
             get(_TOPIC)(self.show),
             delete(_TOPIC)(self.delete),
             put(_SUBSCRIPTION)(self.subscribe),
@@ -53,12 +55,14 @@ class Topics:
         return answer({"topics": await self._views(caller_of(self._context, request))})
 
     async def declare(self, request: Asking) -> Answer:
-        """Make a topic, or change one; subscriptions stay."""
+        """Make a topic; one that is there must have the fields named, or takes them (PATCH)."""
         caller, topic = self._managed(request)
         query_of(request, NoFields)
-        spec = managing.topic_of(topic, await body_of(request, managing.TopicForm))
+        form = await body_of(request, managing.TopicForm)
+        spec, fields = managing.spec_of(TopicSpec, topic, form)
         is_new = all(found["topic"] != topic for found in await self._broker.topics())
-        await self._broker.declare_topic(spec)
+        change = request.method == "PATCH"
+        await self._broker.declare_topic(spec, change=change, fields=fields)
         return answer(await self._view(caller, topic), 201 if is_new else 200)
 
     async def show(self, request: Asking) -> Answer:

@@ -22,6 +22,7 @@ _STATUS: Final[dict[type[EbbError], int]] = {
     errors.LeaseLost: 409,
     errors.UnknownRule: 404,
     errors.UnknownRun: 404,
+    errors.QueueDiffers: 409,
     errors.RuleConflict: 409,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,

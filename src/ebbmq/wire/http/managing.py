@@ -4,10 +4,10 @@
 the body too, so that what was read can be changed and sent back.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec
@@ -64,49 +64,49 @@ def _bounded(name: str, kind: Any) -> Any:
     return Annotated[kind, Meta(ge=bounds[0], le=bounds[1])] if bounds else kind
 
 
+def _left_out(name: str, kind: Any, default: Any) -> Any:
+    """A field's type where it may be left out; its default is only told."""
+    told = Meta(extra_json_schema={"default": msgspec.to_builtins(default)})
+    return Annotated[_bounded(name, kind) | UnsetType, told]
+
+
 QueueForm: Final = msgspec.defstruct(
     "QueueForm",
     [
         ("name", ShortText | None, None),
         *(
-            (field.name, _bounded(field.name, field.type), field.default)
+            (field.name, _left_out(field.name, field.type, field.default), UNSET)
             for field in msgspec.structs.fields(QueueSpec)
             if field.name != "name"
         ),
     ],
     bases=(_Request,),
-    namespace={"__doc__": "PUT /v1/queues/{queue}; what is left out takes its default."},
+    namespace={
+        "__doc__": "PUT and PATCH /v1/queues/{queue}; what is left out stays as it is, and takes "
+        "its default in a queue that is made."
+    },
     kw_only=True,
 )
 
 
-def spec_of(queue: str, form: msgspec.Struct) -> QueueSpec:
-    """The specification a queue's form and its path mean together.
+S = TypeVar("S", QueueSpec, TopicSpec)
+
+
+def spec_of(kind: type[S], path: str, form: msgspec.Struct) -> tuple[S, list[str]]:
+    """The specification a form and its path mean together, and the fields that the form names.
 
     Raises:
         InvalidSpec: a field is outside its limits; the detail names it.
     """
-    fields = {name: getattr(form, name) for name in form.__struct_fields__}
-    _check_same("queue", queue, fields.pop("name"))
-    return QueueSpec(queue, **fields)
-
-
-def _check_same(kind: str, path: str, name: str | None) -> None:
+    given = {name: getattr(form, name) for name in form.__struct_fields__}
+    fields = {name: value for name, value in given.items() if value is not UNSET}
+    name = fields.pop("name", None)
     if name is not None and name != path:
         raise InvalidSpec(
-            f"the path says {kind} {path!r:.80}, the body {name!r:.80}",
+            f"the path names {path!r:.80}, the body {name!r:.80}",
             "leave `name` out of the body, or give the same",
         )
-
-
-def form_of_spec(spec: QueueSpec) -> dict[str, Any]:
-    """A specification as the body of PUT /v1/queues/{queue}, defaults left out."""
-    plain = QueueSpec(spec.name)
-    return {
-        name: getattr(spec, name)
-        for name in spec.__struct_fields__
-        if name != "name" and getattr(spec, name) != getattr(plain, name)
-    }
+    return kind(path, **fields), list(fields)
 
 
 class DepthForm(msgspec.Struct):
@@ -243,10 +243,10 @@ class RemovalsForm(msgspec.Struct):
 
 
 class TopicForm(_Request):
-    """PUT /v1/topics/{topic}."""
+    """PUT and PATCH /v1/topics/{topic}; what is left out stays as it is."""
 
     name: ShortText | None = None
-    max_age_ms: Timeout | None = None
+    max_age_ms: Timeout | UnsetType | None = UNSET
 
 
 class TopicView(msgspec.Struct):
@@ -261,12 +261,6 @@ class TopicsForm(msgspec.Struct):
     """GET /v1/topics: the topics the caller may see."""
 
     topics: list[TopicView]
-
-
-def topic_of(topic: str, form: TopicForm) -> TopicSpec:
-    """The specification a topic's form and its path mean together."""
-    _check_same("topic", topic, form.name)
-    return TopicSpec(topic, max_age_ms=form.max_age_ms)
 
 
 class DevicesForm(msgspec.Struct):

@@ -48,8 +48,8 @@ def mended(disk: Disk, uuid: bytes, item: Damaged) -> Found | Damaged | None:
 def unflipped(data: bytes, crc: int) -> bytes | None:
     """These bytes as they were before one bit of them, or of their checksum, was flipped.
 
-    None if it was not one bit. By a flip a checksum changes in a way that depends on nothing but
-    how far from the end the bit is; in one bit only it changes by a flip of its own.
+    None if it was not one bit. What a flip changes in a checksum depends only on how far from the
+    end it is; one of the checksum itself changes a single bit, as no other does.
     """
     change = crc32c(data) ^ crc
     if change.bit_count() == 1:

@@ -246,8 +246,7 @@ class Log:
     def mark(self) -> None:
         """Append a LINK that proves what was synced, where no record has come since the last call.
 
-        Whoever appends calls it every few ms: so what a sync covered is soon never taken for torn.
-        A mark is not proven by another one.
+        Called every few ms, so that what a sync covered is not taken for torn; marks have no marks.
 
         Raises:
             StorageFailed: the log fails now.

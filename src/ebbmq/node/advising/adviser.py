@@ -215,7 +215,8 @@ class Adviser:
 
     def _refusal(self, why: str, queue: str, factor: float, until_ms: int) -> ClientError:
         if why == "unknown_queue":
-            return unknown("queue", queue, self._engine.catalog.queues)
+            with self._engine.lock:
+                return unknown("queue", queue, self._engine.catalog.queues)
         if why == "run_out":
             return declaring.past_factor(until_ms, self._engine.now_ms())
         if why in advice.OUTDATED:

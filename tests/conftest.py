@@ -72,6 +72,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long more is published than consumed (default 60)",
     )
     parser.addoption(
+        "--at-once-seconds",
+        type=float,
+        default=5.0,
+        help="how long ten threads call every verb at once (default 5)",
+    )
+    parser.addoption(
         "--simulation-seeds",
         type=int,
         default=1,

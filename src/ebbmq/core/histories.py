@@ -21,7 +21,7 @@ from ebbmq.core.values import distinct_values
 from ebbmq.model import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _RECORD: Final = Struct("<HBBII")
 _SLOT: Final = Struct("<H")
@@ -49,6 +49,14 @@ class _Page:
         view = np.frombuffer(self.records, dtype=_DTYPE)
         found: list[int] = np.flatnonzero(view["slot"] == slot).tolist()
         return found
+
+    def at_any(self, slots: list[int]) -> list[tuple[int, int]]:
+        """Where the records of some messages are, oldest first, and of which slot each is."""
+        wanted = np.zeros(_GONE + 1, dtype=np.bool_)
+        wanted[slots] = True
+        found = np.frombuffer(self.records, dtype=_DTYPE)["slot"]
+        places = np.flatnonzero(wanted[found])
+        return list(zip(places.tolist(), found[places].tolist(), strict=True))
 
     def drop(self, places: Sequence[int]) -> None:
         """Take records out."""
@@ -94,6 +102,19 @@ class Histories:
         if page is None:
             return ()
         return tuple(self._timing(page, place) for place in page.at(seq & SLOT_MASK))
+
+    def of(self, seqs: Iterable[int]) -> dict[int, tuple[Timing, ...]]:
+        """`get` for many messages; those without a history are left out."""
+        by_page: dict[int, list[int]] = {}
+        for seq in seqs:
+            by_page.setdefault(seq >> PAGE_BITS, []).append(seq & SLOT_MASK)
+        out: dict[int, tuple[Timing, ...]] = {}
+        for number in by_page.keys() & self._pages.keys():
+            page = self._pages[number]
+            for place, slot in page.at_any(by_page[number]):
+                seq = number << PAGE_BITS | slot
+                out[seq] = (*out.get(seq, ()), self._timing(page, place))
+        return out
 
     def add(self, seq: int, timing: Timing, failures: int) -> None:
         """Add the latest of a message that failed that often; the oldest go."""

@@ -22,7 +22,7 @@ from ebbmq.node import (
 from ebbmq.node.async_plan_verbs import AsyncPlanVerbs
 from ebbmq.node.async_rule_verbs import AsyncRuleVerbs
 from ebbmq.node.broker import Broker
-from ebbmq.node.outflow import Delivery
+from ebbmq.node.outflow import Delivery, View
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -269,7 +269,8 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         """
         if timeout_ms is not None:
             settling.check_duration("timeout_ms", timeout_ms, 0)
-        self._engine.catalog.queue(queue)
+        with self._engine.lock:
+            self._engine.catalog.queue(queue)
         checked = intake.as_messages(messages)
         level = intake.level_of(confirm, checked)
         return await _within(self._intake.add(queue, level, checked, client), timeout_ms)
@@ -356,9 +357,8 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         return await self._deliver(granted, taken)
 
     def _without_bodies(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
-        now_ms = self._engine.now_ms()
         return [
-            Delivery(shard.partition, grants, (), grants.at_ms or now_ms)
+            Delivery(View.for_tokens(shard.partition, grants), grants, [])
             for shard, grants in granted
         ]
 
@@ -381,7 +381,7 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
         self._loop.call_soon_threadsafe(_resolve, arrived, None)
 
     async def _deliver(
-        self, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+        self, granted: list[tuple[Shard, Grants]], taken: list[Delivery]
     ) -> list[Delivery]:
         """Leases with their bodies, read by another thread where a device is to be waited for."""
         if fetching.fill_at_once(self._engine, granted, taken):
@@ -413,21 +413,24 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     ) -> tuple[list[Delivery], int | None]:
         """`read_lease` in parts: as many as fit, and the number of the first that did not."""
         leasing.check_lease_name(name)
-        held = rereading.read_name(self._engine, queue, name, first, last, bytes_max)
         with self._engine.lock:
+            held = rereading.read_name(self._engine, queue, name, first, last, bytes_max)
             granted = leasing.permitted(self._engine, held.granted, consumer)
-        return await self._reread(granted), held.following
+            taken = leasing.take_bodies(self._engine, granted)
+        return await self._reread(granted, taken), held.following
 
     async def take_held(
         self, queue: str, tokens: Sequence[str], bytes_max: int | None
     ) -> tuple[list[Delivery], int | None]:
         """Leases by their tokens: as many as fit, and the number of the first that did not."""
-        held = rereading.read_tokens(self._engine, queue, tokens, bytes_max)
-        return await self._reread(held.granted), held.following
-
-    async def _reread(self, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
         with self._engine.lock:
-            taken = leasing.take_bodies(self._engine, granted)
+            held = rereading.read_tokens(self._engine, queue, tokens, bytes_max)
+            taken = leasing.take_bodies(self._engine, held.granted)
+        return await self._reread(held.granted, taken), held.following
+
+    async def _reread(
+        self, granted: list[tuple[Shard, Grants]], taken: list[Delivery]
+    ) -> list[Delivery]:
         if fetching.fill_at_once(self._engine, granted, taken):
             return leasing.fetch(self._engine, granted, taken)
         return await self._call(leasing.fetch, self._engine, granted, taken)

@@ -89,8 +89,11 @@ def _missing(copy: Engine) -> Iterator[tuple[Shard, list[tuple[int, Row]]]]:
     some: list[tuple[int, Row]] = []
     of: Shard | None = None
     nbytes = 0
-    for name, _ in list(copy.holdings.items()):
-        known = copy.keeping.row_of(name)
+    with copy.lock:
+        names = [name for name, _ in copy.holdings.items()]
+    for name in names:
+        with copy.lock:
+            known = copy.keeping.row_of(name)
         if known is None or not known[2][1] & ELSEWHERE:
             continue
         shard, seq, row = known
@@ -112,7 +115,8 @@ def _read(
     """Bodies from the devices that had them at the instant of the copy."""
     found: dict[int, bytes] = {}
     devices, uuid, pid = engine.devices, engine.directory.identity.uuid, shard.partition.pid
-    holdings = {seq: copy.holdings.of(name_of(pid, seq)) for seq, _ in some}
+    with copy.lock:
+        holdings = {seq: copy.holdings.of(name_of(pid, seq)) for seq, _ in some}
     for device, port in devices.ports.items() if devices is not None else ():
         asked = [
             (seq, row) for seq, row in some if seq not in found and device in holdings[seq].copies

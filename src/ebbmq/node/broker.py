@@ -321,8 +321,8 @@ class Broker(RuleVerbs, PlanVerbs):
             last: the number after the last to return; None returns all that follow.
         """
         leasing.check_lease_name(name)
-        granted = rereading.read_name(self.engine, queue, name, first, last).granted
         with self.engine.lock:
+            granted = rereading.read_name(self.engine, queue, name, first, last).granted
             taken = leasing.take_bodies(self.engine, granted)
         return leasing.deliver(self.engine, granted, taken)
 

@@ -295,10 +295,10 @@ class Catalog:
                 for queue in self.queues.values()
             ],
             list(self.topics.values()),
-            self.factors,
+            dict(self.factors),
             stored.young,
             list(self.deleted),
-            self.decided,
+            dict(self.decided),
             spans or {},
             stored.old,
             stored.listed,

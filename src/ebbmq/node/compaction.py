@@ -141,11 +141,11 @@ class Compactor:
 
     def _relocate(self, number: int) -> None:
         """Copy the live messages of a segment into the old generation; their rows point there."""
-        for pid in list(self._engine.ranges.get(number, {})):
-            shard = self._engine.catalog.shards.get(pid)
-            if shard is None:
-                continue
-            first, last = self._engine.ranges[number][pid]
+        with self._engine.in_turn:
+            # No message is published into a segment that is sealed.
+            shards, ranges = self._engine.catalog.shards, self._engine.ranges.get(number, {})
+            there = [(shards[pid], *ranges[pid]) for pid in ranges if pid in shards]
+        for shard, first, last in there:
             for page_number in range(first >> 12, (last >> 12) + 1):
                 self._relocate_page(shard, page_number, number)
         self._engine.journal.sync_old()

@@ -6,8 +6,9 @@ until the level it asked for holds. The order of effects is fixed: copy, append,
 thread writes and flushes for all that wait and opens held batches; the timer thread runs what is
 due, in slices, and reads ahead; the upkeep thread writes checkpoints and gives disk space back.
 
-The lock guards the catalog, every partition, the residency and the appending to the journal. No
-thread waits for the disk's flush while it holds it.
+The lock guards the catalog, every partition, the copies, the residency and the appending to the
+journal: what can change is read under it, and what is shown is copied under it. No thread waits for
+the disk's flush while it holds it.
 """
 
 from __future__ import annotations

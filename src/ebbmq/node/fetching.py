@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ebbmq.journal.contract import Places
     from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
+    from ebbmq.node.outflow import Delivery
 
     Read = Callable[[Places], list[bytes] | None]
 
@@ -86,13 +87,13 @@ def admit(shard: Shard, keys: Sequence[tuple[int, int]], payloads: Sequence[obje
 
 
 def fill_at_once(
-    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[Delivery]
 ) -> bool:
     """Read what is missing as far as nobody waits for a device; whether all is there now."""
-    for (shard, grants), payloads in zip(granted, taken, strict=True):
-        if None in payloads:
-            _fill(engine, shard, grants, payloads)
-    return not any(None in payloads for payloads in taken)
+    for (shard, grants), one in zip(granted, taken, strict=True):
+        if None in one.payloads:
+            _fill(engine, shard, grants, cast("list[bytes | None]", one.payloads))
+    return not any(None in one.payloads for one in taken)
 
 
 def _fill(engine: Engine, shard: Shard, grants: Grants, payloads: list[bytes | None]) -> None:

@@ -56,9 +56,13 @@ class Gathering:
         engine = self._engine
         engine.check_open()
         # What is wrong with a call is told to who makes it: the commit thread serves all others.
-        needs_copies = engine.catalog.queue(queue).spec.min_copies > 1
+        needs_copies = self._needs_copies(queue)
         asked = _Asked(queue, batch.messages, batch)
         return self._wait(asked, needs_copies=needs_copies)
+
+    def _needs_copies(self, queue: str) -> bool:
+        with self._engine.lock:
+            return self._engine.catalog.queue(queue).spec.min_copies > 1
 
     def publish_one(self, queue: str, messages: object) -> list[Receipt] | None:
         """`publish` for one durable message without headers; None: pack it, and ask `publish`."""
@@ -73,8 +77,7 @@ class Gathering:
         ):
             return None
         engine = self._engine
-        known = engine.catalog.queues.get(queue)
-        if known is None or engine.closed is not None or known.spec.min_copies > 1:
+        if engine.closed is not None or (engine.devices is not None and self._needs_copies(queue)):
             return None
         return self._wait(_Asked(queue, (messages,), None), needs_copies=False)
 

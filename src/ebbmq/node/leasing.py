@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from ebbmq.node import fetching, outflow, rereading
 from ebbmq.node.keeping import reading, telling
 from ebbmq.node.keeping.reading import AWAY
 from ebbmq.node.log import log
-from ebbmq.node.outflow import Delivery
+from ebbmq.node.outflow import Delivery, View
 from ebbmq.plain import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ebbmq.core.grants import Grants
-    from ebbmq.model import Kept, Lease
+    from ebbmq.model import Lease
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.reading import Body
@@ -207,13 +207,18 @@ def wait_for(
             return granted
 
 
-def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[list[bytes | None]]:
-    """Take bodies from RAM, None where they must be read (the lock is held)."""
-    taken: list[list[bytes | None]] = []
+def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[Delivery]:
+    """Take bodies from RAM, None where they must be read, and what is shown (the lock is held)."""
+    taken: list[Delivery] = []
+    now_ms = engine.now_ms()
     for shard, grants in granted:
         resident = shard.resident
         payloads = resident.take_many(grants.seqs, grants.column("importance"))
-        taken.append(payloads)
+        kept = None
+        if engine.devices is not None:
+            kept = telling.kept(engine, shard, zip(grants.seqs, grants.rows, strict=True))
+        view = View.of(shard.partition, grants, now_ms)
+        taken.append(Delivery(view, grants, payloads, kept))  # type: ignore[arg-type]  # see there
         ready = shard.partition.depth[READY]
         if not ready or shard.reading_ahead or shard.reads_at_once:
             continue
@@ -223,7 +228,7 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[lis
 
 
 def deliver(
-    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[Delivery]
 ) -> list[Lease]:
     """Read what is missing, then make leases (the lock is free)."""
     found = [one.leases() for one in fetch(engine, granted, taken)]
@@ -231,37 +236,27 @@ def deliver(
 
 
 def fetch(
-    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[list[bytes | None]]
+    engine: Engine, granted: list[tuple[Shard, Grants]], taken: list[Delivery]
 ) -> list[Delivery]:
     """Read what is missing (the lock is free)."""
-    out: list[Delivery] = []
-    now_ms = engine.now_ms()
-    for (shard, grants), payloads in zip(granted, taken, strict=True):
-        if None in payloads:
-            grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
-        if grants.seqs:
-            kept = _kept(engine, shard, grants) if engine.devices is not None else None
-            at_ms = grants.at_ms or now_ms
-            out.append(Delivery(shard.partition, grants, payloads, at_ms, kept))  # type: ignore[arg-type]
-    return out
+    whole = [
+        _complete(engine, shard, one) if None in one.payloads else one
+        for (shard, _), one in zip(granted, taken, strict=True)
+    ]
+    return [one for one in whole if one.grants.seqs]
 
 
-def _kept(engine: Engine, shard: Shard, grants: Grants) -> list[Kept]:
-    with engine.lock:
-        return telling.kept(engine, shard, zip(grants.seqs, grants.rows, strict=True))
-
-
-def _complete(
-    engine: Engine, shard: Shard, grants: Grants, payloads: list[bytes | None]
-) -> tuple[Grants, list[bytes | None]]:
+def _complete(engine: Engine, shard: Shard, taken: Delivery) -> Delivery:
     """Fill in bodies from the device; a body that is not what was published is never delivered."""
+    grants = taken.grants
+    payloads = cast("list[bytes | None]", taken.payloads)
     missing = [number for number, payload in enumerate(payloads) if payload is None]
     sought = [grants.seqs[i] for i in missing]
     read = read_bodies(engine, shard, sought)
     for number, payload in zip(missing, read, strict=True):
         payloads[number] = None if payload is AWAY else payload
     if None not in payloads:
-        return grants, payloads
+        return taken
     good = [number for number, payload in enumerate(payloads) if payload is not None]
     away = {seq for seq, found in zip(sought, read, strict=True) if found is AWAY}
     if away:
@@ -275,7 +270,7 @@ def _complete(
     ]
     if bad:
         _give_up(engine, shard, bad)
-    return grants.chosen(good), [payloads[i] for i in good]
+    return taken.chosen(good)
 
 
 def read_bodies(engine: Engine, shard: Shard, seqs: Sequence[int]) -> list[Body]:
@@ -343,10 +338,10 @@ def _give_up(engine: Engine, shard: Shard, seqs: Sequence[int]) -> None:
         gone = [(seq, row) for seq in seqs if (row := partition.index.read(seq))]
         partition.remove(gone, Reason.DAMAGED, engine.now_ms())
         engine.settle(shard)
-    for seq in seqs:
-        identity = outflow.message_id(shard.partition.pid, seq)
-        engine.damage.append(f"body of message {identity} does not match its checksum")
-        log.error("damaged_body", message=identity, queue=shard.queue.spec.name)
+        for seq in seqs:
+            identity = outflow.message_id(partition.pid, seq)
+            engine.damage.append(f"body of message {identity} does not match its checksum")
+            log.error("damaged_body", message=identity, queue=shard.queue.spec.name)
 
 
 def read_ahead(engine: Engine, shard: Shard) -> bool:

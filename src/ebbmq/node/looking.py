@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import DeviceStatus, QueueSpec
-    from ebbmq.node.catalog import DeletedQueue, Shard
+    from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.removals import Reading
 
@@ -208,87 +208,77 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
     with engine.lock:
         engine.check_open()
         shard = engine.catalog.shards.get(pid)
-        row = shard.partition.index.read(seq) if shard else None
-        deleted = None if shard else engine.catalog.deleted_with(pid)
-    queue, issued = _origin(pid, shard, deleted)
-    if shard is not None and row is not None:
-        seen = peeking.look(engine, shard, seq)
+    seen = None if shard is None else peeking.look(engine, shard, seq)
+    with engine.lock:
+        # It may have left, or its queue, while its body was read.
+        shard = engine.catalog.shards.get(pid)
+        row = None if shard is None else shard.partition.index.read(seq)
+        queue, issued = _origin(engine, pid, shard)
+        there = {} if shard is None or row is None else _there(engine, shard, seq, row)
+        reading = _reading(engine) if row is None else None
+        story = {} if engine.devices is None else telling.story(engine, pid, seq)
+    if engine.devices is not None and issued:
+        story = telling.decided(engine, pid, seq) | story
+    if row is not None:
         return {
             "id": identity,
             "queue": queue,
-            **_there(engine, shard, seq, row),
+            **there,
             "type": seen.type if seen else None,
             "headers": dict(seen.headers) if seen else None,
             # What failed before it was moved here is told with its headers.
             **({"latency_history": list(seen.latency_history)} if seen else {}),
             "damaged": seen is None and not row[1] & rows.ELSEWHERE,
-            **_kept(engine, shard, seq, row),
+            **story,
         }
-    with engine.lock:
-        reading = _reading(engine)
+    assert reading is not None
     found = reading.find([pid], seq=seq)
     if len(found):
         removal = _removal(found[-1], queue or "a deleted queue")
-        fields = _fields(removal) | _story(engine, pid, seq)
-        return {"id": identity, "queue": queue, "state": "removed", **fields}
+        return {"id": identity, "queue": queue, "state": "removed", **_fields(removal), **story}
     if 0 < seq < issued:
         return {
             "id": identity,
             "queue": queue,
             "state": "gone",
             "reason": "acked, or its removal record is older than the removals log keeps",
-            **_story(engine, pid, seq),
+            **story,
         }
     return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
 
 
-def _origin(pid: int, shard: Shard | None, deleted: DeletedQueue | None) -> tuple[str | None, int]:
-    """The queue a partition is or was of, and the first number that it has not given out."""
+def _origin(engine: Engine, pid: int, shard: Shard | None) -> tuple[str | None, int]:
+    """The queue a partition is or was of, and the first number not given out (lock is held)."""
     if shard is not None:
         return shard.queue.spec.name, shard.partition.index.next_seq
+    deleted = engine.catalog.deleted_with(pid)
     if deleted is not None:
         return deleted.name, deleted.next_seqs[pid - deleted.first_pid]
     return None, 0
 
 
 def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
-    """What is known of a message that is there without its body, which may be out of reach."""
+    """What is known of a message that is there without its body (the lock is held)."""
     partition, enqueued_at_ms, dead = shard.partition, row[5] & LOW48, row[6] & LOW48
-    with engine.lock:
-        now_ms = engine.now_ms()
-        return {
-            "state": STATE_NAMES[row[0]],
-            "importance": row[2],
-            "current_importance": partition.current_importance(row, now_ms),
-            "band": partition.band(row, now_ms),
-            "failures": row[5] >> rows.HIGH,
-            "attempt": row[13],
-            "enqueued_at_ms": enqueued_at_ms,
-            "ttl_ms": dead - enqueued_at_ms if dead else None,
-            "decay_rate": row[4] / rows.RATE_UNIT,
-            "deadline_ms": row[7] & LOW48 or None,
-            "privileged": bool(row[1] & rows.PRIVILEGED),
-            "bytes": row[11],
-            "segment": row[9],
-            "latency_history": list(partition.history(seq)),
-        }
-
-
-def _kept(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
-    """Where the copies of a message are, and why."""
-    if engine.devices is None:
-        return {}
-    with engine.lock:
-        (kept,) = telling.kept(engine, shard, [(seq, row)])
-    return msgspec.structs.asdict(kept) | _story(engine, shard.partition.pid, seq)
-
-
-def _story(engine: Engine, pid: int, seq: int) -> dict[str, Any]:
-    if engine.devices is None:
-        return {}
-    with engine.lock:
-        told = telling.story(engine, pid, seq)
-    return telling.decided(engine, pid, seq) | told
+    now_ms = engine.now_ms()
+    kept = None if engine.devices is None else telling.kept(engine, shard, [(seq, row)])[0]
+    return {
+        "state": STATE_NAMES[row[0]],
+        "importance": row[2],
+        "current_importance": partition.current_importance(row, now_ms),
+        "band": partition.band(row, now_ms),
+        "failures": row[5] >> rows.HIGH,
+        "attempt": row[13],
+        "enqueued_at_ms": enqueued_at_ms,
+        "ttl_ms": dead - enqueued_at_ms if dead else None,
+        "decay_rate": row[4] / rows.RATE_UNIT,
+        "deadline_ms": row[7] & LOW48 or None,
+        "privileged": bool(row[1] & rows.PRIVILEGED),
+        "bytes": row[11],
+        "segment": row[9],
+        "latency_history": list(partition.history(seq)),
+        **({} if kept is None else msgspec.structs.asdict(kept)),
+    }
 
 
 def _fields(removal: Removal) -> dict[str, Any]:

@@ -243,7 +243,9 @@ class Upkeep:
         engine = self._engine
         with contextlib.suppress(Overloaded):
             flush_in_parts(engine)
-        if any(shard.faulty for shard in engine.catalog.shards.values()):
+        with engine.lock:
+            has_faulty = any(shard.faulty for shard in engine.catalog.shards.values())
+        if has_faulty:
             # What is stored of a faulty partition is all there is to mend it from: keep it.
             self._retry_faulty(now_ms)
             return

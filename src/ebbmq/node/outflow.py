@@ -32,16 +32,18 @@ from ebbmq.policy import importance as policy
 from ebbmq.speedups import twin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
+    from ebbmq.core.block import Block
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
-    from ebbmq.model import Kept, Timing
+    from ebbmq.model import Kept, QueueSpec, Timing
 
     #: Of all rows the same, or of each its own.
     Instants = int | npt.NDArray[np.int64]
+    Bands = int | list[int] | None
 
 #: No more digits than the fields have bits.
 _ID: Final = re.compile("([0-9a-f]{1,8})-([0-9a-f]{1,12})")
@@ -50,6 +52,7 @@ _ONE: Final = np.uint64(1)
 _TOLD: Final = tuple(name for name in Lease.__struct_fields__ if name not in {"type", "kept"})
 #: A number as its eight bytes in hex.
 _PADDED: Final = "%016x"
+_NO_HISTORIES: Final[Mapping[int, tuple[Timing, ...]]] = {}
 _RATE_UNIT: Final = rows.RATE_UNIT
 _decayed: Final = policy.decayed
 STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
@@ -72,9 +75,44 @@ def epoch_of(partition: Partition, grants: Grants) -> int:
     return (partition.epoch if grants.epoch is None else grants.epoch) & 0xFFFF
 
 
-def tokens_of(partition: Partition, grants: Grants) -> list[str]:
+class View(NamedTuple):
+    """What leases show of their partition, copied with the lock held: it goes on changing."""
+
+    pid: int
+    epoch: int
+    spelling: str
+    spec: QueueSpec
+    at_ms: int = 0
+    #: The band of all leases, or of each; None: the importance of each.
+    bands: Bands = None
+    #: Of the messages that failed before.
+    histories: Mapping[int, tuple[Timing, ...]] = _NO_HISTORIES
+
+    @classmethod
+    def for_tokens(cls, partition: Partition, grants: Grants) -> View:
+        """As much of it as tokens need (the lock is held)."""
+        return cls(partition.pid, epoch_of(partition, grants), partition.spelling, partition.spec)
+
+    @classmethod
+    def of(cls, partition: Partition, grants: Grants, now_ms: int) -> View:
+        """All of it (the lock is held)."""
+        at_ms, plain, histories = grants.at_ms or now_ms, _plain(grants), _NO_HISTORIES
+        if plain is None and (grants.block is None or grants.block.some[ENQUEUED] > LOW48):
+            pairs = zip(grants.seqs, grants.rows, strict=True)
+            histories = partition.histories.of([seq for seq, row in pairs if row[5] >> HIGH])
+        bands, epoch = _bands(partition, grants, plain, at_ms), epoch_of(partition, grants)
+        pid, spelling, spec = partition.pid, partition.spelling, partition.spec
+        return cls(pid, epoch, spelling, spec, at_ms, bands, histories)
+
+    def chosen(self, numbers: Sequence[int]) -> View:
+        """That of some leases, by their numbers among these."""
+        bands = self.bands
+        return self._replace(bands=[bands[i] for i in numbers] if type(bands) is list else bands)
+
+
+def tokens_of(view: View, grants: Grants) -> list[str]:
     """One opaque token per lease."""
-    pid, epoch, nonce = partition.pid, epoch_of(partition, grants), grants.nonce
+    pid, epoch, nonce = view.pid, view.epoch, grants.nonce
     if len(grants.seqs) == 1:
         return [spell_token(pid, grants.seqs[0], grants.rows[0][13] + 1, epoch, nonce)]
     tokens = np.empty(len(grants.seqs), dtype=TOKEN_DTYPE)
@@ -106,48 +144,52 @@ class Alike(NamedTuple):
 class Delivery(NamedTuple):
     """Leases of one partition with their bodies, on their way to who asked for them."""
 
-    partition: Partition
+    view: View
     grants: Grants
-    payloads: Sequence[bytes]
-    at_ms: int
+    #: None for one that is still to be read.
+    payloads: list[bytes]
     #: How each is kept, where there are devices.
     kept: Sequence[Kept] | None = None
 
+    def chosen(self, numbers: Sequence[int]) -> Delivery:
+        """Some of them, by their numbers here."""
+        kept = None if self.kept is None else [self.kept[i] for i in numbers]
+        payloads = [self.payloads[i] for i in numbers]
+        return Delivery(self.view.chosen(numbers), self.grants.chosen(numbers), payloads, kept)
+
     def tokens(self) -> list[str]:
         """What settles them."""
-        return tokens_of(self.partition, self.grants)
+        return tokens_of(self.view, self.grants)
 
     def leases(self) -> list[Lease]:
         """Them as a caller in this process gets them."""
-        found = leases(self.partition, self.grants, self.payloads, self.at_ms)
+        found = leases(self.view, self.grants, self.payloads)
         if self.kept is None:
             return found
         return [replace(lease, kept=kept) for lease, kept in zip(found, self.kept, strict=True)]
 
     def alike(self) -> Alike | None:
         """Them by field, without their bodies; None if there is more to each than its row."""
-        return None if self.kept else alike(self.partition, self.grants, self.at_ms)
+        return None if self.kept else alike(self.view, self.grants)
 
 
-def leases(
-    partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
-) -> list[Lease]:
+def leases(view: View, grants: Grants, payloads: Sequence[bytes]) -> list[Lease]:
     """What a lease call returns."""
     seqs = grants.seqs
     if not seqs:
         return []
-    found = alike(partition, grants, now_ms)
+    found = alike(view, grants)
     if found is None:
-        tokens = tokens_of(partition, grants)
-        return [
-            _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
-            for seq, row, payload, token in zip(seqs, grants.rows, payloads, tokens, strict=True)
-        ]
+        bands = grants.column("importance") if view.bands is None else view.bands
+        each = [bands] * len(seqs) if isinstance(bands, int) else bands
+        tokens = tokens_of(view, grants)
+        columns = zip(seqs, grants.rows, payloads, tokens, each, strict=True)
+        return [_lease(view, *one, grants.deadline_ms) for one in columns]
     own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
     for name, spelling in found.spelled.items():
         own[name] = spell_each(spelling, seqs)
-    columns = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
-    return list(map(Lease, *columns))
+    fields = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
+    return list(map(Lease, *fields))
 
 
 @twin
@@ -164,13 +206,21 @@ def spell_each(spelling: str, seqs: list[int]) -> list[str]:
     return text.split("\n")
 
 
-def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
-    """The leases of a batch without their bodies; None if there is more to each than its row."""
+def _plain(grants: Grants) -> Block | None:
+    """The rows of a batch; None if there is more to some message than its row."""
     block = grants.block
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if block is None or block.some[DUE] or block.some[ENQUEUED] > LOW48:
         return None
-    pid, tail = partition.pid, f"{epoch_of(partition, grants):08x}{grants.nonce:08x}"
+    return block
+
+
+def alike(view: View, grants: Grants) -> Alike | None:
+    """The leases of a batch without their bodies; None if there is more to each than its row."""
+    block = _plain(grants)
+    if block is None:
+        return None
+    pid, tail = view.pid, f"{view.epoch:08x}{grants.nonce:08x}"
     shared: dict[str, Any] = {
         "headers": NO_HEADERS,
         "failures": 0,
@@ -180,13 +230,13 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         "kept": None,
     }
     own: dict[str, list[Any]] = {}
-    spelled = {"id": partition.spelling}
+    spelled = {"id": view.spelling}
     if block.is_same(LEASE, LOW32):
         shared["attempt"] = attempt = (block.some[LEASE] & LOW32) + 1
         spelled["token"] = f"{pid:08x}{_PADDED}{attempt:08x}{tail}"
     else:
         own["attempt"] = (block.column(LEASE, LOW32) + _ONE).tolist()
-        own["token"] = tokens_of(partition, grants)
+        own["token"] = tokens_of(view, grants)
     # None of the words has its highest bit set, so they are the same numbers with a sign.
     words = block.words.view(np.int64)
     enqueued: Instants = block.some[ENQUEUED]
@@ -202,26 +252,18 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         own["ttl_ms"] = spans.tolist()
         if spans.min() <= 0:
             own["ttl_ms"] = [span if span > 0 else None for span in own["ttl_ms"]]
-            spans = np.where(spans > 0, spans, partition.spec.decay_unit_ms)
+            spans = np.where(spans > 0, spans, view.spec.decay_unit_ms)
     else:
         shared["ttl_ms"] = None
-    _worth(partition, grants, (now_ms - enqueued, spans), now_ms, found)
+    _worth(view, block, (view.at_ms - enqueued, spans), found)
     return found
 
 
-def _worth(
-    partition: Partition,
-    grants: Grants,
-    times: tuple[Instants, Instants | None],
-    now_ms: int,
-    into: Alike,
-) -> None:
+def _worth(view: View, block: Block, times: tuple[Instants, Instants | None], into: Alike) -> None:
     """Fill in importance, rate, current importance and band of rows that never failed.
 
     Their ages and spans are given; None where no row has a TTL.
     """
-    block, spec = grants.block, partition.spec
-    assert block is not None
     shared, own, _ = into
     importance: Any = block.some[KIND] >> IMPORTANCE_BIT & BYTE
     if block.is_same(KIND, BYTE << IMPORTANCE_BIT):
@@ -239,23 +281,18 @@ def _worth(
         own["decay_rate"] = share.tolist()
     ages, spans = times
     if fading:
-        spans = spec.decay_unit_ms if spans is None else spans
+        spans = view.spec.decay_unit_ms if spans is None else spans
         left = policy.decayed(importance, share, ages, spans)
         _fill(into, "current_importance", np.maximum(left, 0.0))
     else:
         _fill(into, "current_importance", importance * 1.0)
-    band = _band(partition, grants, now_ms) if fading else None
-    if band is not None:
-        shared["band"] = band
-    elif not fading and spec.band_width == 1.0:
+    if view.bands is None:
         values = own if "importance" in own else shared
         values["band"] = values["importance"]
-    elif not spec.band_width or not np.all(share):
-        own["band"] = [partition.band(row, now_ms) for row in grants.rows]
+    elif isinstance(view.bands, int):
+        shared["band"] = view.bands
     else:
-        classes = block.column(DEAD, ALL, HIGH).astype(np.int64)
-        all_ages = np.broadcast_to(np.asarray(ages), classes.shape)
-        own["band"] = partition.classes.bands_at(classes, all_ages).tolist()
+        own["band"] = view.bands
 
 
 def _fill(into: Alike, name: str, value: Any) -> None:
@@ -264,6 +301,23 @@ def _fill(into: Alike, name: str, value: Any) -> None:
         into.own[name] = value.tolist()
     else:
         into.shared[name] = value.item() if isinstance(value, np.generic) else value
+
+
+def _bands(partition: Partition, grants: Grants, block: Block | None, now_ms: int) -> Bands:
+    """The band of all of these, or of each; None: it is their importance (the lock is held)."""
+    width = partition.spec.band_width
+    fading = 0 if block is None else block.some[KIND] >> RATE_BIT
+    if block is not None and not fading and width == 1.0:
+        return None
+    band = _band(partition, grants, now_ms) if fading else None
+    if band is not None:
+        return band
+    if block is None or not width or not block.column(KIND, LOW32 << RATE_BIT).all():
+        return [partition.band(row, now_ms) for row in grants.rows]
+    classes = block.column(DEAD, ALL, HIGH).astype(np.int64)
+    ages = now_ms - block.words[:, ENQUEUED].view(np.int64)
+    bands: list[int] = partition.classes.bands_at(classes, ages).tolist()
+    return bands
 
 
 def _band(partition: Partition, grants: Grants, now_ms: int) -> int | None:
@@ -298,7 +352,9 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     token = spell_token(pid, seq, attempt, partition.epoch & 0xFFFF, nonce)
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if due or enqueued_at_ms > LOW48 or spec.band_width != 1.0:
-        return _lease(partition, seq, row, payload, token, deadline_ms, now_ms)
+        since = {seq: partition.history(seq)} if enqueued_at_ms > LOW48 else {}
+        view = View(pid, partition.epoch & 0xFFFF, partition.spelling, spec, now_ms, None, since)
+        return _lease(view, seq, row, payload, token, partition.band(row, now_ms), deadline_ms)
     ttl_ms, current, band, share = None, float(importance), importance, 0.0
     if dead:
         end_ms = dead & LOW48
@@ -330,17 +386,21 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
 
 
 def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its lease
-    partition: Partition,
+    view: View,
     seq: int,
     row: Row,
     payload: bytes,
     token: str,
+    band: int,
     deadline_ms: int,
-    now_ms: int,
 ) -> Lease:
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48
-    current = partition.current_importance(row, now_ms) if row[4] else float(row[2])
+    rate, ttl_ms = row[4] / rows.RATE_UNIT, dead - enqueued_at_ms if dead else None
+    current = float(row[2])
+    if rate:
+        span_ms = view.spec.decay_unit_ms if ttl_ms is None else ttl_ms
+        current = policy.current_importance(row[2], rate, view.at_ms - enqueued_at_ms, span_ms)
     headers, body, kind = NO_HEADERS, payload, "BYTE"
     history: tuple[Timing, ...] = ()
     header_size = row[7] >> HIGH
@@ -350,9 +410,9 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         kind = read.type
     failures = row[5] >> HIGH
     if failures:
-        history = envelope.last_timings(history, partition.history(seq))
+        history = envelope.last_timings(history, view.histories.get(seq, ()))
     return Lease(
-        f"{partition.pid:x}-{seq:x}",
+        f"{view.pid:x}-{seq:x}",
         body,
         headers,
         token,
@@ -360,9 +420,9 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         failures,
         row[2],
         current,
-        partition.band(row, now_ms),
-        dead - enqueued_at_ms if dead else None,
-        row[4] / rows.RATE_UNIT,
+        band,
+        ttl_ms,
+        rate,
         enqueued_at_ms,
         deadline_ms,
         history,

@@ -17,6 +17,7 @@ from ebbmq.node.leasing import OWN, check_lease, read_bodies
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ebbmq.core.partition import Row
     from ebbmq.model import Peeked
     from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
@@ -101,9 +102,10 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
                 break
             out.append(found)
             shown.append((shard, seq))
-    if counted and engine.keeping.counts_reads(queue.spec):
+    if counted:
         with engine.lock:
-            engine.keeping.count_looks(shown)
+            if engine.keeping.counts_reads(queue.spec):
+                engine.keeping.count_looks(shown)
     return out
 
 
@@ -156,20 +158,29 @@ def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Pee
     with engine.lock:
         row = shard.partition.index.read(seq)
         payload = shard.resident.get(seq, row[2]) if row else None
+        if row is not None and payload is not None:
+            return _seen(engine, shard, seq, row, payload)
     if row is None:
         return None
-    if payload is None:
-        read = read_bodies(engine, shard, [seq])[0]
-        payload = None if read is AWAY else read
-    if payload is None:
+    read = read_bodies(engine, shard, [seq])[0]
+    if read is None or read is AWAY:
         return None
     with engine.lock:
+        # It may have changed, or left, while its body was read.
+        row = shard.partition.index.read(seq)
+        if row is None:
+            return None
         if moving and row[1] & ELSEWHERE and engine.keeping.fetcher is not None:
-            engine.keeping.fetcher.keep(shard, seq, payload)
-        seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
-        if engine.devices is None:
-            return seen
-        return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
+            engine.keeping.fetcher.keep(shard, seq, read)
+        return _seen(engine, shard, seq, row, read)
+
+
+def _seen(engine: Engine, shard: Shard, seq: int, row: Row, payload: bytes) -> Peeked:
+    """A message as it is shown (the lock is held)."""
+    seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
+    if engine.devices is None:
+        return seen
+    return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
 
 
 def first_ready(shard: Shard, count: int, now_ms: int) -> list[int]:

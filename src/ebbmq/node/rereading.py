@@ -182,17 +182,16 @@ def read_name(
     last: int | None,
     bytes_max: int | None = None,
 ) -> Held:
-    """What is still held under a name of a queue."""
+    """What is still held under a name of a queue (the lock is held)."""
     for field, value in (("first", first), ("last", last or 0)):
         if type(value) is not int or value < 0:
             raise InvalidMessage(f"{field} is {value!r}", "use a whole number from 0 on")
-    with engine.lock:
-        engine.check_open()
-        return by_name(engine.catalog.queue(queue), name, first, last, bytes_max)
+    engine.check_open()
+    return by_name(engine.catalog.queue(queue), name, first, last, bytes_max)
 
 
 def read_tokens(engine: Engine, queue: str, tokens: Sequence[str], bytes_max: int | None) -> Held:
-    """What is held by tokens; those that hold no lease, or are none, are left out.
+    """What is held by tokens, without those that hold no lease or are none (the lock is held).
 
     Raises:
         StorageFailed: a token is of a partition that is faulty.
@@ -202,9 +201,8 @@ def read_tokens(engine: Engine, queue: str, tokens: Sequence[str], bytes_max: in
     if packed is None:
         numbers = [n for n, token in enumerate(tokens) if pack_tokens([token]) is not None]
         packed = pack_tokens([tokens[n] for n in numbers]) or b"" if numbers else b""
-    with engine.lock:
-        engine.check_open()
-        found = by_tokens(engine.catalog.queue(queue), packed, engine.now_ms(), bytes_max)
+    engine.check_open()
+    found = by_tokens(engine.catalog.queue(queue), packed, engine.now_ms(), bytes_max)
     if numbers is None or found.following is None:
         return found
     return Held(found.granted, numbers[found.following])

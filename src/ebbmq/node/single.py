@@ -18,7 +18,7 @@ from ebbmq.core.origin import OF_LEVEL
 from ebbmq.core.tokens import read_token
 from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
-from ebbmq.node.outflow import lease_of, message_id
+from ebbmq.node.outflow import Delivery, View, lease_of, message_id
 
 if TYPE_CHECKING:
     from ebbmq.model import Lease, Level
@@ -104,9 +104,11 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
             return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
         engine.ask_ahead(shard)
         grants = Grants([seq], [row], deadline_ms, nonce)
+        view = View.of(partition, grants, now_ms)
     finally:
         lock.release()
-    return leasing.deliver(engine, [(shard, grants)], [[None]])
+    unread = Delivery(view, grants, [None])  # type: ignore[list-item]  # it is read now
+    return leasing.deliver(engine, [(shard, grants)], [unread])
 
 
 def _simple(engine: Engine, name: str) -> Shard | None:

@@ -56,7 +56,7 @@ def delivery(partition: Partition, given_rows: list[tuple[int, ...]]) -> outflow
     packed = b"".join(rows.ROW.pack(*one) for one in given_rows)
     grants.add_many(list(range(1, len(given_rows) + 1)), Block(as_words(packed)))
     bodies = [b"body"] * len(given_rows)
-    return outflow.Delivery(partition, grants, bodies, NOW_MS)
+    return outflow.Delivery(outflow.View.of(partition, grants, NOW_MS), grants, bodies)
 
 
 @given(st.lists(row, min_size=1, max_size=20), st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]))

@@ -94,7 +94,8 @@ class Applying:
         with engine.lock:
             engine.check_open()
             shard = engine.catalog.shards.get(pid)
-        if shard is None or shard.faulty is not None:
+            is_usable = shard is not None and shard.faulty is None
+        if shard is None or not is_usable:
             self.counts["gone"] += len(mine)
             return
         fetched: dict[int, bytes] = {}

@@ -49,7 +49,9 @@ def ranked(engine: Engine, room: Room, rows: Rows) -> tuple[Rows, Rows]:
         if sizes[asks].sum() > left:
             mine = by_value[asks[by_value]]
             fits[mine] = np.cumsum(sizes[mine]) <= left
-    fits[by_value[max(0, limits.PINS_MAX - len(engine.pins)) :]] = False
+    with engine.lock:
+        pins_left = limits.PINS_MAX - len(engine.pins)
+    fits[by_value[max(0, pins_left) :]] = False
     return rows[fits], rows[by_value[~fits[by_value]]]
 
 
@@ -68,7 +70,9 @@ def cut(engine: Engine, room: Room, worths: Mapping[str | None, Worth]) -> float
         every = worth.ranked()
         found += _first_beyond(every.values, every.sizes, _left(engine, room, tier))
     every = all_ranked(worths.values())
-    found += _first_beyond(every.values, every.counts, limits.PINS_MAX - len(engine.pins))
+    with engine.lock:
+        pins_left = limits.PINS_MAX - len(engine.pins)
+    found += _first_beyond(every.values, every.counts, pins_left)
     return max(found, default=None)
 
 

@@ -249,7 +249,9 @@ class Feed:
 
     def _write_all(self) -> None:
         if not self._is_open:
-            self.files.open(self._engine.catalog.epoch)
+            with self._engine.lock:
+                epoch = self._engine.catalog.epoch
+            self.files.open(epoch)
             self._is_open = True
         self._write_events()
         due = self._snapshot_every_ms and self._engine.clock.elapsed_ms() >= self._snapshot_ms

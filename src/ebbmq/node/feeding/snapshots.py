@@ -83,12 +83,13 @@ class _Run(NamedTuple):
 class _Page(NamedTuple):
     """A page that was copied, but for its rows."""
 
-    shard: Shard
     terms: Terms
     run: _Run
     seqs: Ints
     #: Runs of messages that wait for their level: the first, and how many.
     held: list[tuple[int, int]]
+    #: How often messages are read, of those that are.
+    accesses: dict[int, Access]
 
 
 class _Copied(NamedTuple):
@@ -223,11 +224,14 @@ class Snapshot:
             terms = engine.keeping.placing.terms(spec)
             held = [(run.first, run.length) for _, _, runs in partition.held for run in runs]
             is_whole = page.live == count
+            rates, first = partition.accesses.rates, number * limits.PAGE_ROWS
+            mine = range(first, first + limits.PAGE_ROWS) if rates else ()
+            accesses = {seq: rates[seq] for seq in mine if seq in rates}
         seqs = _slots(number, thin)
         if not is_whole:
             seqs = seqs[: keep_live(self._room[at : at + count], seqs)]
         run = _Run(spec.name, place, partition.pid, terms.version, len(seqs))
-        return _Page(shard, _unversioned(terms), run, seqs, held)
+        return _Page(_unversioned(terms), run, seqs, held, accesses)
 
     def _made_of(self, pages: list[_Page], count: int) -> Iterator[pa.Table]:
         """The messages of pages whose rows are in the room."""
@@ -245,8 +249,9 @@ class Snapshot:
             mine = page.seqs
             if holdings is not None:
                 holdings[begin:end] = self._which(page.run.pid, mine, fields.words[begin:end])
-            found = _accesses(page.shard, mine)
-            accesses |= {begin + place: access for place, access in found.items()}
+            if page.accesses:
+                found = ((place, page.accesses.get(seq)) for place, seq in enumerate(mine.tolist()))
+                accesses |= {begin + place: each for place, each in found if each is not None}
             if page.held:
                 waiting.append(begin + _waiting(mine, page.held))
             _add_run(runs, page.run)
@@ -407,15 +412,6 @@ def _slots(number: int, thin: list[int] | None) -> Ints:
     if thin is None:
         return np.arange(first, first + limits.PAGE_ROWS)
     return first + np.array(thin, dtype=np.int64) // rows.ROW.size
-
-
-def _accesses(shard: Shard, seqs: Ints) -> dict[int, Access]:
-    """How often messages are read, of those that are, by their places."""
-    rates = shard.partition.accesses.rates
-    if not rates:
-        return {}
-    found = ((place, rates.get(seq)) for place, seq in enumerate(seqs.tolist()))
-    return {place: access for place, access in found if access is not None}
 
 
 def _waiting(seqs: Ints, held: list[tuple[int, int]]) -> Ints:

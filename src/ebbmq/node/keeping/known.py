@@ -72,8 +72,10 @@ class Known:
         """`fetch_headers` for messages of any partitions (the lock is free)."""
         found: dict[Name, bytes] = {}
         for pid, seqs in seqs_of(names).items():
-            shard = self._engine.catalog.shards.get(pid)
-            if shard is not None and shard.faulty is None:
+            with self._engine.lock:
+                shard = self._engine.catalog.shards.get(pid)
+                is_usable = shard is not None and shard.faulty is None
+            if shard is not None and is_usable:
                 fetched = self.fetch_headers(shard, seqs)
                 found.update((name_of(pid, seq), body) for seq, body in fetched.items())
         return found

@@ -107,6 +107,7 @@ class _Part(NamedTuple):
     """Messages of one partition that are to be copied, with their bodies as far as in RAM."""
 
     shard: Shard
+    queue: str
     seqs: Sequence[int]
     block: Block
     payloads: list[bytes | None]
@@ -211,7 +212,7 @@ def _fitting(shard: Shard, seqs: Sequence[int], room: int) -> tuple[_Part | None
     block = Block(words)
     importances = block.values(KIND, BYTE << IMPORTANCE_BIT, IMPORTANCE_BIT)
     payloads = list(map(shard.resident.get, seqs, importances))
-    return _Part(shard, seqs, block, payloads), left
+    return _Part(shard, shard.queue.spec.name, seqs, block, payloads), left
 
 
 def _read(engine: Engine, part: _Part) -> None:
@@ -249,7 +250,7 @@ def _columns(part: _Part, good: list[int], *, told: bool) -> Columns:
         seqs,
         block.column(SIZE, LOW32 << 32, 32),
         [payload for payload in part.payloads if payload is not None],
-        _told(part.shard.queue.spec.name, block) if told else None,
+        _told(part.queue, block) if told else None,
         is_run=isinstance(part.seqs, range) and len(good) == len(part.seqs),
     )
 

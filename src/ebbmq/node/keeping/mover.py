@@ -407,10 +407,10 @@ class Mover:
             return False
         some: list[Delete] = []
         count, count_max = 0, OBJECT_COUNT_MAX if is_archive else COUNT_MAX
-        # A copy that was taken for a stray may have been asked for since.
-        unheld = partial(self._engine.holdings.unheld, port.name)
         while count < count_max:
             with self._engine.in_turn:
+                # A copy that was taken for a stray may have been asked for since.
+                unheld = partial(self._engine.holdings.unheld, port.name)
                 more = work.take_deletes(until, unheld) if self._is_deleting() else []
             if not more:
                 break

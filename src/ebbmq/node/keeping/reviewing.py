@@ -66,7 +66,8 @@ class Reviewer:
         engine = self._engine
         with engine.in_turn:
             self._go_back()
-        for pid in list(engine.catalog.shards):
+            pids = list(engine.catalog.shards)
+        for pid in pids:
             while engine.closed is None:
                 with engine.in_turn:
                     shard = engine.catalog.shards.get(pid)

@@ -28,17 +28,18 @@ def apply_rules(engine: Engine, progress: Callable[[int, int], None] | None = No
             )
         shards = [shard for shard in engine.catalog.shards.values() if shard.faulty is None]
         total = sum(shard.partition.live() for shard in shards)
+        # What is published from here on is placed by the rules as they are.
+        pages = [(shard, page) for shard in shards for page in sorted(shard.partition.index.pages)]
     moved = done = 0
-    for shard in shards:
-        for number in sorted(shard.partition.index.pages):
-            for at in range(0, limits.PAGE_ROWS, _AT_ONCE):
-                first = number * limits.PAGE_ROWS + at
-                looked, changed = _again(engine, shard, range(first, first + _AT_ONCE))
-                done, moved = done + looked, moved + changed
-                if progress is not None and looked:
-                    progress(done, max(done, total))
-                if looked:
-                    engine.let_others_in()
+    for shard, number in pages:
+        for at in range(0, limits.PAGE_ROWS, _AT_ONCE):
+            first = number * limits.PAGE_ROWS + at
+            looked, changed = _again(engine, shard, range(first, first + _AT_ONCE))
+            done, moved = done + looked, moved + changed
+            if progress is not None and looked:
+                progress(done, max(done, total))
+            if looked:
+                engine.let_others_in()
     return moved
 
 

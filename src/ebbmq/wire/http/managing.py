@@ -110,14 +110,15 @@ def form_of_spec(spec: QueueSpec) -> dict[str, Any]:
     }
 
 
-class DepthForm(msgspec.Struct):
-    """Messages of a queue by state."""
+class DepthForm(msgspec.Struct, omit_defaults=True):
+    """Messages of a queue by state; in doubt only where there are any."""
 
     ready: int
     leased: int
     scheduled: int
     replicating: int
     dying: int
+    in_doubt: int = 0
 
 
 class CacheForm(msgspec.Struct):

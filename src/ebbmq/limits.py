@@ -25,6 +25,8 @@ DURATION_MS_MAX: Final = 10_000 * DAY_MS
 PARTITIONS_MAX: Final = 256
 #: Deleted queues whose names are remembered, for who asks what became of their messages.
 DELETED_QUEUES_MAX: Final = 128
+#: Ranges of messages that may have been lost, as many as are remembered.
+DAMAGE_MAX: Final = 128
 REPLICAS_MAX: Final = 16
 FAILURES_MAX: Final = 65_535
 HISTORY_ENTRIES_MAX: Final = 8

@@ -396,6 +396,8 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: What waits to be written there.
     pending_bytes: int
     copies: int
+    #: Copies that are kept although their messages are not there: nothing says that they left.
+    unclaimed: int = 0
     #: Copies on their way to it or from it, and how far they are.
     moves: int
     arriving: Moving | None = None

@@ -208,9 +208,12 @@ def test_a_server_that_may_be_late_is_asked_what_it_has_once_it_cannot_be_any_mo
         assert broker.engine.devices is not None
         assert broker.engine.keeping.reconciler is not None
         port, store = broker.engine.devices.ports["first"], broker.engine.directory.identity.uuid
+        broker.declare(QueueSpec("left"))
+        sent = broker.publish("left", [Message(b"early")] * 2)
+        broker.ack("left", [lease.token for lease in broker.lease("left", 2)])
         # The first may be found by the comparison of the start, the second only by a later one.
-        for number in range(2):
-            port.put([Copy(Key(store, 1, 999 + number), b"late", 0)]).result()
+        for receipt in sent:
+            port.put([Copy(Key(store, *parse_id(receipt.id)), b"late", 0)]).result()
             broker.engine.keeping.reconciler.compare_later("first")
             wait_until(lambda: stored(broker)["first"] == set(), "comparing")
 

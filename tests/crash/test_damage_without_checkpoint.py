@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,6 +78,12 @@ def test_what_was_lost_before_the_last_declaration_is_named(tmp_path: Path) -> N
     for record in [bringing(copy, identity) for identity in lost]:
         erase_header(copy, record)
     _check(copy, lost, set(ids) - lost, ["a", "b"])
+    for _ in range(2):
+        with Broker.open(copy, CALM) as broker:
+            assert broker.health()["damage"] == []
+            told = {broker.why(identity)["reason"].partition(":")[0] for identity in lost}
+            today = datetime.now(UTC).date()
+            assert told == {f"may have been lost to the damage of {today}"}
 
 
 def test_what_a_topic_told_is_named_in_every_queue(tmp_path: Path) -> None:

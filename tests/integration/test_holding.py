@@ -301,19 +301,28 @@ def test_a_copy_its_device_has_lost_is_found_out_at_the_start_and_made_anew(
         until(is_on(broker, ids(receipts), LOG, "hdd", "ssd"))
 
 
-def test_a_copy_of_a_message_that_left_is_deleted_when_it_is_found(tmp_path: Path) -> None:
+def test_a_copy_of_a_message_that_left_is_deleted_when_it_is_found_and_no_other(
+    tmp_path: Path,
+) -> None:
     with open_broker(tmp_path) as broker:
         broker.declare(QueueSpec("q"))
+        gone, there = broker.publish("q", [Message(b"gone"), Message(b"there")])
+        broker.ack("q", [lease.token for lease in broker.lease("q", 1)])
         store = broker.engine.directory.identity.uuid
     from ebbmq.holding.contract import Copy  # noqa: PLC0415
 
     with open_broker(tmp_path) as broker:
         port = broker.engine.devices.ports["ssd"]
-        port.put([Copy(Key(store, 1, 999), b"stray", 0)]).result()
+        # Of a message that left, of one that is there, and of two that nothing tells of.
+        keys = [Key(store, *parse_id(gone.id)), Key(store, *parse_id(there.id))]
+        keys += [Key(store, 1, 999), Key(store, 77, 1)]
+        port.put([Copy(key, b"stray", 0) for key in keys]).result()
         port.put([Copy(Key(bytes(16), 1, 999), b"of another store", 0)]).result()
     with open_broker(tmp_path) as broker:
-        until(lambda: stored_on(broker, "ssd") == 0)
+        until(lambda: stored_on(broker, "ssd") == 3)
         port = broker.engine.devices.ports["ssd"]
+        assert {each.key for each in port.scan(store).result()} == set(keys[1:])
+        assert next(each for each in broker.devices() if each.name == "ssd").unclaimed == 3
         assert len(port.scan(bytes(16)).result()) == 1
 
 

@@ -85,6 +85,11 @@ def _show(session: Session, found: Sequence[DeviceStatus]) -> None:
             since_ms = device.evicted_at_ms or device.since_ms
             ago = show_duration(max(0, wall_ms() - since_ms))
             session.note(f"{device.name} has not been used for {ago}: {_why(device)}")
+        if device.unclaimed:
+            count = f"{device.unclaimed:,} copies"
+            session.note(
+                f"{device.name} keeps {count} of which the log does not say that they may go"
+            )
     if len(found) == 1:
         session.note("no other device is configured; docs/devices.md says how to add one")
 

@@ -28,7 +28,7 @@ _DAMAGE: Final = "the damage is accepted; what can be read is served"
 @click.option(
     "--accept-damage",
     is_flag=True,
-    help="Give up what cannot be read of faulty partitions, and serve the rest of them.",
+    help="Give up what is in doubt, and what cannot be read of faulty partitions; serve the rest.",
 )
 @common_options
 @pass_session

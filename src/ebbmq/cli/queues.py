@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PRESETS: Final = ("fifo", "fresh-first", "deadline")
 _ADAPT: Final = '{"raise_above_ms": 1000, "lower_below_ms": 500}'
 #: States a queue is in only now and then; shown when somebody is in them.
-RARE_STATES: Final = ("replicating", "dying")
+RARE_STATES: Final = ("replicating", "dying", "in_doubt")
 
 
 @click.group(invoke_without_command=True, short_help="List, declare and look after queues.")

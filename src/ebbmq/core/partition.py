@@ -15,7 +15,7 @@ Invariants:
    it is a ghost: a number whose row is gone, skipped when it surfaces.
 2. A message is LEASED under one (generation, epoch, nonce) at a time; each grant raises the
    generation by one.
-3. `depth` counts rows by state; held rows are counted as replicating.
+3. `depth` counts rows by state, in doubt or not; held rows are counted as replicating.
 4. Every LEASED, SCHEDULED or DYING row has an entry in `due_wheel` not later than its `due_ms`;
    every row that can end by age has one in `end_wheel` until that instant is processed.
 """
@@ -50,6 +50,7 @@ from ebbmq.core.row import (
     FREE,
     HELD,
     HIGH,
+    IN_DOUBT,
     LEASED,
     LOW48,
     ORIGIN,
@@ -59,6 +60,7 @@ from ebbmq.core.row import (
     ROW,
     SCHEDULED,
     SHARED,
+    STATES,
 )
 from ebbmq.core.wheel import Wheel
 from ebbmq.model import REASON_TEXT, AdaptSpec, Reason, Timing
@@ -121,10 +123,10 @@ class Partition:
         #: How many of them had a lease when they were last looked through.
         self.names_in_use = 0
         self.held: deque[tuple[int, int, list[Run]]] = deque()
-        self.depth = [0, 0, 0, 0, 0, 0]
+        self.depth = [0] * STATES
         self.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)
         self.body_bytes = 0
-        #: Those of them that wait for the dead queue.
+        #: Those of them that wait for the dead queue, or are in doubt.
         self.dying_bytes = 0
         #: Bytes of live rows and bodies by journal segment, for compaction.
         self.ledger: dict[int, int] = {}
@@ -533,7 +535,7 @@ class Partition:
             pid, moved_seq = moved_to[number] if moved_to else (0, 0)
             records.append(self.removal_record(seq, row, reason, now_ms, pid, moved_seq))
             self.depth[row[0]] -= 1
-            if row[0] == DYING:
+            if row[0] >= DYING:
                 self.dying_bytes -= row[11]
             self.left.append((seq, row[2]))
             self.free(seq, row)
@@ -637,9 +639,10 @@ class Partition:
         """
         messages_max, bytes_max = self.bounds()
         depth, held_bytes = self.depth, 0
+        aside = depth[DYING] + self.in_doubt()
         if bytes_max and self.body_bytes > bytes_max:
             held_bytes = self._held_bytes()
-        while (messages_max and self.live() - depth[DYING] - depth[REPLICATING] > messages_max) or (
+        while (messages_max and self.live() - aside - depth[REPLICATING] > messages_max) or (
             bytes_max and self.body_bytes - self.dying_bytes - held_bytes > bytes_max
         ):
             if self.aside is not None:
@@ -654,6 +657,10 @@ class Partition:
     def live(self) -> int:
         """Messages in the partition, whatever their state."""
         return sum(self.depth)
+
+    def in_doubt(self) -> int:
+        """Those of them whose bodies are not where they should be."""
+        return sum(self.depth[IN_DOUBT:])
 
 
 def _share_nothing(page: Page, where: slice) -> bool:

@@ -40,6 +40,7 @@ from ebbmq.core.row import (
     ELSEWHERE,
     FREE,
     HIGH,
+    IN_DOUBT,
     LEASED,
     LOW48,
     READY,
@@ -47,6 +48,7 @@ from ebbmq.core.row import (
     ROW,
     SCHEDULED,
     SHARED,
+    STATES,
 )
 from ebbmq.core.wheel import Wheel
 from ebbmq.model import Reason
@@ -71,7 +73,7 @@ def rebuild(partition: Partition, now_ms: int, *, reopened: bool) -> bool:
 
     With `reopened`, rows that were not durable are dropped: their process is gone.
     """
-    partition.depth = [0] * 6
+    partition.depth = [0] * STATES
     partition.by_importance = [0] * (limits.IMPORTANCE_MAX + 1)
     partition.body_bytes = partition.dying_bytes = 0
     partition.ledger.clear()
@@ -172,6 +174,10 @@ def _classify(partition: Partition, rows: _Rows) -> int | Numbers:
 
 def _count_in(partition: Partition, rows: _Rows) -> None:
     _add(partition.depth, rows, STATE, 0)
+    if rows.some[KIND] & IN_DOUBT:
+        partition.dying_bytes += int(
+            rows.numbers(SIZE, LOW32)[rows.numbers(KIND, STATE) >= IN_DOUBT].sum()
+        )
     _add(partition.by_importance, rows, _IMPORTANCE, IMPORTANCE_BIT)
     partition.body_bytes += rows.total(SIZE, LOW32)
     some = rows.some[KIND] >> FLAGS_BIT

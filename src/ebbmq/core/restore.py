@@ -15,7 +15,7 @@ from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.core.block import DUE, LEASE, PLACE
 from ebbmq.core.index import PAGE_BITS, PAGE_BYTES, SLOT_MASK
-from ebbmq.core.row import FREE, HIGH, LEASED, LOW48
+from ebbmq.core.row import FREE, HIGH, IN_DOUBT, LEASED, LOW48
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,8 +41,9 @@ class Restorer:
         self._named_until = 0
 
     def settle(self) -> None:
-        """Count the rows of every page: while facts are applied nobody needs to know."""
+        """Count the rows of every page, none of them in doubt: that is found out next."""
         for page in self._index.pages.values():
+            page.view["state"] &= ~IN_DOUBT & 0xFF
             page.live = int(np.count_nonzero(page.view["state"]))
 
     def page(self, number: int, image: bytes | memoryview, position: int) -> None:

@@ -1,6 +1,7 @@
 """The 64 bytes the index keeps for each message, in RAM, in checkpoints and in the journal alike.
 
-    0  u8   state            FREE (a row that is not alive is all FREE) .. DYING
+    0  u8   state            FREE (a row that is not alive is all FREE) .. DYING; IN_DOUBT is
+                             added to it where the body is not where it should be
     1  u8   flags            DURABLE DISPLACED RELOCATED FAILED_BEFORE SHARED (by queues)
                              HELD (more than one copy in the log is known of it) ELSEWHERE
                              PRIVILEGED
@@ -47,6 +48,11 @@ REPLICATING: Final = 2
 READY: Final = 3
 LEASED: Final = 4
 DYING: Final = 5
+#: Added to any of them: no state of those above, so nobody delivers the message, and time does not
+#: act on it. A start finds out anew.
+IN_DOUBT: Final = 8
+#: How many values a state may have.
+STATES: Final = IN_DOUBT + DYING + 1
 
 DURABLE: Final = 1
 DISPLACED: Final = 2

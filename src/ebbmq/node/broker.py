@@ -81,7 +81,7 @@ class Broker(RuleVerbs, PlanVerbs):
             disk: where journal and checkpoints are kept instead of in the directory.
             threaded: False commits in the caller's thread, so that a run can be repeated.
             accept_clock: believe the calendar although it jumped since the store was last open.
-            accept_damage: serve what can be read of faulty partitions, and give up the rest.
+            accept_damage: give up what is in doubt, and what cannot be read of faulty partitions.
 
         Raises:
             DirectoryInUse: another process has it open.

@@ -34,6 +34,7 @@ class Shard:
     __slots__ = (
         "faulty",
         "partition",
+        "passed_over",
         "queue",
         "reading_ahead",
         "reads_at_once",
@@ -50,6 +51,8 @@ class Shard:
         self.reads_at_once = False
         #: Why the partition takes no requests; None when it is fine.
         self.faulty: str | None = None
+        #: Numbers that the opening passed over: whether they had been given out is not known.
+        self.passed_over = range(0)
         #: The partition's totals when the broker was opened.
         self.totals_before: dict[str, int] = {}
 
@@ -136,6 +139,16 @@ class DeletedQueue(msgspec.Struct, frozen=True, array_like=True):
         return range(self.first_pid, self.first_pid + len(self.next_seqs))
 
 
+class Damage(msgspec.Struct, frozen=True, array_like=True):
+    """Messages `first` .. `end - 1` of a partition that may have been lost."""
+
+    pid: int
+    first: int
+    end: int
+    found_at_ms: int
+    how: str
+
+
 class Stored(NamedTuple):
     """The segments of a journal at one instant."""
 
@@ -166,6 +179,8 @@ class Declared(msgspec.Struct, frozen=True):
     #: Likewise old segments, and those of them of which MOVED facts name every message.
     old_segments: list[int] = []
     listed: list[int] = []
+    #: What was found last of messages that may have been lost.
+    damage: list[Damage] = []
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -209,6 +224,7 @@ class Catalog:
         self.factors: dict[str, Factor] = {}
         self.decided: dict[str, int] = {}
         self.deleted: deque[DeletedQueue] = deque(maxlen=limits.DELETED_QUEUES_MAX)
+        self.damage: deque[Damage] = deque(maxlen=limits.DAMAGE_MAX)
 
     @contextlib.contextmanager
     def restored_on_error(self) -> Iterator[None]:
@@ -262,6 +278,10 @@ class Catalog:
         """The deleted queue that a partition belonged to."""
         return next((gone for gone in self.deleted if pid in gone.pids), None)
 
+    def damage_to(self, pid: int, seq: int) -> Damage | None:
+        """What may have cost a message, if anything may."""
+        return next((d for d in self.damage if d.pid == pid and d.first <= seq < d.end), None)
+
     def version_of(self, name: str) -> int:
         """Which change of its parameters a queue has; 0 if there is none of that name."""
         found = self.queues.get(name)
@@ -302,6 +322,7 @@ class Catalog:
             spans or {},
             stored.old,
             stored.listed,
+            list(self.damage),
         )
 
     def fact(self, stored: Stored, spans: Spans | None = None) -> fact.Fact:

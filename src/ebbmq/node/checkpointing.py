@@ -44,6 +44,8 @@ class Checkpointer:
         self._engine = engine
         self._store = Checkpoints(disk)
         self._generation = generation
+        #: The last one must stay the last: there may be more to read behind it.
+        self.is_held = False
 
     def run_if_due(self) -> bool:
         """Write a checkpoint if enough happened since the last one."""
@@ -55,6 +57,8 @@ class Checkpointer:
 
     def run(self, *, closing: bool = False) -> None:
         """Write a checkpoint."""
+        if self.is_held:
+            return
         engine = self._engine
         with engine.in_turn:
             start = _Start(

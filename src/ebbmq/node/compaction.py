@@ -115,6 +115,7 @@ class Compactor:
             synced = engine.journal.synced_position
             covered = self._covered()
             segments = [s for s in engine.journal.segments() if s.sealed and s.used_bytes]
+            segments = [s for s in segments if s.number not in engine.doubted]
             for shard in engine.catalog.shards.values():
                 ledger = shard.partition.ledger
                 for number in [n for n, size in ledger.items() if size == 0]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ebbmq import limits
 from ebbmq.core import copies
 from ebbmq.core.rebuild import rebuild
-from ebbmq.core.row import FREE, SHARED
+from ebbmq.core.row import FREE, IN_DOUBT, SHARED
 from ebbmq.model import Reason
 from ebbmq.node import declaring
 from ebbmq.node.keeping import restarting
@@ -42,7 +42,9 @@ def derive(
         partition.removes_by_age = engine.clock_doubt is None
         if not was_closed:
             # Numbers that were given out and lost with the tail are not given out again.
-            partition.index.next_seq += limits.LOST_NUMBERS_MAX
+            next_seq = partition.index.next_seq
+            shard.passed_over = range(next_seq, next_seq + limits.LOST_NUMBERS_MAX)
+            partition.index.next_seq = shard.passed_over.stop
         if rebuild(partition, now_ms, reopened=True):
             sharing.append(partition)
         engine.live += partition.live()
@@ -72,7 +74,7 @@ def _drop_without_body(engine: Engine, losses: Losses) -> None:
             assert shard is not None
             index = shard.partition.index
             row = index.read(seq)
-            if row is None or row[0] == FREE or row[9] != segment:
+            if row is None or row[0] >= IN_DOUBT or row[9] != segment:
                 continue
             name = copies.name_of(pid, seq)
             if engine.holdings.of(name).copies != {copies.LOG}:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ebbmq.core.row import ELSEWHERE, ROW
+from ebbmq.core.row import ELSEWHERE, IN_DOUBT, ROW
 from ebbmq.errors import DamagedRecord, EbbError
 from ebbmq.journal import checkpoint, faults, scan
 from ebbmq.journal.disk import FileDisk, MemoryDisk
@@ -168,8 +168,10 @@ def _bodies(
         for slot in slots.tolist():
             if page.number << 12 | slot in given_up:
                 continue
-            report.messages += 1
             row = ROW.unpack_from(page.buffer, page.offset_of(slot << 6))
+            if row[0] >= IN_DOUBT:
+                continue
+            report.messages += 1
             if row[1] & ELSEWHERE:
                 report.elsewhere += 1
                 continue

@@ -78,10 +78,11 @@ class Engine:
         "__weakref__", "_ahead", "_stop", "_threads", "_wake", "adviser", "calendar_base_ms",
         "catalog", "catalog_position", "checkpoint", "checkpoint_position", "clock",
         "clock_doubt", "clock_noted_ms", "closed", "compacting", "config", "damage", "departures",
-        "devices", "directory", "disk_full", "facts_since_checkpoint", "feed", "gathering",
-        "holding", "holdings", "in_turn", "journal", "keeping", "leaving", "live", "lock",
-        "nonces", "pins", "ranges", "removals", "residency", "rules", "shared_bytes", "sharing",
-        "simple", "synced", "time_base_ms", "torn_bytes", "unlisted", "upkeep", "written",
+        "devices", "directory", "disk_full", "doubted", "facts_since_checkpoint", "feed",
+        "gathering", "holding", "holdings", "in_turn", "journal", "keeping", "leaving", "live",
+        "lock", "nonces", "pins", "ranges", "removals", "residency", "rules", "shared_bytes",
+        "sharing", "simple", "synced", "time_base_ms", "torn_bytes", "unlisted", "upkeep",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +121,9 @@ class Engine:
         self.shared_bytes: dict[int, int] = {}
         #: Segments that are being given back: what is declared meanwhile does not list them.
         self.leaving: set[int] = set()
+        #: Segments that should be there and are not, or not all of them, with what is wrong: they
+        #: may be put back until a person gives them up.
+        self.doubted: dict[int, str] = {}
         #: Old segments of which the log does not say which messages they have.
         self.unlisted: set[int] = set()
         self.closed: str | None = None
@@ -127,8 +131,7 @@ class Engine:
         self.simple: dict[str, Shard] = {}
         #: Partitions with batches that wait for their level.
         self.holding: set[Shard] = set()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
+        self._wake, self._stop = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._ahead: list[Shard] = []
         self.nonces: list[int] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ebbmq.core import row as rows
 from ebbmq.core.row import DYING, LEASED, LOW48, READY, REPLICATING, SCHEDULED
 from ebbmq.errors import InvalidMessage
+from ebbmq.journal.segment import name_of
 from ebbmq.model import LOSSES, REASON_TEXT, Reason, Removal, gone
 from ebbmq.node import peeking
 from ebbmq.node.devices import describing
@@ -28,10 +30,15 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition, Row
     from ebbmq.model import DeviceStatus, QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import Damage, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.removals import Reading
 
+_PUT_BACK: Final = (
+    "what only that has is not delivered; close the broker and put it back, or give up what it "
+    "has: ebbmq doctor --accept-damage"
+)
+_IN_DOUBT: Final = "what has its body is missing, and may be put back: see health"
 _DEPTHS = {
     "ready": READY,
     "leased": LEASED,
@@ -72,13 +79,15 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
             shard.resident.state(shard.partition.live() - shard.partition.depth[LEASED])
             for shard in queue.shards
         }
+        doubts = sum(p.in_doubt() for p in partitions)
         by_importance = [sum(p.by_importance[i] for p in partitions) for i in range(11)]
         return {
             "queue": name,
             "store_id": engine.directory.identity.told,
             "now_ms": now_ms,
             "depth": {
-                key: sum(p.depth[state] for p in partitions) for key, state in _DEPTHS.items()
+                **{key: sum(p.depth[state] for p in partitions) for key, state in _DEPTHS.items()},
+                **({"in_doubt": doubts} if doubts else {}),
             },
             "by_importance": {i: count for i, count in enumerate(by_importance) if i and count},
             "oldest_age_ms": _oldest_age_ms(partitions, now_ms),
@@ -216,6 +225,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
         queue, issued = _origin(engine, pid, shard)
         there = {} if shard is None or row is None else _there(engine, shard, seq, row)
         reading = _reading(engine) if row is None else None
+        damage = engine.catalog.damage_to(pid, seq)
         story = {} if engine.devices is None else telling.story(engine, pid, seq)
     if engine.devices is not None and issued:
         story = telling.decided(engine, pid, seq) | story
@@ -229,6 +239,7 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             # What failed before it was moved here is told with its headers.
             **({"latency_history": list(seen.latency_history)} if seen else {}),
             "damaged": seen is None and not row[1] & rows.ELSEWHERE,
+            **({"reason": _IN_DOUBT} if row[0] >= rows.IN_DOUBT else {}),
             **story,
         }
     assert reading is not None
@@ -241,10 +252,15 @@ def why(engine: Engine, identity: str) -> dict[str, Any]:
             "id": identity,
             "queue": queue,
             "state": "gone",
-            "reason": "acked, or its removal record is older than the removals log keeps",
+            "reason": _how_lost(damage) if damage else "left; how is not known any more",
             **story,
         }
     return {"id": identity, "queue": queue, "state": "unknown", "reason": "never issued here"}
+
+
+def _how_lost(damage: Damage) -> str:
+    date = datetime.fromtimestamp(damage.found_at_ms / 1_000, UTC).date()
+    return f"may have been lost to the damage of {date}: {damage.how}"
 
 
 def _origin(engine: Engine, pid: int, shard: Shard | None) -> tuple[str | None, int]:
@@ -343,6 +359,9 @@ def health(engine: Engine) -> dict[str, Any]:
         for shard in engine.catalog.shards.values():
             if shard.faulty is not None:
                 problems.append(f"partition {shard.partition.pid:x} is faulty: {shard.faulty}")
+        if engine.doubted:
+            files = [f"{name_of(n)} {what}" for n, what in sorted(engine.doubted.items())]
+            problems.append(f"{', '.join(files)}: {_PUT_BACK}")
         damage = list(engine.damage)
         unconfigured = telling.unconfigured(engine)
     return {

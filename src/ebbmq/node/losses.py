@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq.core import facts as fact
 from ebbmq.journal.segment import OLD
+from ebbmq.node.catalog import Damage
 from ebbmq.node.log import log
 from ebbmq.node.numbering import Numbering
 from ebbmq.node.outflow import message_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ebbmq.node.engine import Engine
 
 #: So many queues are named at most.
@@ -32,6 +35,12 @@ class Losses:
         self.bodiless: dict[int, dict[int, int]] = {}
         #: By partition: messages that cannot be read, and leave once the log is open.
         self.unread: dict[int, list[int]] = {}
+        #: Partition, first and end of messages that may be lost, and how.
+        self.ranges: list[tuple[int, int, int, str]] = []
+        #: By partition and segment: messages that wait until it is put back.
+        self.doubts: dict[tuple[int, int], list[int]] = {}
+        #: By partition: messages that are served from devices, with rows in such a segment.
+        self.homeless: dict[int, list[int]] = {}
         #: Partitions a checkpointed page, and those a record of which cannot be read.
         self.without_page: set[int] = set()
         self.without_record: set[int] = set()
@@ -66,10 +75,8 @@ class Losses:
         """Say which messages no record brings, though one did; the whole journal was read."""
         engine = self._engine
         for number in self.missing:
-            if number in self.segments:
-                doubt = "" if self.numbering.is_declared else ", or was given back"
-                which = f"old segment {number ^ OLD}" if number & OLD else f"segment {number}"
-                self.report(f"journal {which} is missing{doubt}")
+            doubt = "" if self.numbering.is_declared else ", or was given back"
+            self.report(f"journal {_spelled(number)} is missing{doubt}")
         for missing in self.numbering.missing(self.segments):
             pid, first, end, segments, in_doubt = missing
             shard = engine.catalog.shards.get(pid)
@@ -89,6 +96,27 @@ class Losses:
                 self.unread.setdefault(pid, []).extend(gone)
         self._doubt_last()
 
+    def name_doubts(self) -> None:
+        """Say which messages are not delivered as long as a segment is not put back."""
+        for number in self._engine.doubted.keys() - set(self.missing):
+            self.report(f"journal {_spelled(number)} is cut short")
+        for (pid, segment), seqs in self.doubts.items():
+            for _, _, said in _runs(pid, seqs):
+                self.report(f"in doubt without journal {_spelled(segment)}: {said}")
+
+    def accept(self) -> None:
+        """Give up what is in doubt: it leaves once the log is open."""
+        for (pid, segment), seqs in self.doubts.items():
+            self.unread.setdefault(pid, []).extend(seqs)
+            why = f"{_spelled(segment)} was given up"
+            self.ranges += [(pid, first, end, why) for first, end, _ in _runs(pid, seqs)]
+
+    def remember(self) -> None:
+        """Have the catalog say which messages may be lost, for who asks what became of them."""
+        known = self._engine.catalog.damage
+        at_ms, before = self._engine.clock.wall_ms(), {(d.pid, d.first, d.end) for d in known}
+        known.extend(Damage(*it[:3], at_ms, it[3]) for it in self.ranges if it[:3] not in before)
+
     def _doubt_last(self) -> None:
         """Of queues that no later record tells of, what cannot be read may be the last messages."""
         shards = self._engine.catalog.shards
@@ -101,6 +129,7 @@ class Losses:
 
     def doubt(self, pid: int, first: int, end: int) -> None:
         """Say that messages of a partition may be lost."""
+        self.ranges.append((pid, first, end, "something cannot be read"))
         self.report(
             "what cannot be read may have been some of the messages "
             f"{message_id(pid, first)} to {message_id(pid, end - 1)}; "
@@ -114,13 +143,23 @@ class Losses:
         return f"relocated message {message_id(pid, seq)} cannot be read"
 
     def _name(self, pid: int, seqs: list[int]) -> None:
-        for first, count in fact.runs_of(seqs):
-            if count == 1:
-                self.report(f"message {message_id(pid, first)} cannot be read")
-            else:
-                last = message_id(pid, first + count - 1)
-                self.report(f"messages {message_id(pid, first)} to {last} cannot be read")
+        for first, end, said in _runs(pid, seqs):
+            self.ranges.append((pid, first, end, "it cannot be read"))
+            self.report(f"{said} cannot be read")
 
     def faulty(self) -> set[int]:
         """Partitions of which neither checkpoint nor journal tells all."""
         return self.without_page & self.without_record & set(self._engine.catalog.shards)
+
+
+def _spelled(segment: int) -> str:
+    return f"old segment {segment ^ OLD}" if segment & OLD else f"segment {segment}"
+
+
+def _runs(pid: int, seqs: list[int]) -> Iterator[tuple[int, int, str]]:
+    """First and end of consecutive messages, and how they are called."""
+    for first, count in fact.runs_of(sorted(seqs)):
+        said = f"message {message_id(pid, first)}"
+        if count > 1:
+            said = f"messages {said[8:]} to {message_id(pid, first + count - 1)}"
+        yield first, first + count, said

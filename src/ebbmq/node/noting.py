@@ -47,7 +47,8 @@ def _fact(engine: Engine) -> Fact:
 
 def stored_segments(engine: Engine) -> Stored:
     """The segments there are to be from here on (the lock is held)."""
-    numbers = [s.number for s in engine.journal.segments() if s.number not in engine.leaving]
+    there = {segment.number for segment in engine.journal.segments()}
+    numbers = sorted((there | engine.doubted.keys()) - engine.leaving)
     old = [number for number in numbers if number & OLD]
     listed = [number for number in old if number not in engine.unlisted]
     return Stored([number for number in numbers if not number & OLD], old, listed)

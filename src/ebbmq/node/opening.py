@@ -138,7 +138,7 @@ def _start(engine: Engine, recovery: Recovery) -> None:
     engine.journal.on_commit = engine.committed
     engine.journal.before_commit = engine.before_commit
     _note_start(engine, recovery)
-    upkeep = Upkeep(engine, *recovery.disks, recovery.generation)
+    upkeep = Upkeep(engine, recovery)
     engine.upkeep = upkeep.run
     engine.checkpoint = upkeep.checkpoint
     engine.keeping.start()
@@ -176,6 +176,7 @@ def _open_feed(engine: Engine) -> Feed | None:
 def _note_start(engine: Engine, recovery: Recovery) -> None:
     """Put the start on record; on a full disk the store opens all the same, to be consumed."""
     try:
+        recovery.give_homes()
         noting.note_catalog(engine)
         rule_changes.note_rules(engine)
         recovery.let_go_of_unread()
@@ -213,13 +214,12 @@ def _set_time(engine: Engine, recovery: Recovery, *, accept: bool) -> None:
 class Upkeep:
     """What keeps a store small and quick to open: checkpoints, compaction, the clock on record."""
 
-    def __init__(
-        self, engine: Engine, journal_disk: Disk, checkpoint_disk: Disk, generation: int
-    ) -> None:
+    def __init__(self, engine: Engine, recovery: Recovery) -> None:
         self._engine = engine
-        self._disks = journal_disk, checkpoint_disk
+        self._disks = journal_disk, checkpoint_disk = recovery.disks
         self._retry_at_ms = 0
-        self._checkpointer = Checkpointer(engine, checkpoint_disk, generation)
+        self._checkpointer = Checkpointer(engine, checkpoint_disk, recovery.generation)
+        self._checkpointer.is_held = recovery.keeps_checkpoint
         self._compactor = Compactor(engine, journal_disk)
 
     def run(self) -> None:

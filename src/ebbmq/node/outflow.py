@@ -25,7 +25,7 @@ from ebbmq.core.block import (
     LOW32,
     RATE_BIT,
 )
-from ebbmq.core.row import HIGH, LOW48
+from ebbmq.core.row import DYING, HIGH, LOW48, STATES
 from ebbmq.core.tokens import TOKEN_CHARS, TOKEN_DTYPE, spell_token
 from ebbmq.model import NO_HEADERS, Lease, Peeked
 from ebbmq.policy import importance as policy
@@ -55,7 +55,10 @@ _PADDED: Final = "%016x"
 _NO_HISTORIES: Final[Mapping[int, tuple[Timing, ...]]] = {}
 _RATE_UNIT: Final = rows.RATE_UNIT
 _decayed: Final = policy.decayed
-STATE_NAMES: Final = ("gone", "scheduled", "replicating", "ready", "leased", "dying")
+STATE_NAMES: Final = (
+    "gone", "scheduled", "replicating", "ready", "leased", "dying",
+    *("in_doubt",) * (STATES - DYING - 1),
+)  # fmt: skip
 
 
 @twin

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ebbmq import limits
 from ebbmq.checksum import crc32c
 from ebbmq.core import envelope, held, reviewed
 from ebbmq.core import facts as fact
@@ -26,18 +27,19 @@ from ebbmq.journal import belonging, checkpoint, record, scan
 from ebbmq.journal.found import Begun, Damaged, Found, Torn
 from ebbmq.journal.log import Log
 from ebbmq.journal.mend import mended
-from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, name_of, numbers
+from ebbmq.journal.segment import FIRST_POSITION, OFFSET_MASK, OLD, name_of, numbers
 from ebbmq.journal.unreadable import parts
 from ebbmq.node import catalog as declared
 from ebbmq.node import declaring
 from ebbmq.node.deriving import derive, let_go_of_unread
-from ebbmq.node.dropping import drop_without_segment
+from ebbmq.node.dropping import CUT_SHORT, MISSING, size_of, sort_out_rows
 from ebbmq.node.keeping.reviewing import is_reviewed
 from ebbmq.node.log import log
 from ebbmq.node.losses import Losses
 from ebbmq.node.numbering import Numbering
 from ebbmq.node.outflow import message_id
 from ebbmq.node.relocated import Relocated
+from ebbmq.node.relocating import relocate
 from ebbmq.node.salvage import Salvage
 from ebbmq.node.undeclared import Undeclared
 
@@ -91,12 +93,16 @@ class Recovery:
         self._proven = 0
         #: The last checkpoint was written by a close, and nothing after it.
         self.was_closed = False
+        #: Segments in doubt have what no checkpoint knows: the last one must stay the last.
+        self.keeps_checkpoint = False
         self.wall_ms = 0
 
     def run(self, *, threaded: bool = True) -> Log:
         """Put everything back and return the journal, ready to go on."""
         end = self.read()
         self._engine.checkpoint_position = self._start
+        if end >> 32 in self._engine.doubted:
+            end = (end >> 32) + 1 << 32  # it may be put back as it was
         self._write_tail_again(end)
         return Log.open(
             self._journal_disk,
@@ -230,7 +236,9 @@ class Recovery:
         catalog.factors, catalog.decided = dict(told.factors), dict(told.decided)
         catalog.deleted.clear()
         catalog.deleted.extend(told.deleted)
-        self._losses.segments = told.segments
+        catalog.damage.clear()
+        catalog.damage.extend(told.damage)
+        self._losses.segments = [number for number in told.segments if not number & OLD]
         names = {entry.spec.name: entry for entry in told.queues}
         for name in list(catalog.queues):
             if name not in names or names[name].pids != [
@@ -294,8 +302,9 @@ class Recovery:
         for restorer in self._restorers.values():
             restorer.settle()
         self._old.settle()
+        self._find_missing()
         self._losses.name_missing()
-        drop_without_segment(self._engine, self._losses, self._journal_disk)
+        sort_out_rows(self._engine, self._losses, self._journal_disk)
         self._undeclared.settle()
         self._old.name_lost(has_checkpoint=self._start > 0)
         return max(end, known_synced)
@@ -310,9 +319,17 @@ class Recovery:
         """The segments before the first one that is there were given back, or are missing."""
         first = min(numbers(self._journal_disk, old=False), default=1)
         missing = [number for number in self._losses.segments if number < first]
-        self._losses.missing += missing
         for number in missing or range(1, first)[-1:]:
             self._losses.numbering.absent(number)
+
+    def _find_missing(self) -> None:
+        """Find the segments that there should be; what no checkpoint knows may be read later."""
+        losses, doubted = self._losses, self._engine.doubted
+        present = {n for old in (False, True) for n in numbers(self._journal_disk, old=old)}
+        losses.missing = sorted(set(losses.segments) - present)
+        doubted.update(dict.fromkeys(losses.missing, MISSING))
+        starts = self._start >> 32, self._old_start >> 32
+        self.keeps_checkpoint = any(n >= starts[n & OLD > 0] for n in doubted)
 
     def _apply_relocations(self) -> None:
         """Put back relocated rows of the partitions that are declared by now."""
@@ -336,7 +353,9 @@ class Recovery:
             if number in numbers(self._journal_disk, old=False):
                 self._damaged(item)
             else:
-                self._losses.missing.append(number)
+                # The last to tell which there are did not know of one that was made after it.
+                if number > max(self._losses.segments, default=0):
+                    self._losses.segments.append(number)
                 self._losses.numbering.absent(number)
 
     def _begun(self, item: Begun) -> None:
@@ -512,6 +531,9 @@ class Recovery:
             log.warning("mended_header", position=hex(item.position))
             self._take(found)
             return
+        number = item.position >> 32
+        if item.end & OFFSET_MASK > size_of(self._journal_disk, number):
+            self._engine.doubted[number] = CUT_SHORT
         self._salvage.keep(item)
 
     def _mended(self, item: Item) -> Found | Damaged | None:
@@ -524,6 +546,12 @@ class Recovery:
 
     def finish(self, now_ms: int, *, accept_damage: bool) -> None:
         """Derive order, wheels, counts and shares; the engine's time is known."""
+        if accept_damage:
+            self._losses.accept()
+            self._engine.doubted.clear()
+            self.keeps_checkpoint = False
+        self._losses.remember()
+        self._engine.keeping.is_whole = not self._engine.damage
         derive(
             self._engine,
             self._losses,
@@ -538,6 +566,15 @@ class Recovery:
     def let_go_of_unread(self) -> None:
         """Have messages that cannot be read leave on the record, now that the journal is open."""
         let_go_of_unread(self._engine, self._losses)
+
+    def give_homes(self) -> None:
+        """Write rows of messages that only devices have now into a segment that is there."""
+        for pid, seqs in self._losses.homeless.items():
+            shard = self._engine.catalog.shards[pid]
+            for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
+                some = seqs[at : at + limits.RECORD_ROWS_MAX]
+                relocate(self._engine, shard, some, [b""] * len(some), home=False)
+        self._engine.journal.sync_old()
 
     def given_up(self, pid: int) -> Collection[int]:
         """Messages of a partition whose rows are there, and which are told to be lost."""

@@ -14,6 +14,7 @@ from ebbmq.journal.found import Damaged, Found, Torn
 from ebbmq.journal.mend import mended
 from ebbmq.journal.record import HEADER_BYTES
 from ebbmq.journal.segment import OFFSET_MASK, OLD, name_of, numbers
+from ebbmq.node.dropping import CUT_SHORT, size_of
 from ebbmq.node.log import log
 from ebbmq.node.unfinished import Unread
 
@@ -109,6 +110,8 @@ class Relocated:
             self._listed.add(segment)
         moved = self._losses.moved
         is_there = segment in self._present and segment not in self._damaged
+        if segment in self._present and end > size_of(self._disk, segment):
+            self._engine.doubted[segment] = CUT_SHORT
         if not is_there or end > self._ends.get(segment, end):
             moved.setdefault(pid, {}).update(dict.fromkeys(seqs, segment))
         elif pid in moved:
@@ -153,16 +156,15 @@ class Relocated:
         all named is not gone on with.
         """
         unlisted = set(self._present) - self._listed
-        missing = self._expected - set(self._present)
-        return max((number + 1 for number in unlisted | missing), default=OLD | 1)
+        doubted = {number for number in self._engine.doubted if number & OLD}
+        return max((number + 1 for number in unlisted | doubted), default=OLD | 1)
 
     def settle(self) -> None:
         """Find out which segments are missing, and with them messages; all is read."""
         missing = sorted(self._expected - set(self._present))
         losses = self._losses
-        losses.missing += missing
         losses.segments = [*losses.segments, *missing]
-        self._engine.unlisted = set(self._present) - self._listed
+        self._engine.unlisted = {*missing, *self._present} - self._listed
         lost = {*missing, *self._present}
         for pid, known in losses.moved.items():
             losses.moved[pid] = {seq: number for seq, number in known.items() if number in lost}
@@ -188,6 +190,7 @@ class Relocated:
             for seq in sorted(seqs):
                 if shard.partition.index.locate(seq) is None:
                     segment = moved.get(pid, {}).get(seq, 0)
+                    self._losses.ranges.append((pid, seq, seq + 1, "it cannot be read"))
                     self._losses.report(self._losses.of_relocated(pid, seq, segment))
 
     def _relocated(self, header: Header, payload: memoryview) -> Moved:

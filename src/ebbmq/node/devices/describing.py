@@ -27,6 +27,7 @@ class Counts(NamedTuple):
     moves: int = 0
     arriving: Moving | None = None
     leaving: Moving | None = None
+    unclaimed: int = 0
 
 
 class Standing(NamedTuple):
@@ -84,6 +85,7 @@ def told(
         last_error_at_ms=seen.last_error_at_ms,
         pending_bytes=seen.pending_bytes,
         copies=counts.copies,
+        unclaimed=counts.unclaimed,
         moves=counts.moves,
         standing=standing.name,
         undrained=standing.undrained,

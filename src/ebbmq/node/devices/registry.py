@@ -69,6 +69,8 @@ class Devices:
         }
         self._all = [self._log, *self.ports.values()]
         self._is_restricted = any(port.spec.readers != ("*",) for port in self._all)
+        #: Devices that were given up, until what they have was compared again.
+        self.evicted = {name for name in self.ports if self._evictions.of(name) is not None}
         for port in self.ports.values():
             eviction = self._evictions.of(port.name)
             if eviction is not None and eviction.until == "admit":
@@ -179,6 +181,7 @@ class Devices:
             until = "admit"
         self._evictions.note(name, Eviction(self._clock.wall_ms(), until))
         if name in self.ports:
+            self.evicted.add(name)
             self.ports[name].evict()
         return until
 

@@ -54,8 +54,10 @@ _HELD: Final = rows.HELD << block.FLAGS_BIT
 _CODED: Final = ("node", "queue", "state")
 _SCHEMA: Final = schema_of(CATALOG)
 _STATES: Final = pa.array(STATES)
-#: By the state in a row: its place in STATES.
-_STATE_CODES: Final = np.array([0, *range(len(STATES))], dtype=np.int32)
+#: By the state in a row, or the one it was in before it came to be in doubt: its place in STATES.
+_STATE_CODES: Final = np.tile(
+    np.pad(np.arange(len(STATES), dtype=np.int32), (1, rows.IN_DOUBT - len(STATES) - 1)), 2
+)
 assert STATES == ("scheduled", "replicating", "ready", "leased", "dying")
 #: Where a field stands in a row: its word, from which bit on, and which bits.
 _STATE: Final = block.KIND, 0, block.STATE

@@ -94,6 +94,10 @@ class Keeper:
         self.confirmed_since: dict[str, set[Name]] = {}
         #: By device: copies it was asked for because they were lacking.
         self._repairs: dict[str, Stretches] = {}
+        #: The opening found nothing missing, damaged or in doubt.
+        self.is_whole = False
+        #: By device: copies that only it lists, of messages that are not known to have left.
+        self.unclaimed: dict[str, int] = {}
         #: Some message may have fewer copies than it should, as one may at the start.
         self.is_short = True
         #: Devices that were away for so long that their copies do not count.
@@ -502,7 +506,7 @@ class Keeper:
             if device == LOG:
                 live = sum(shard.partition.live() for shard in engine.catalog.shards.values())
                 copies += live - len(engine.holdings)
-        return Counts(copies, moves, *under_way)
+        return Counts(copies, moves, *under_way, self.unclaimed.get(device, 0))
 
     def stop(self) -> None:
         """Make no more copies; what is owed is asked for at the next start."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ebbmq.core.copies import name_of, parts_of, seqs_of
-from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, ROW
+from ebbmq.core.row import AT_FLAGS, ELSEWHERE, FREE, HELD, HIGH, IN_DOUBT, ROW
 from ebbmq.errors import DamagedRecord
 from ebbmq.node.keeping import likeness, reading
 from ebbmq.node.keeping.placing import Stored
@@ -33,13 +33,13 @@ class Known:
         self._engine = engine
 
     def row_of(self, name: Name) -> tuple[Shard, int, tuple[int, ...]] | None:
-        """The partition, number and row of a message; None if it is gone."""
+        """The partition, number and row of a message; None if it is gone, or in doubt."""
         pid, seq = parts_of(name)
         shard = self._engine.catalog.shards.get(pid)
         if shard is None or shard.faulty is not None:
             return None
         found = shard.partition.index.locate(seq)
-        if found is None or found[0].buffer[found[1]] == FREE:
+        if found is None or not FREE < found[0].buffer[found[1]] < IN_DOUBT:
             return None
         return shard, seq, ROW.unpack_from(found[0].buffer, found[1])
 

@@ -124,10 +124,10 @@ class Looking:
         return self._grouped(there, block, self._ages(there, block, now_ms), [])
 
     def _rows(self, seqs: Sequence[int], but: int) -> tuple[Sequence[int], Block]:
-        """Those that are there, and not in a state."""
+        """Those that are there, neither dying nor in doubt, and not in a state."""
         words = self._shard.partition.index.words_at(seqs)
         states = words[:, KIND] & np.uint64(STATE)
-        there = (states != FREE) & (states != DYING) & (states != but)
+        there = (states != FREE) & (states < DYING) & (states != but)
         if there.all():
             return seqs, Block(words)
         kept = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]

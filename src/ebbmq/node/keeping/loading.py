@@ -27,7 +27,7 @@ from ebbmq.core.block import (
     Block,
 )
 from ebbmq.core.copies import followed_by, name_of, names_of, parts_of, seqs_of
-from ebbmq.core.row import FREE, HIGH, LOW48, RATE_UNIT
+from ebbmq.core.row import FREE, HIGH, IN_DOUBT, LOW48, RATE_UNIT
 from ebbmq.holding.columns import Batch, Columns, Told
 from ebbmq.holding.contract import Copy, Key
 from ebbmq.node import leasing
@@ -198,7 +198,8 @@ def _wanted(
 def _fitting(shard: Shard, seqs: Sequence[int], room: int) -> tuple[_Part | None, Sequence[int]]:
     """Messages of a partition that are there and fit, but always one, and those that do not fit."""
     words = shard.partition.index.words_at(seqs)
-    there = (words[:, KIND] & np.uint64(STATE)) != FREE
+    states = words[:, KIND] & np.uint64(STATE)
+    there = (states != FREE) & (states < IN_DOUBT)
     if not there.all():
         seqs = [seq for seq, is_there in zip(seqs, there.tolist(), strict=True) if is_there]
         words = words[there]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ebbmq.core.copies import LOG, name_of, parts_of
+from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import EbbError
 from ebbmq.holding.listing import Listing
 from ebbmq.node.keeping import mending, restarting
@@ -203,18 +203,29 @@ class Reconciler:
         self._forget_strays(device, listed)
 
     def _forget_strays(self, device: str, listed: Numbers) -> None:
-        engine, strays = self._engine, 0
+        engine, strays, unclaimed = self._engine, 0, 0
+        keeper = engine.keeping
+        was_evicted = device in self._devices.evicted and keeper.is_whole
         for at in range(0, len(listed), _AT_ONCE):
             with engine.lock:
                 some = engine.holdings.unheld(device, listed[at : at + _AT_ONCE].tolist())
                 if not some:
                     continue
-                faulty = {pid for pid, shard in engine.catalog.shards.items() if shard.faulty}
-                some = [name for name in some if parts_of(name)[0] not in faulty]
                 restarting.adopt(engine, device, some)
-                step = engine.holdings.strays(device, some)
+                gone = [
+                    name
+                    for name in some
+                    if restarting.has_left(engine, name)
+                    or (was_evicted and keeper.row_of(name) is not None)
+                ]
+                step = engine.holdings.strays(device, gone)
                 strays += len(step.effects)
-                engine.keeping.apply([step])
+                unclaimed += len(engine.holdings.unheld(device, some)) - len(step.effects)
+                keeper.apply([step])
+        keeper.unclaimed[device] = unclaimed
+        self._devices.evicted.discard(device)
+        if unclaimed:
+            log.warning("copies_unclaimed", device=device, count=unclaimed)
         if strays:
             log.info("strays_deleted", device=device, count=strays)
 
@@ -227,13 +238,11 @@ class Reconciler:
         log.error("copies_damaged", device=device, count=len(names))
         for at in range(0, len(names), _AT_ONCE):
             with engine.lock:
-                some = [
-                    name
-                    for name in names[at : at + _AT_ONCE]
-                    if device in engine.holdings.of(name).copies
-                ]
-                engine.keeping.copies_lost(device, some, reason=DAMAGED)
-                engine.keeping.apply([engine.holdings.strays(device, names[at : at + _AT_ONCE])])
+                some = names[at : at + _AT_ONCE]
+                known = [name for name in some if device in engine.holdings.of(name).copies]
+                engine.keeping.copies_lost(device, known, reason=DAMAGED)
+                gone = [name for name in some if restarting.has_left(engine, name)]
+                engine.keeping.apply([engine.holdings.strays(device, {*known, *gone})])
 
     def _slices(self) -> Iterator[Mapping[Holding, Sequence[Name]]]:
         """Every message that has copies, a few at a time, those that are alike together."""

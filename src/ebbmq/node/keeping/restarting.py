@@ -43,13 +43,9 @@ def mark_rows(engine: Engine) -> None:
 
 def resume(engine: Engine) -> None:
     """Forget copies of what is gone, ask again for what was asked for."""
-    shards = engine.catalog.shards
     steps: list[Step] = []
     for name, _ in list(engine.holdings.items()):
-        pid, seq = parts_of(name)
-        shard = shards.get(pid)
-        # What a faulty partition has is not known: it may be read again.
-        if shard is None or (shard.faulty is None and shard.partition.index.state_of(seq) == FREE):
+        if has_left(engine, name):
             steps.append(engine.holdings.remove(name))
     engine.keeping.apply(steps)
     carrying = engine.keeping.carrying
@@ -58,6 +54,22 @@ def resume(engine: Engine) -> None:
         for effect in engine.holdings.owed():
             carrying.carry_out(effect, position)
         carrying.mover.wake()
+
+
+def has_left(engine: Engine, name: Name) -> bool:
+    """Whether a message is known to have left; that it is not there alone says nothing.
+
+    What a faulty partition has is not known: it may be read again.
+    """
+    pid, seq = parts_of(name)
+    shard = engine.catalog.shards.get(pid)
+    if not engine.keeping.is_whole or engine.catalog.damage_to(pid, seq):
+        return False
+    if shard is None:
+        return pid < engine.catalog.next_pid  # it was deleted
+    index = shard.partition.index
+    was_given_out = seq < index.next_seq and seq not in shard.passed_over
+    return was_given_out and shard.faulty is None and index.state_of(seq) == FREE
 
 
 def adopt(engine: Engine, device: str, listed: Iterable[Name]) -> None:

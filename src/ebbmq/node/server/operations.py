@@ -101,8 +101,9 @@ class MessageView(msgspec.Struct, omit_defaults=True):
     id: str
     queue: str | None
     state: Literal[
-        "scheduled", "replicating", "ready", "leased", "dying", "removed", "gone", "unknown"
-    ]
+        "scheduled", "replicating", "ready", "leased", "dying", "in_doubt", "removed", "gone",
+        "unknown",
+    ]  # fmt: skip
     reason: str | None = None
     at_ms: int | None = None
     importance: int | None = None

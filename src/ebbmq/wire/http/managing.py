@@ -109,14 +109,15 @@ def spec_of(kind: type[S], path: str, form: msgspec.Struct) -> tuple[S, list[str
     return kind(path, **fields), list(fields)
 
 
-class DepthForm(msgspec.Struct):
-    """Messages of a queue by state."""
+class DepthForm(msgspec.Struct, omit_defaults=True):
+    """Messages of a queue by state; in doubt only where there are any."""
 
     ready: int
     leased: int
     scheduled: int
     replicating: int
     dying: int
+    in_doubt: int = 0
 
 
 class CacheForm(msgspec.Struct):

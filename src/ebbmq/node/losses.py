@@ -92,7 +92,7 @@ class Losses:
             index = shard.partition.index
             gone = [s for s in range(first, end) if s not in left and index.locate(s) is None]
             self._name(pid, gone)
-            if not set(segments) & set(self.missing):
+            if engine.doubted.keys().isdisjoint({*segments, *self.missing}):
                 self.unread.setdefault(pid, []).extend(gone)
         self._doubt_last()
 

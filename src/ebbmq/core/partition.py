@@ -145,6 +145,7 @@ class Partition:
         self.gone: list[int] = []
         #: Whoever listens to what happens, told at once; None: nobody does.
         self.tell: Tell | None = None
+        self.adapt: AdaptiveDecay | None = None
         self.adopt(spec)
 
     def adopt(self, spec: QueueSpec) -> None:
@@ -162,7 +163,9 @@ class Partition:
             if spec.band_width
             else ExactOrder(self.index, self.classes)
         )
-        self.adapt = AdaptiveDecay(spec.adapt) if spec.adapt else None
+        before, self.adapt = self.adapt, AdaptiveDecay(spec.adapt) if spec.adapt else None
+        if before is not None and self.adapt is not None:
+            self.adapt.restore(before.state())
         self.external: AdaptiveDecay | None = None
         self.profiles: dict[ProfileKey, Profile] = {}
         self.stale_ages: dict[tuple[int, int, int], int] = {}

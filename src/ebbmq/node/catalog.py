@@ -14,6 +14,7 @@ from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 from ebbmq.node import outdated
+from ebbmq.policy.adapt import AdaptState  # noqa: TC001  # msgspec reads the annotations
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
     from ebbmq.node.numbering import Spans
+    from ebbmq.policy.adapt import AdaptiveDecay
 
 _NEAR_ENOUGH: Final = 0.6
 #: A fleet-wide decay factor, until when it holds, and which run advised it.
@@ -78,6 +80,11 @@ class Queue:
         self.shards.append(shard)
         self.by_pid[shard.partition.pid] = shard
 
+    def controllers(self) -> list[AdaptiveDecay]:
+        """Those of its own decay factor, one a partition; none where it has no factor."""
+        found = [shard.partition.adapt for shard in self.shards]
+        return [each for each in found if each is not None]
+
     def healthy(self) -> list[Shard]:
         """The shards that take requests."""
         return [shard for shard in self.shards if shard.faulty is None]
@@ -114,6 +121,8 @@ class DeclaredQueue(msgspec.Struct, frozen=True):
     paused: bool = False
     version: int = 0
     consumer: str | None = None
+    #: The state of its controller in each partition; empty where it has none.
+    adapted: list[AdaptState] = []
 
 
 class DeclaredTopic(msgspec.Struct, frozen=True):
@@ -291,6 +300,7 @@ class Catalog:
                     queue.paused,
                     queue.version,
                     queue.consumer,
+                    [each.state() for each in queue.controllers()],
                 )
                 for queue in self.queues.values()
             ],

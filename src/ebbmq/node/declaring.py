@@ -38,6 +38,15 @@ def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: i
         shard.partition.set_external_factor(factor, until_ms, run, now_ms)
 
 
+def use_factors(engine: Engine, queue: Queue, now_ms: int) -> None:
+    """Have partitions that were put together anew use the fleet's decay factor and their own."""
+    told = engine.catalog.factors.get(queue.spec.name)
+    if told is not None:
+        apply_factor(queue, *told, now_ms)
+    for shard in queue.shards:
+        shard.partition.refresh_factor(now_ms)
+
+
 def check_instant(field: str, instant_ms: object) -> None:
     """See that it is an instant.
 
@@ -229,6 +238,7 @@ def _rebuild(engine: Engine, queue: Queue) -> None:
         rebuild(partition, now_ms, reopened=False)
         engine.residency.close(partition.pid)
         shard.resident = open_resident(engine, partition, spec)
+    use_factors(engine, queue, now_ms)
 
 
 def delete(engine: Engine, name: str) -> int:

@@ -249,6 +249,8 @@ class Recovery:
                     shard.partition.adopt(entry.spec)
             queue.paused, queue.version = entry.paused, entry.version
             queue.consumer = entry.consumer
+            for controller, state in zip(queue.controllers(), entry.adapted, strict=False):
+                controller.restore(state)
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
                 index = shard.partition.index

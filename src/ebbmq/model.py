@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -214,60 +214,78 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replica_target: int
 
 
-class _Shown(msgspec.Struct, frozen=True, gc=False):
-    """A message that is shown; without devices beside the log nothing is told of how it is kept."""
+class InLog(msgspec.Struct, frozen=True, gc=False):
+    """How messages of a batch are kept that nobody reads and only the node's log has."""
 
-    def _told(self, name: str) -> Any:
-        kept: Kept | None = getattr(self, "kept", None)
-        return None if kept is None else getattr(kept, name)
+    tier: str
+    at_ms: int
+    #: The decay score, by age in milliseconds and access rate.
+    score: Callable[[int, float], float]
+
+    def of(self, access_count: int, enqueued_at_ms: int) -> Kept:
+        """How one of them is kept."""
+        return Kept(
+            access_count=access_count,
+            access_rate=0.0,
+            decay_score=self.score(self.at_ms - enqueued_at_ms, 0.0),
+            tier=self.tier,
+            copies=("log",),
+            copies_acked=1,
+            removals_acked=0,
+            replica_target=1,
+        )
+
+
+class _Shown(msgspec.Struct, frozen=True, gc=False):
+    """A message that is shown, with how it is kept."""
+
+    @property
+    def as_kept(self) -> Kept | None:
+        """How it is kept; None only where whoever made this did not say."""
+        kept: Kept | InLog | None = getattr(self, "kept", None)
+        if isinstance(kept, InLog):
+            return kept.of(getattr(self, "attempt", 1) - 1, getattr(self, "enqueued_at_ms", 0))
+        return kept
 
     @property
     def access_count(self) -> int | None:
         """How often it was leased."""
-        told: int | None = self._told("access_count")
-        return told
+        return self.as_kept and self.as_kept.access_count
 
     @property
     def access_rate(self) -> float | None:
         """Reads a day, weighted by how long ago they were."""
-        told: float | None = self._told("access_rate")
-        return told
+        return self.as_kept and self.as_kept.access_rate
 
     @property
     def decay_score(self) -> float | None:
         """How faded it is; high is faded."""
-        told: float | None = self._told("decay_score")
-        return told
+        return self.as_kept and self.as_kept.decay_score
 
     @property
     def tier(self) -> str | None:
         """The tier it is read from."""
-        told: str | None = self._told("tier")
-        return told
+        return self.as_kept and self.as_kept.tier
 
     @property
     def copies(self) -> tuple[str, ...] | None:
         """The devices that have it."""
-        told: tuple[str, ...] | None = self._told("copies")
-        return told
+        return self.as_kept and self.as_kept.copies
 
     @property
     def copies_acked(self) -> int | None:
         """How many devices have confirmed a copy."""
-        told: int | None = self._told("copies_acked")
-        return told
+        return self.as_kept and self.as_kept.copies_acked
 
     @property
     def removals_acked(self) -> int | None:
         """How many devices have confirmed its removal."""
-        told: int | None = self._told("removals_acked")
-        return told
+        return self.as_kept and self.as_kept.removals_acked
 
     @property
     def replica_target(self) -> int | None:
         """How many copies it should have."""
-        told: int | None = self._told("replica_target")
-        return told
+        return self.as_kept and self.as_kept.replica_target
 
 
 class Peeked(_Shown, frozen=True, gc=False):
@@ -288,7 +306,6 @@ class Peeked(_Shown, frozen=True, gc=False):
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    #: With devices beside the node's log.
     kept: Kept | None = None
 
 
@@ -310,8 +327,7 @@ class Lease(_Shown, frozen=True, gc=False):
     deadline_ms: int
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    #: With devices beside the node's log.
-    kept: Kept | None = None
+    kept: Kept | InLog | None = None
 
 
 class Removal(msgspec.Struct, frozen=True, gc=False):
@@ -494,11 +510,12 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cache_enabled: bool = True
     page_to_disk: bool = True
     adapt: AdaptSpec | None = None
+    #: The decay score. Without `score_per_day` and `score_high` it is only shown (`Score.of`).
     score_base: float = 0.0
-    score_per_day: float = 0.0
+    score_per_day: float | None = None
     score_access_bonus: float = 0.0
-    score_medium: float = 50.0
-    score_high: float = 100.0
+    score_medium: float | None = None
+    score_high: float | None = None
     evaluate_every_ms: int = 60_000
     on_faded: OnFaded = "archive"
     min_copies: int = 1
@@ -587,6 +604,8 @@ SPEC_FLOATS: Final = {
     "score_medium": (-1e9, 1e9),
     "score_high": (-1e9, 1e9),
 }
+#: Those that may be left open: `policy.decay.Score` says what follows.
+SPEC_FLOATS_OR_NONE: Final = ("score_per_day", "score_medium", "score_high")
 
 
 def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
@@ -598,7 +617,8 @@ def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
             return field, f"use a whole number from {low} to {high}"
     for field, (least, most) in SPEC_FLOATS.items():
         value = getattr(spec, field)
-        if not is_number(value, least, most):
+        is_open = value is None and field in SPEC_FLOATS_OR_NONE
+        if not is_open and not is_number(value, least, most):
             return field, f"use a number from {least:g} to {most:g}"
     if 0 < spec.band_width < BAND_WIDTH_MIN:
         return "band_width", f"use 0 for the exact value, or a number from {BAND_WIDTH_MIN} to 10"

@@ -8,6 +8,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.core.copies import LOG, name_of
@@ -122,6 +123,26 @@ def test_between_the_thresholds_a_message_keeps_its_copies_on_the_middle_tier(
     assert {scene.holding(each).copies for each in ids} == {frozenset({LOG})}
     scene.days(1.5)
     scene.until_on(ids, "hdd")
+
+
+@pytest.mark.parametrize("given", ["score_per_day", "score_high"])
+def test_a_score_that_nobody_gave_is_shown_and_does_nothing(scene: Scene, given: str) -> None:
+    spec = QueueSpec("q", tiers=FADING["tiers"], on_faded="remove", score_base=31.0)
+    shown = {"per_day": 1.0, "access_bonus": 0.0, "medium": 7.0, "high": 30.0, "base": 31.0}
+    scene.broker.declare(spec)
+    [chosen] = publish(scene, 1)
+    scene.days(60)
+    [seen] = scene.broker.peek("q")
+    assert (seen.decay_score, seen.tier, seen.copies) == (pytest.approx(91.0), "fast", (LOG,))
+    assert scene.broker.engine.keeping.decisions.counts == {}
+    told = scene.broker.stats("q")
+    assert told["score"] == {f"score_{name}": each for name, each in shown.items()}
+    assert not told["score_acts"]
+    scene.broker.declare(replace(spec, **{given: shown[given.removeprefix("score_")]}))
+    assert scene.broker.stats("q")["score"] == told["score"]
+    assert scene.broker.stats("q")["score_acts"]
+    scene.days(1)
+    assert [(each.id, each.reason) for each in scene.broker.removals("q")] == [(chosen, "faded")]
 
 
 def test_a_fresh_message_gets_one_copy_more_at_each_evaluation_up_to_the_most(

@@ -331,8 +331,15 @@ def test_a_phase_has_the_tier_it_has_in_the_broker(spark: SparkSession, tiers: t
 
 def test_messages_get_the_score_of_the_instant_asked_for(spark: SparkSession) -> None:
     specs = [
-        QueueSpec("q", score_per_day=10, score_access_bonus=2, tiers=("ssd", "hdd", "s3")),
-        QueueSpec("other", score_base=60),
+        QueueSpec(
+            "q",
+            score_per_day=10,
+            score_medium=50,
+            score_high=100,
+            score_access_bonus=2,
+            tiers=("ssd", "hdd", "s3"),
+        ),
+        QueueSpec("other", score_base=60, score_per_day=0, score_medium=50, score_high=100),
     ]
     rows = catalog(
         spark,
@@ -385,7 +392,7 @@ def test_a_message_is_advised_the_same(spark: SparkSession) -> None:
         msgspec.structs.replace(each, name=str(number))
         for number, each in enumerate(drawn(SPECS, 200))
     ]
-    cooling = QueueSpec("cooling", score_per_day=10.0, tiers=TIERS)
+    cooling = QueueSpec("cooling", score_per_day=10.0, score_medium=50, score_high=100, tiers=TIERS)
     # At the very instants at which it is first evaluated and at which phases may begin, too.
     ages = [0, MINUTE_MS - 1, MINUTE_MS, *(days * DAY_MS + more for days in range(12)
             for more in (0, 1))]  # fmt: skip

@@ -236,9 +236,15 @@ def show(session: Session, name: str) -> None:
             "bodies": stats["residency"],
             "cache": _line(stats["cache"]),
             "decay factor": stats["decay_factor"],
+            "decay score": _score(stats["score"], acts=stats["score_acts"]),
             "partitions": len(stats["partitions"]),
         }
     )
+
+
+def _score(score: dict[str, float], *, acts: bool) -> str:
+    told = ", ".join(f"{name.removeprefix('score_')} {value:g}" for name, value in score.items())
+    return told if acts else f"{told}; only shown, until score_per_day or score_high is given"
 
 
 def _line(numbers: dict[Any, Any]) -> str:

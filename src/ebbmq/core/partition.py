@@ -63,6 +63,7 @@ from ebbmq.core.wheel import Wheel
 from ebbmq.model import REASON_TEXT, AdaptSpec, Reason, Timing
 from ebbmq.policy import importance as policy
 from ebbmq.policy.adapt import AdaptiveDecay
+from ebbmq.policy.decay import Score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,8 +98,8 @@ class Partition:
         "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone",
         "granted_at", "held", "histories", "index", "is_leased_simply", "is_published_simply",
         "leases_granted", "ledger", "left", "let_go", "moves", "names", "names_in_use",
-        "next_place", "node", "order", "paused", "pid", "profiles", "removes_by_age", "spec",
-        "spelling", "stale_ages", "tell", "totals",
+        "next_place", "node", "order", "paused", "pid", "profiles", "removes_by_age", "score",
+        "spec", "spelling", "stale_ages", "tell", "totals",
     )  # fmt: skip
 
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
@@ -151,6 +152,8 @@ class Partition:
     def adopt(self, spec: QueueSpec) -> None:
         """Take a changed specification; the caller rebuilds the order if there are rows."""
         self.spec = spec
+        #: How faded messages are, as people see it.
+        self.score = Score.shown(spec)
         #: Whether `grants.lease_one` will do.
         self.is_leased_simply = not (spec.fair_share or spec.score_access_bonus)
         #: Whether `arrivals.publish_one` will do: nobody is refused, and nothing has to go for it.

@@ -270,8 +270,8 @@ def fetch(
         if None in payloads:
             grants, payloads = _complete(engine, shard, grants, payloads)  # noqa: PLW2901
         if grants.seqs:
-            kept = _kept(engine, shard, grants) if engine.devices is not None else None
             at_ms = grants.at_ms or now_ms
+            kept = telling.in_log(engine, shard, at_ms) or _kept(engine, shard, grants)
             out.append(Delivery(shard.partition, grants, payloads, at_ms, kept))  # type: ignore[arg-type]
     return out
 

@@ -19,6 +19,7 @@ from ebbmq.node.devices.settings import LOG
 from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 from ebbmq.plain import is_number
+from ebbmq.policy.decay import Score
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,6 +96,8 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
             "totals": totals,
             "since_open": {key: count - before.get(key, 0) for key, count in totals.items()},
             "decay_factor": max(p.factor for p in partitions),
+            "score": partitions[0].score.fields(),
+            "score_acts": Score.of(queue.spec) == partitions[0].score,
             "paused": queue.paused,
             "partitions": [
                 {
@@ -275,8 +278,6 @@ def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
 
 def _kept(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
     """Where the copies of a message are, and why."""
-    if engine.devices is None:
-        return {}
     with engine.lock:
         (kept,) = telling.kept(engine, shard, [(seq, row)])
     return msgspec.structs.asdict(kept) | _story(engine, shard.partition.pid, seq)

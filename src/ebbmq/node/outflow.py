@@ -8,7 +8,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from ebbmq.checksum import crc32c
 from ebbmq.core import envelope
@@ -27,7 +27,7 @@ from ebbmq.core.block import (
 )
 from ebbmq.core.row import HIGH, LOW48
 from ebbmq.core.tokens import TOKEN_CHARS, TOKEN_DTYPE, spell_token
-from ebbmq.model import NO_HEADERS, Lease, Peeked
+from ebbmq.model import NO_HEADERS, InLog, Lease, Peeked
 from ebbmq.policy import importance as policy
 from ebbmq.speedups import twin
 
@@ -110,8 +110,8 @@ class Delivery(NamedTuple):
     grants: Grants
     payloads: Sequence[bytes]
     at_ms: int
-    #: How each is kept, where there are devices.
-    kept: Sequence[Kept] | None = None
+    #: How each is kept, or all of them are.
+    kept: Sequence[Kept] | InLog | None = None
 
     def tokens(self) -> list[str]:
         """What settles them."""
@@ -119,35 +119,56 @@ class Delivery(NamedTuple):
 
     def leases(self) -> list[Lease]:
         """Them as a caller in this process gets them."""
-        found = leases(self.partition, self.grants, self.payloads, self.at_ms)
-        if self.kept is None:
-            return found
-        return [replace(lease, kept=kept) for lease, kept in zip(found, self.kept, strict=True)]
+        return leases(self.partition, self.grants, self.payloads, self.at_ms, self.kept)
 
     def alike(self) -> Alike | None:
         """Them by field, without their bodies; None if there is more to each than its row."""
-        return None if self.kept else alike(self.partition, self.grants, self.at_ms)
+        if not isinstance(self.kept, InLog):
+            return None
+        found = alike(self.partition, self.grants, self.at_ms)
+        if found is not None:
+            _fill_kept(found, self.kept)
+        return found
+
+
+def _fill_kept(into: Alike, kept: InLog) -> None:
+    """Fill in how leases are kept."""
+    shared, own, _ = into
+    enqueued, attempts = own.get("enqueued_at_ms", []), own.get("attempt", [])
+    first_ms = shared["enqueued_at_ms"] if "enqueued_at_ms" in shared else enqueued[0]
+    shared.update(asdict(kept.of(shared.get("attempt", 1) - 1, first_ms)))
+    if attempts:
+        own["access_count"] = [attempt - 1 for attempt in attempts]
+    if enqueued:
+        own["decay_score"] = [kept.score(kept.at_ms - each_ms, 0.0) for each_ms in enqueued]
 
 
 def leases(
-    partition: Partition, grants: Grants, payloads: Sequence[bytes], now_ms: int
+    partition: Partition,
+    grants: Grants,
+    payloads: Sequence[bytes],
+    now_ms: int,
+    kept: Sequence[Kept] | InLog | None = None,
 ) -> list[Lease]:
     """What a lease call returns."""
     seqs = grants.seqs
     if not seqs:
         return []
+    each_kept = repeat(kept, len(seqs)) if kept is None or isinstance(kept, InLog) else kept
     found = alike(partition, grants, now_ms)
     if found is None:
         tokens = tokens_of(partition, grants)
         return [
-            _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms)
-            for seq, row, payload, token in zip(seqs, grants.rows, payloads, tokens, strict=True)
+            _lease(partition, seq, row, payload, token, grants.deadline_ms, now_ms, how)
+            for seq, row, payload, token, how in zip(
+                seqs, grants.rows, payloads, tokens, each_kept, strict=True
+            )
         ]
     own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
     for name, spelling in found.spelled.items():
         own[name] = spell_each(spelling, seqs)
     columns = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
-    return list(map(Lease, *columns))
+    return list(map(Lease, *columns, repeat("BYTE"), each_kept))
 
 
 @twin
@@ -177,7 +198,6 @@ def alike(partition: Partition, grants: Grants, now_ms: int) -> Alike | None:
         "deadline_ms": grants.deadline_ms,
         "latency_history": (),
         "type": "BYTE",
-        "kept": None,
     }
     own: dict[str, list[Any]] = {}
     spelled = {"id": partition.spelling}
@@ -290,6 +310,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     deadline_ms: int,
     nonce: int,
     now_ms: int,
+    kept: InLog | None = None,
 ) -> Lease:
     """What a lease call for one message returns; it was popped last."""
     _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
@@ -298,7 +319,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     token = spell_token(pid, seq, attempt, partition.epoch & 0xFFFF, nonce)
     # Ready rows have no due instant, so a word above 48 bits is a headers block or a failure.
     if due or enqueued_at_ms > LOW48 or spec.band_width != 1.0:
-        return _lease(partition, seq, row, payload, token, deadline_ms, now_ms)
+        return _lease(partition, seq, row, payload, token, deadline_ms, now_ms, kept)
     ttl_ms, current, band, share = None, float(importance), importance, 0.0
     if dead:
         end_ms = dead & LOW48
@@ -326,6 +347,8 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
         enqueued_at_ms,
         deadline_ms,
         (),
+        "BYTE",
+        kept,
     )
 
 
@@ -337,6 +360,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
     token: str,
     deadline_ms: int,
     now_ms: int,
+    kept: Kept | InLog | None,
 ) -> Lease:
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48
@@ -367,6 +391,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         deadline_ms,
         history,
         kind,
+        kept,
     )
 
 

@@ -167,8 +167,6 @@ def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Pee
         if moving and row[1] & ELSEWHERE and engine.keeping.fetcher is not None:
             engine.keeping.fetcher.keep(shard, seq, payload)
         seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
-        if engine.devices is None:
-            return seen
         return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
 
 

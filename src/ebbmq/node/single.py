@@ -18,6 +18,7 @@ from ebbmq.core.origin import OF_LEVEL
 from ebbmq.core.tokens import read_token
 from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
+from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import lease_of, message_id
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
         if payload is not None:
             if not resident.hits & _AHEAD_MASK and resident.is_low:
                 engine.ask_ahead_if_short(shard)
-            return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
+            kept = telling.in_log(engine, shard, now_ms)
+            return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms, kept)]
         engine.ask_ahead(shard)
         grants = Grants([seq], [row], deadline_ms, nonce)
     finally:

@@ -10,7 +10,7 @@ from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.node import looking
 from ebbmq.node.devices import settings
 from ebbmq.policy.advice import Kept, advised
-from ebbmq.policy.decay import Phase
+from ebbmq.policy.decay import Phase, Score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 _OF_QUEUES = tuple(
-    name for name in QueueParameters.__struct_fields__ if name not in ("name", "version")
+    name
+    for name in QueueParameters.__struct_fields__
+    if name not in ("name", "version") and not name.startswith("score_")
 )
 _OF_DEVICES = tuple(name for name in DeviceRoom.__struct_fields__ if name != "place")
 #: Runs of which a snapshot says what became of them.
@@ -50,6 +52,7 @@ def settings_of(engine: Engine) -> Settings:
                 name=queue.spec.name,
                 version=terms(queue.spec).version,
                 **{name: getattr(queue.spec, name) for name in _OF_QUEUES},
+                **Score.of(queue.spec).fields(),
             )
             for queue in engine.catalog.queues.values()
         ]

@@ -41,8 +41,8 @@ _AGAIN_MS: Final = 1_000
 def is_reviewed(spec: QueueSpec) -> bool:
     """Whether copies of a queue's messages may change as they age or are read."""
     return bool(
-        spec.score_base
-        or spec.score_per_day
+        spec.score_per_day is not None
+        or spec.score_high is not None
         or spec.score_access_bonus
         or (spec.max_replicas is not None and spec.max_replicas > 1)
     )

@@ -170,7 +170,7 @@ def lease_form(lease: Lease) -> LeaseForm:
         lease.type,
         lease.body if text is UNSET else UNSET,
         text,
-        *_kept(lease.kept),
+        *_kept(lease),
     )
 
 
@@ -194,11 +194,12 @@ def peek_form(peeked: Peeked) -> PeekForm:
         peeked.type,
         peeked.body if text is UNSET else UNSET,
         text,
-        *_kept(peeked.kept),
+        *_kept(peeked),
     )
 
 
-def _kept(kept: Kept | None) -> tuple[Any, ...]:
+def _kept(shown: Lease | Peeked) -> tuple[Any, ...]:
+    kept = shown.as_kept
     return () if kept is None else msgspec.structs.astuple(kept)
 
 

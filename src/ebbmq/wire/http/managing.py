@@ -15,6 +15,7 @@ from ebbmq.feed.advice import FactorOutcome
 from ebbmq.model import (
     BAND_WIDTH_MIN,
     SPEC_FLOATS,
+    SPEC_FLOATS_OR_NONE,
     SPEC_WHOLE,
     SPEC_WHOLE_OR_NONE,
     DeviceStatus,
@@ -54,6 +55,8 @@ def _bounded(name: str, kind: Any) -> Any:
     if name in SPEC_WHOLE_OR_NONE:
         low, high = SPEC_WHOLE_OR_NONE[name]
         return Annotated[int, Meta(ge=low, le=high)] | None
+    if name in SPEC_FLOATS_OR_NONE:
+        return Annotated[float, Meta(ge=SPEC_FLOATS[name][0], le=SPEC_FLOATS[name][1])] | None
     if name in {"dead_queue", "default_device"}:
         return ShortText | None
     if name in {"privileged", "tiers"}:
@@ -171,6 +174,9 @@ class StatsForm(msgspec.Struct):
     decay_factor: float
     paused: bool
     partitions: list[PartitionForm]
+    #: The parameters of the decay score; unless it acts it is only shown.
+    score: dict[str, float]
+    score_acts: bool
     store_id: str | None = None
 
 

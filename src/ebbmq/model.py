@@ -480,7 +480,20 @@ class _Name(msgspec.Struct, frozen=True):
     name: str
 
 
-class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Scored(_Name, frozen=True, kw_only=True):
+    """The parameters of the decay score, of a queue or a topic.
+
+    Without `score_per_day` and `score_high` it is only shown (`policy.decay.Score`).
+    """
+
+    score_base: float = 0.0
+    score_per_day: float | None = None
+    score_access_bonus: float = 0.0
+    score_medium: float | None = None
+    score_high: float | None = None
+
+
+class QueueSpec(Scored, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a queue promises. A plain `QueueSpec("q")` is a durable FIFO.
 
     Raises:
@@ -510,12 +523,6 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cache_enabled: bool = True
     page_to_disk: bool = True
     adapt: AdaptSpec | None = None
-    #: The decay score. Without `score_per_day` and `score_high` it is only shown (`Score.of`).
-    score_base: float = 0.0
-    score_per_day: float | None = None
-    score_access_bonus: float = 0.0
-    score_medium: float | None = None
-    score_high: float | None = None
     evaluate_every_ms: int = 60_000
     on_faded: OnFaded = "archive"
     min_copies: int = 1
@@ -550,11 +557,14 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if isinstance(value, list | tuple):
                 msgspec.structs.force_setattr(self, field, tuple(map(plain, value)))
         check_name("queue", self.name)
-        problem = _spec_problem(self)
-        if problem is not None:
-            field, action = problem
-            told = f"{getattr(self, field)!r:.80}"
-            raise InvalidSpec(f"queue {self.name!r}: {field} is {told}", action)
+        _refuse("queue", self, _spec_problem(self))
+
+
+def _refuse(kind: str, spec: Scored, problem: tuple[str, str] | None) -> None:
+    if problem is not None:
+        field, action = problem
+        told = f"{getattr(spec, field)!r:.80}"
+        raise InvalidSpec(f"{kind} {spec.name!r}: {field} is {told}", action)
 
 
 def _preset(
@@ -563,7 +573,7 @@ def _preset(
     return cls(name, **{**preset, **changes})
 
 
-#: Bounds of a QueueSpec's fields; also told to who declares a queue over a network.
+#: Bounds of the fields of queues and topics; also told to who declares a queue over a network.
 SPEC_WHOLE: Final = {
     "partitions": (1, limits.PARTITIONS_MAX),
     "default_importance": (limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX),
@@ -581,6 +591,7 @@ SPEC_WHOLE: Final = {
 SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
+    "max_age_ms": (1, limits.DURATION_MS_MAX),
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),
     "max_replicas": (1, limits.REPLICAS_MAX),
@@ -608,18 +619,25 @@ SPEC_FLOATS: Final = {
 SPEC_FLOATS_OR_NONE: Final = ("score_per_day", "score_medium", "score_high")
 
 
-def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
-    for field, (low, high) in {**SPEC_WHOLE, **SPEC_WHOLE_OR_NONE}.items():
+def _number_problem(spec: Scored) -> tuple[str, str] | None:
+    """Of a queue or a topic, the first number that is outside its bounds, and what to use."""
+    for field in spec.__struct_fields__:
         value = getattr(spec, field)
-        if value is None and field in SPEC_WHOLE_OR_NONE:
+        if value is None and field in (*SPEC_WHOLE_OR_NONE, *SPEC_FLOATS_OR_NONE):
             continue
-        if not is_int(value, low, high):
-            return field, f"use a whole number from {low} to {high}"
-    for field, (least, most) in SPEC_FLOATS.items():
-        value = getattr(spec, field)
-        is_open = value is None and field in SPEC_FLOATS_OR_NONE
-        if not is_open and not is_number(value, least, most):
-            return field, f"use a number from {least:g} to {most:g}"
+        whole = SPEC_WHOLE.get(field) or SPEC_WHOLE_OR_NONE.get(field)
+        if whole is not None and not is_int(value, *whole):
+            return field, f"use a whole number from {whole[0]} to {whole[1]}"
+        bounds = SPEC_FLOATS.get(field)
+        if bounds is not None and not is_number(value, *bounds):
+            return field, f"use a number from {bounds[0]:g} to {bounds[1]:g}"
+    return None
+
+
+def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
+    problem = _number_problem(spec)
+    if problem is not None:
+        return problem
     if 0 < spec.band_width < BAND_WIDTH_MIN:
         return "band_width", f"use 0 for the exact value, or a number from {BAND_WIDTH_MIN} to 10"
     for field, choices in _CHOICES.items():
@@ -656,7 +674,7 @@ def _names_problem(spec: QueueSpec) -> tuple[str, str] | None:
     return None
 
 
-class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicSpec(Scored, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A name that publishes to every queue subscribed to it, sharing one stored body."""
 
     max_age_ms: int | None = None
@@ -664,11 +682,7 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         make_plain(self, self.__struct_fields__)
         check_name("topic", self.name)
-        if self.max_age_ms is not None and not is_int(self.max_age_ms, 1, limits.DURATION_MS_MAX):
-            raise InvalidSpec(
-                f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
-                f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",
-            )
+        _refuse("topic", self, _number_problem(self))
 
 
 def check_name(kind: str, name: object) -> None:

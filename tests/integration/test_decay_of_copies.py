@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, TopicSpec
 from ebbmq.core.copies import LOG, name_of
-from ebbmq.errors import InvalidMessage
+from ebbmq.errors import InvalidMessage, InvalidSpec
 from ebbmq.limits import DAY_MS
 from ebbmq.node.outflow import parse_id
 from ebbmq.testing import ManualClock
@@ -30,12 +30,8 @@ CONFIG = {
         "cold": {"kind": "object", "directory": "cold", "capacity_bytes": ROOM, "tier": "archive"},
     }
 }
-FADING = {
-    "score_per_day": 10.0,
-    "score_medium": 20.0,
-    "score_high": 50.0,
-    "tiers": ("fast", "slow", "archive"),
-}
+THRESHOLDS = {"score_per_day": 10.0, "score_medium": 20.0, "score_high": 50.0}
+FADING = {**THRESHOLDS, "tiers": ("fast", "slow", "archive")}
 
 
 class Scene:
@@ -289,6 +285,64 @@ def test_a_message_that_was_read_after_the_last_checkpoint_is_looked_at_after_a_
     # That it was read is forgotten, and it goes where it belongs without.
     scene.clock.advance(120_000)
     scene.until_on(ids, "cold")
+
+
+def subscribed(scene: Scene, spec: TopicSpec, *queues: str) -> None:
+    scene.broker.declare_topic(spec)
+    for name in queues:
+        scene.broker.declare(QueueSpec(name, tiers=FADING["tiers"], retry_delay_ms=0))
+        scene.broker.subscribe(spec.name, name)
+
+
+def test_reads_of_one_subscription_count_for_all_that_have_the_body(scene: Scene) -> None:
+    subscribed(scene, TopicSpec("news", score_access_bonus=20.0, **THRESHOLDS), "a", "b", "c")
+    scene.broker.publish("a", [Message(b"of a alone")])
+    told = scene.broker.publish_topic("news", [Message(b"%d" % number) for number in range(40)])
+
+    def rates(queue: str) -> list[float]:
+        return [each.access_rate or 0.0 for each in scene.broker.peek(queue, 50)]
+
+    scene.broker.ack("a", [each.token for each in scene.broker.lease("a", 10)])
+    failed = scene.broker.lease("b", 1)
+    assert rates("b") + rates("c") == pytest.approx(
+        [1.0] * 8 + [0.0] * 31 + [2.0] + [1.0] * 8 + [0.0] * 31
+    )
+    scene.broker.retry("b", [each.token for each in failed])
+    assert rates("c") == pytest.approx([1.0] * 9 + [0.0] * 31)
+    scene.reopen()
+    scene.days(5.5)
+    faded = [receipt.id for receipt in told["c"]]
+    scene.until_on(faded, "cold")
+    scene.broker.lease("b", 40)
+    scene.clock.advance(1_000)
+    scene.until_on(faded, "hdd")
+    assert rates("c") == pytest.approx([1.0] * 40, abs=0.1)
+
+
+def test_a_topic_says_how_the_messages_of_its_queues_are_scored(scene: Scene) -> None:
+    topic = TopicSpec("news", score_base=5.0, **THRESHOLDS)
+    subscribed(scene, topic, "a", "b")
+    scene.broker.declare(QueueSpec("alone", tiers=FADING["tiers"]))
+    scene.broker.publish("alone", [Message(b"x")])
+    told = scene.broker.publish_topic("news", [Message(b"x")])
+    ids = [receipt.id for receipts in told.values() for receipt in receipts]
+    scene.reopen()
+    scene.days(4)
+    scene.until_on(ids, "hdd")
+    assert [scene.broker.peek(name)[0].decay_score for name in ("a", "b", "alone")] == (
+        pytest.approx([45.0, 45.0, 4.0])
+    )
+    assert scene.broker.stats("a")["score"]["score_base"] == 5.0
+    (shown,) = scene.broker.topics()
+    assert {name: shown[name] for name in (*THRESHOLDS, "score_base")} == {
+        **THRESHOLDS, "score_base": 5.0
+    }  # fmt: skip
+    scene.broker.unsubscribe("news", "b")
+    scene.days(1)
+    scene.until_on(ids[:1], "cold")
+    assert scene.holding(ids[1]).copies == {"hdd"}
+    with pytest.raises(InvalidSpec, match="score_high"):
+        TopicSpec("news", score_high=1e300)
 
 
 def test_a_counted_peek_is_an_access_and_another_is_not(scene: Scene) -> None:

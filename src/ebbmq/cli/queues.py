@@ -18,7 +18,7 @@ from ebbmq.cli.values import (
     show_duration,
 )
 from ebbmq.errors import Forbidden
-from ebbmq.model import QueueSpec
+from ebbmq.model import QueueSpec, Scored
 
 if TYPE_CHECKING:
     from ebbmq.cli.session import Verbs
@@ -158,17 +158,17 @@ def _spec(name: str, preset: str, ttl_ms: int | None, changes: dict[str, Any]) -
     return QueueSpec.fifo(name, **changes)
 
 
-def parse_field(field: str, text: str) -> tuple[str, Any]:
-    """Read one `field=value` of a queue spec as its type.
+def parse_field(field: str, text: str, kind: type[Scored] = QueueSpec) -> tuple[str, Any]:
+    """Read one `field=value` of a queue spec, or of what is like one, as its type.
 
     Raises:
         click.UsageError: no such field, or not a value of its type.
     """
-    types = {known.name: known.type for known in msgspec.structs.fields(QueueSpec)}
+    types = {known.name: known.type for known in msgspec.structs.fields(kind)}
     if field not in types or field == "name":
         known = sorted(types.keys() - {"name"})
         near = did_you_mean(field, known) or f"it has {', '.join(known)}"
-        raise click.UsageError(f"a queue has no field {field!r}; {near.strip()}")
+        raise click.UsageError(f"there is no field {field!r}; {near.strip()}")
     if text.lower() in {"none", "null"}:
         return field, None
     value: object = text

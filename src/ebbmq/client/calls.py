@@ -343,7 +343,7 @@ _topics = reader(managing.TopicsForm)
 
 def declare_topic(spec: TopicSpec) -> Call[None]:
     """Make or change a topic."""
-    body = codec.encode(managing.TopicForm(max_age_ms=spec.max_age_ms))
+    body = codec.encode(msgspec.structs.asdict(spec))
     return Call(method="PUT", path=_topic(spec.name), body=body, read=nothing)
 
 

@@ -156,7 +156,7 @@ def lease(
         else:
             _grant_many(partition, candidates, grants, now_ms)
     if seqs:
-        if partition.spec.score_access_bonus:
+        if partition.counts_reads:
             partition.accesses.credit(seqs, now_ms)
         _note_grants(partition, grants, now_ms, name)
         if timeout_ms != partition.spec.lease_timeout_ms:

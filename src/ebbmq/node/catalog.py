@@ -15,6 +15,7 @@ from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 from ebbmq.node import outdated
 from ebbmq.policy.adapt import AdaptState  # noqa: TC001  # msgspec reads the annotations
+from ebbmq.policy.decay import is_scored
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
+    from ebbmq.model import Scored
     from ebbmq.node.numbering import Spans
     from ebbmq.policy.adapt import AdaptiveDecay
 
@@ -61,6 +63,8 @@ class Queue:
 
     def __init__(self, spec: QueueSpec, lock: threading.Lock) -> None:
         self.spec = spec
+        #: Whose parameters of the decay score count for its messages: its own, or a topic's.
+        self.scored: Scored = spec
         self.shards: list[Shard] = []
         self.by_pid: dict[int, Shard] = {}
         #: Told when messages may have become ready; guards nothing of its own.
@@ -235,7 +239,26 @@ class Catalog:
             self.deleted.extend(deleted)
             for queue, spec, version, paused in settings:
                 queue.spec, queue.version, queue.paused = spec, version, paused
+            self.follow_topics()
             raise
+
+    def follow_topics(self) -> None:
+        """Have queues go by the score of their topics, and count reads where one of a topic does.
+
+        Of several topics that say how messages are scored the last declared one counts.
+        """
+        for queue in self.queues.values():
+            queue.scored = queue.spec
+        for topic in self.topics.values():
+            for name in topic.queues if is_scored(topic.spec) else ():
+                self.queues[name].scored = topic.spec
+        counted = {name for name, each in self.queues.items() if each.scored.score_access_bonus}
+        for topic in self.topics.values():
+            if not counted.isdisjoint(topic.queues):
+                counted.update(topic.queues)
+        for name, queue in self.queues.items():
+            for shard in queue.shards:
+                shard.partition.score_by(queue.scored, counts_reads=name in counted)
 
     def queue(self, name: object) -> Queue:
         """The queue of that name.

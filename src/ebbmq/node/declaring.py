@@ -239,6 +239,7 @@ def _rebuild(engine: Engine, queue: Queue) -> None:
         engine.residency.close(partition.pid)
         shard.resident = open_resident(engine, partition, spec)
     use_factors(engine, queue, now_ms)
+    engine.catalog.follow_topics()
 
 
 def delete(engine: Engine, name: str) -> int:
@@ -336,6 +337,7 @@ def declare_topic(engine: Engine, spec: TopicSpec) -> int:
         known = engine.catalog.topics.get(spec.name)
         with recorded(engine):
             engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+            _score_anew(engine)
         return engine.catalog_position
 
 
@@ -346,6 +348,7 @@ def delete_topic(engine: Engine, name: str) -> int:
         engine.catalog.topic(name)
         with recorded(engine, makes_room=True):
             del engine.catalog.topics[name]
+            _score_anew(engine)
         return engine.catalog_position
 
 
@@ -360,4 +363,14 @@ def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: b
             queues.append(known)
         with recorded(engine, makes_room=not subscribed):
             engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, queues)
+            _score_anew(engine)
         return engine.catalog_position
+
+
+def _score_anew(engine: Engine) -> None:
+    """Have queues follow topics that changed; plans made by another score are outdated."""
+    queues = engine.catalog.queues.values()
+    before = [queue.scored for queue in queues]
+    engine.catalog.follow_topics()
+    for queue, scored in zip(queues, before, strict=True):
+        queue.version += queue.scored != scored

@@ -123,7 +123,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     if out:
         engine.write_now()
         queue.consumer = consumer.client or engine.config.client
-        engine.keeping.note_reads(queue, out)
+        engine.keeping.note_reads(out)
     return out
 
 

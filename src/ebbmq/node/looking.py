@@ -54,8 +54,9 @@ def topics(engine: Engine) -> list[dict[str, Any]]:
     with engine.lock:
         engine.check_open()
         return [
-            {"topic": t.spec.name, "max_age_ms": t.spec.max_age_ms, "queues": list(t.queues)}
-            for t in engine.catalog.topics.values()
+            {"topic": fields.pop("name"), "queues": list(topic.queues), **fields}
+            for topic in engine.catalog.topics.values()
+            for fields in (msgspec.structs.asdict(topic.spec),)
         ]
 
 
@@ -97,7 +98,7 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
             "since_open": {key: count - before.get(key, 0) for key, count in totals.items()},
             "decay_factor": max(p.factor for p in partitions),
             "score": partitions[0].score.fields(),
-            "score_acts": Score.of(queue.spec) == partitions[0].score,
+            "score_acts": Score.of(queue.scored) == partitions[0].score,
             "paused": queue.paused,
             "partitions": [
                 {

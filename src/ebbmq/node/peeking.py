@@ -101,7 +101,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
                 break
             out.append(found)
             shown.append((shard, seq))
-    if counted and engine.keeping.counts_reads(queue.spec):
+    if counted and engine.keeping.counts_reads(queue.shards[0]):
         with engine.lock:
             engine.keeping.count_looks(shown)
     return out

@@ -16,9 +16,7 @@ from ebbmq.limits import DAY_MS, DURATION_MS_MAX
 
 if TYPE_CHECKING:
     from ebbmq.feed.settings import QueueParameters
-    from ebbmq.model import QueueSpec
-
-    Scored = QueueSpec | QueueParameters
+    from ebbmq.model import Scored
 
 #: An access counts fully when it happens and 1/e of that after so many days.
 ACCESS_MEMORY_DAYS: Final = 1.0
@@ -61,14 +59,14 @@ class Score(NamedTuple):
     high: float = _HIGH
 
     @classmethod
-    def of(cls, spec: Scored) -> Score:
+    def of(cls, spec: Scored | QueueParameters) -> Score:
         """What copies are moved by: nothing crosses a threshold where neither age nor end count."""
         if spec.score_per_day is None and spec.score_high is None:
             return cls(spec.score_base, 0.0, spec.score_access_bonus, _NEVER, _NEVER)
         return cls.shown(spec)
 
     @classmethod
-    def shown(cls, spec: Scored) -> Score:
+    def shown(cls, spec: Scored | QueueParameters) -> Score:
         """What people see: days, unless it says otherwise."""
         per_day, medium, high = spec.score_per_day, spec.score_medium, spec.score_high
         return cls(
@@ -92,6 +90,13 @@ class Score(NamedTuple):
         if score > self.high:
             return Phase.FADED
         return Phase.KEPT if score > self.medium else Phase.FRESH
+
+
+def is_scored(spec: Scored) -> bool:
+    """Whether copies depend on the score: on its growth, its end, or how often it is read."""
+    return bool(
+        spec.score_per_day is not None or spec.score_high is not None or spec.score_access_bonus
+    )
 
 
 class Access(NamedTuple):

@@ -52,7 +52,7 @@ def settings_of(engine: Engine) -> Settings:
                 name=queue.spec.name,
                 version=terms(queue.spec).version,
                 **{name: getattr(queue.spec, name) for name in _OF_QUEUES},
-                **Score.of(queue.spec).fields(),
+                **Score.of(queue.scored).fields(),
             )
             for queue in engine.catalog.queues.values()
         ]

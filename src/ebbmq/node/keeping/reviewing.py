@@ -19,18 +19,17 @@ from ebbmq.model import Reason
 from ebbmq.node.advising import pinning
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.keeping.unmet import Again, Unmet
-from ebbmq.policy.decay import Phase
+from ebbmq.policy.decay import Phase, is_scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ebbmq.core.copies import Name
     from ebbmq.core.partition import Row
-    from ebbmq.model import QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
-    from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.placement import Terms, Wanted
     from ebbmq.policy.rules.choose import View
 
 _AT_ONCE: Final = 512
@@ -38,14 +37,9 @@ _AT_ONCE: Final = 512
 _AGAIN_MS: Final = 1_000
 
 
-def is_reviewed(spec: QueueSpec) -> bool:
+def is_reviewed(queue: Queue) -> bool:
     """Whether copies of a queue's messages may change as they age or are read."""
-    return bool(
-        spec.score_per_day is not None
-        or spec.score_high is not None
-        or spec.score_access_bonus
-        or (spec.max_replicas is not None and spec.max_replicas > 1)
-    )
+    return is_scored(queue.scored) or (queue.spec.max_replicas or 1) > 1
 
 
 class Reviewer:
@@ -53,7 +47,7 @@ class Reviewer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reviews: dict[int, tuple[QueueSpec, Reviews]] = {}
+        self._reviews: dict[int, tuple[Terms, Reviews]] = {}
         self._unmet = Unmet()
         self._ran_at_s = time.monotonic()
         #: Cursors of the last checkpoint, by partition and age.
@@ -160,15 +154,15 @@ class Reviewer:
 
     def of(self, shard: Shard) -> Reviews:
         """The reviews of a partition, as its queue wants them now (the lock is held)."""
-        pid, spec = shard.partition.pid, shard.queue.spec
+        pid, terms = shard.partition.pid, self._engine.keeping.placing.terms(shard.queue.spec)
         known = self._reviews.get(pid)
-        if known is None or known[0] is not spec:
+        if known is None or known[0] is not terms:
             reviews = Reviews(shard.partition.index) if known is None else known[1]
             if known is None:
                 reviews.cursors = self.resumed.pop(pid, {})
                 reviews.resume(self.singles.pop(pid, []))
-            reviews.adopt(ages_of(self._engine.keeping.placing.terms(spec)))
-            known = self._reviews[pid] = spec, reviews
+            reviews.adopt(ages_of(terms))
+            known = self._reviews[pid] = terms, reviews
         return known[1]
 
     def _due(self, shard: Shard) -> Sequence[int]:

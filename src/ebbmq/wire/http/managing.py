@@ -21,9 +21,10 @@ from ebbmq.model import (
     DeviceStatus,
     QueueSpec,
     Removal,
+    Scored,
     TopicSpec,
 )
-from ebbmq.wire.http.forms import ShortText, Timeout
+from ebbmq.wire.http.forms import ShortText
 
 REMOVALS_COUNT_MAX: Final = 10_000
 _REMOVALS_COUNT: Final = 1_000
@@ -68,19 +69,20 @@ def _bounded(name: str, kind: Any) -> Any:
     return Annotated[kind, Meta(ge=bounds[0], le=bounds[1])] if bounds else kind
 
 
-QueueForm: Final = msgspec.defstruct(
-    "QueueForm",
-    [
-        ("name", ShortText | None, None),
-        *(
-            (field.name, _bounded(field.name, field.type), field.default)
-            for field in msgspec.structs.fields(QueueSpec)
-            if field.name != "name"
-        ),
-    ],
-    bases=(_Request,),
-    namespace={"__doc__": "PUT /v1/queues/{queue}; what is left out takes its default."},
-    kw_only=True,
+def _form(name: str, spec: type[Scored], doc: str) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = [("name", ShortText | None, None)]
+    for field in msgspec.structs.fields(spec)[1:]:
+        fields.append((field.name, _bounded(field.name, field.type), field.default))
+    return msgspec.defstruct(
+        name, fields, bases=(_Request,), namespace={"__doc__": doc}, kw_only=True
+    )
+
+
+QueueForm: Final = _form(
+    "QueueForm", QueueSpec, "PUT /v1/queues/{queue}; what is left out takes its default."
+)
+TopicForm: Final = _form(
+    "TopicForm", TopicSpec, "PUT /v1/topics/{topic}; what is left out takes its default."
 )
 
 
@@ -254,19 +256,17 @@ class RemovalsForm(msgspec.Struct):
     more: bool
 
 
-class TopicForm(_Request):
-    """PUT /v1/topics/{topic}."""
-
-    name: ShortText | None = None
-    max_age_ms: Timeout | None = None
-
-
 class TopicView(msgspec.Struct):
     """A topic with the queues subscribed to it."""
 
     topic: str
-    max_age_ms: int | None
     queues: list[str]
+    max_age_ms: int | None
+    score_base: float
+    score_per_day: float | None
+    score_access_bonus: float
+    score_medium: float | None
+    score_high: float | None
 
 
 class TopicsForm(msgspec.Struct):
@@ -275,10 +275,11 @@ class TopicsForm(msgspec.Struct):
     topics: list[TopicView]
 
 
-def topic_of(topic: str, form: TopicForm) -> TopicSpec:
+def topic_of(topic: str, form: msgspec.Struct) -> TopicSpec:
     """The specification a topic's form and its path mean together."""
-    _check_same("topic", topic, form.name)
-    return TopicSpec(topic, max_age_ms=form.max_age_ms)
+    fields = msgspec.structs.asdict(form)
+    _check_same("topic", topic, fields.pop("name"))
+    return TopicSpec(topic, **fields)
 
 
 class DevicesForm(msgspec.Struct):

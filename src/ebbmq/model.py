@@ -214,78 +214,82 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replica_target: int
 
 
+#: In the node's log alone, and nobody has read it.
+IN_LOG: Final = Kept(
+    access_count=0,
+    access_rate=0.0,
+    decay_score=0.0,
+    tier="log",
+    copies=("log",),
+    copies_acked=1,
+    removals_acked=0,
+    replica_target=1,
+)
+
+
 class InLog(msgspec.Struct, frozen=True, gc=False):
     """How messages of a batch are kept that nobody reads and only the node's log has."""
 
-    tier: str
     at_ms: int
     #: The decay score, by age in milliseconds and access rate.
     score: Callable[[int, float], float]
 
     def of(self, access_count: int, enqueued_at_ms: int) -> Kept:
         """How one of them is kept."""
-        return Kept(
-            access_count=access_count,
-            access_rate=0.0,
-            decay_score=self.score(self.at_ms - enqueued_at_ms, 0.0),
-            tier=self.tier,
-            copies=("log",),
-            copies_acked=1,
-            removals_acked=0,
-            replica_target=1,
-        )
+        score = self.score(self.at_ms - enqueued_at_ms, 0.0)
+        return msgspec.structs.replace(IN_LOG, access_count=access_count, decay_score=score)
 
 
 class _Shown(msgspec.Struct, frozen=True, gc=False):
     """A message that is shown, with how it is kept."""
 
     @property
-    def as_kept(self) -> Kept | None:
-        """How it is kept; None only where whoever made this did not say."""
-        kept: Kept | InLog | None = getattr(self, "kept", None)
+    def as_kept(self) -> Kept:
+        """How it is kept."""
+        kept: Kept | InLog = getattr(self, "kept", IN_LOG)
         if isinstance(kept, InLog):
             return kept.of(getattr(self, "attempt", 1) - 1, getattr(self, "enqueued_at_ms", 0))
         return kept
 
     @property
-    def access_count(self) -> int | None:
+    def access_count(self) -> int:
         """How often it was leased."""
-        return self.as_kept and self.as_kept.access_count
+        return self.as_kept.access_count
 
     @property
-    def access_rate(self) -> float | None:
+    def access_rate(self) -> float:
         """Reads a day, weighted by how long ago they were."""
-        return self.as_kept and self.as_kept.access_rate
+        return self.as_kept.access_rate
 
     @property
-    def decay_score(self) -> float | None:
+    def decay_score(self) -> float:
         """How faded it is; high is faded."""
-        return self.as_kept and self.as_kept.decay_score
+        return self.as_kept.decay_score
 
     @property
-    def tier(self) -> str | None:
+    def tier(self) -> str:
         """The tier it is read from."""
-        return self.as_kept and self.as_kept.tier
+        return self.as_kept.tier
 
     @property
-    def copies(self) -> tuple[str, ...] | None:
+    def copies(self) -> tuple[str, ...]:
         """The devices that have it."""
-        return self.as_kept and self.as_kept.copies
+        return self.as_kept.copies
 
     @property
-    def copies_acked(self) -> int | None:
+    def copies_acked(self) -> int:
         """How many devices have confirmed a copy."""
-        return self.as_kept and self.as_kept.copies_acked
+        return self.as_kept.copies_acked
 
     @property
-    def removals_acked(self) -> int | None:
+    def removals_acked(self) -> int:
         """How many devices have confirmed its removal."""
-        return self.as_kept and self.as_kept.removals_acked
+        return self.as_kept.removals_acked
 
     @property
-    def replica_target(self) -> int | None:
+    def replica_target(self) -> int:
         """How many copies it should have."""
-        return self.as_kept and self.as_kept.replica_target
+        return self.as_kept.replica_target
 
 
 class Peeked(_Shown, frozen=True, gc=False):
@@ -306,7 +310,7 @@ class Peeked(_Shown, frozen=True, gc=False):
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    kept: Kept | None = None
+    kept: Kept = IN_LOG
 
 
 class Lease(_Shown, frozen=True, gc=False):
@@ -327,7 +331,7 @@ class Lease(_Shown, frozen=True, gc=False):
     deadline_ms: int
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    kept: Kept | InLog | None = None
+    kept: Kept | InLog = IN_LOG
 
 
 class Removal(msgspec.Struct, frozen=True, gc=False):

@@ -429,7 +429,7 @@ def test_devices_say_how_many_copies_they_have(tmp_path: Path) -> None:
 
 def test_a_lease_a_peek_and_why_show_how_a_message_is_kept(tmp_path: Path) -> None:
     with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
-        broker.declare(QueueSpec("q", score_base=3.0))
+        broker.declare(QueueSpec("q", score_base=3.0, score_per_day=0.0))
         (chosen,) = ids(broker.publish("q", text(1, replicas=2)))
         until(is_on(broker, [chosen], "ssd", LOG))
         (seen,) = broker.peek("q")

@@ -27,7 +27,7 @@ from ebbmq.core.block import (
 )
 from ebbmq.core.row import HIGH, LOW48
 from ebbmq.core.tokens import TOKEN_CHARS, TOKEN_DTYPE, spell_token
-from ebbmq.model import NO_HEADERS, InLog, Lease, Peeked
+from ebbmq.model import IN_LOG, NO_HEADERS, InLog, Kept, Lease, Peeked
 from ebbmq.policy import importance as policy
 from ebbmq.speedups import twin
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
-    from ebbmq.model import Kept, Timing
+    from ebbmq.model import Timing
 
     #: Of all rows the same, or of each its own.
     Instants = int | npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
     payloads: Sequence[bytes]
     at_ms: int
     #: How each is kept, or all of them are.
-    kept: Sequence[Kept] | InLog | None = None
+    kept: Sequence[Kept] | InLog | Kept = IN_LOG
 
     def tokens(self) -> list[str]:
         """What settles them."""
@@ -148,13 +148,13 @@ def leases(
     grants: Grants,
     payloads: Sequence[bytes],
     now_ms: int,
-    kept: Sequence[Kept] | InLog | None = None,
+    kept: Sequence[Kept] | InLog | Kept = IN_LOG,
 ) -> list[Lease]:
     """What a lease call returns."""
     seqs = grants.seqs
     if not seqs:
         return []
-    each_kept = repeat(kept, len(seqs)) if kept is None or isinstance(kept, InLog) else kept
+    each_kept = repeat(kept, len(seqs)) if isinstance(kept, InLog | Kept) else kept
     found = alike(partition, grants, now_ms)
     if found is None:
         tokens = tokens_of(partition, grants)
@@ -310,7 +310,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     deadline_ms: int,
     nonce: int,
     now_ms: int,
-    kept: InLog | None = None,
+    kept: Kept | InLog = IN_LOG,
 ) -> Lease:
     """What a lease call for one message returns; it was popped last."""
     _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
@@ -360,7 +360,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
     token: str,
     deadline_ms: int,
     now_ms: int,
-    kept: Kept | InLog | None,
+    kept: Kept | InLog,
 ) -> Lease:
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48

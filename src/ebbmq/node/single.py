@@ -102,7 +102,8 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
         if payload is not None:
             if not resident.hits & _AHEAD_MASK and resident.is_low:
                 engine.ask_ahead_if_short(shard)
-            kept = telling.in_log(engine, shard, now_ms)
+            alone = telling.in_log(engine, shard, now_ms)
+            kept = alone or telling.kept(engine, shard, [(seq, row)])[0]
             return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms, kept)]
         engine.ask_ahead(shard)
         grants = Grants([seq], [row], deadline_ms, nonce)

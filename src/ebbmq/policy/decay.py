@@ -25,7 +25,10 @@ _PER_DAY: Final = 1.0
 _MEDIUM: Final = 7.0
 _HIGH: Final = 30.0
 #: No score is above it.
-_NEVER: Final = 1e300
+NEVER: Final = 1e300
+#: The way back over a threshold begins so much below it: a part of it, and at least so many points.
+WAY_BACK_SHARE: Final = 0.1
+WAY_BACK_MIN: Final = 0.1
 
 
 @overload
@@ -62,7 +65,7 @@ class Score(NamedTuple):
     def of(cls, spec: Scored | QueueParameters) -> Score:
         """What copies are moved by: nothing crosses a threshold where neither age nor end count."""
         if spec.score_per_day is None and spec.score_high is None:
-            return cls(spec.score_base, 0.0, spec.score_access_bonus, _NEVER, _NEVER)
+            return cls(spec.score_base, 0.0, spec.score_access_bonus, NEVER, NEVER)
         return cls.shown(spec)
 
     @classmethod
@@ -76,6 +79,19 @@ class Score(NamedTuple):
             _MEDIUM if medium is None else medium,
             _HIGH if high is None else high,
         )
+
+    @property
+    def acts(self) -> bool:
+        """Whether copies move by it."""
+        return self.high < NEVER
+
+    def way_back(self) -> Score:
+        """The same with the thresholds of what has crossed them and comes back."""
+        medium, high = (
+            each - max(abs(each) * WAY_BACK_SHARE, WAY_BACK_MIN)
+            for each in (self.medium, self.high)
+        )
+        return self._replace(medium=medium, high=high)
 
     def fields(self) -> dict[str, float]:
         """Them by the names that a queue has for them."""

@@ -190,8 +190,9 @@ class Keeper:
                 seqs = list(other.partition.index.at_places(first, last, some))
                 if granted_at_ms is None:
                     other.partition.accesses.credit(seqs, now_ms)
-                for seq in seqs if granted_at_ms is not None else ():
-                    other.partition.accesses.reverse(seq, granted_at_ms, now_ms)
+                else:
+                    for seq in seqs:
+                        other.partition.accesses.reverse(seq, granted_at_ms, now_ms)
                 if other.partition.counts_reads and not self.is_idle:
                     self.reviewer.was_read(other, seqs, now_ms)
 

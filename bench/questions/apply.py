@@ -37,7 +37,9 @@ BAR: Final = 20_000
 LEASE_MS: Final = 50
 RUN: Final = "bench"
 HOUR_MS: Final = 3_600_000
-QUEUE: Final = QueueSpec("backlog", score_per_day=10.0, tiers=("near", "far"))
+QUEUE: Final = QueueSpec(
+    "backlog", score_per_day=10.0, score_medium=50, score_high=100, tiers=("near", "far")
+)
 OTHER: Final = QueueSpec("other")
 
 

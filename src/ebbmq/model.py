@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -223,60 +223,82 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replica_target: int
 
 
+#: In the node's log alone, and nobody has read it.
+IN_LOG: Final = Kept(
+    access_count=0,
+    access_rate=0.0,
+    decay_score=0.0,
+    tier="log",
+    copies=("log",),
+    copies_acked=1,
+    removals_acked=0,
+    replica_target=1,
+)
+
+
+class InLog(msgspec.Struct, frozen=True, gc=False):
+    """How messages of a batch are kept that nobody reads and only the node's log has."""
+
+    at_ms: int
+    #: The decay score, by age in milliseconds and access rate.
+    score: Callable[[int, float], float]
+
+    def of(self, access_count: int, enqueued_at_ms: int) -> Kept:
+        """How one of them is kept."""
+        score = self.score(self.at_ms - enqueued_at_ms, 0.0)
+        return msgspec.structs.replace(IN_LOG, access_count=access_count, decay_score=score)
+
+
 class _Shown(msgspec.Struct, frozen=True, gc=False):
-    """A message that is shown; without devices beside the log nothing is told of how it is kept."""
-
-    def _told(self, name: str) -> Any:
-        kept: Kept | None = getattr(self, "kept", None)
-        return None if kept is None else getattr(kept, name)
+    """A message that is shown, with how it is kept."""
 
     @property
-    def access_count(self) -> int | None:
+    def as_kept(self) -> Kept:
+        """How it is kept."""
+        kept: Kept | InLog = getattr(self, "kept", IN_LOG)
+        if isinstance(kept, InLog):
+            return kept.of(getattr(self, "attempt", 1) - 1, getattr(self, "enqueued_at_ms", 0))
+        return kept
+
+    @property
+    def access_count(self) -> int:
         """How often it was leased."""
-        told: int | None = self._told("access_count")
-        return told
+        return self.as_kept.access_count
 
     @property
-    def access_rate(self) -> float | None:
+    def access_rate(self) -> float:
         """Reads a day, weighted by how long ago they were."""
-        told: float | None = self._told("access_rate")
-        return told
+        return self.as_kept.access_rate
 
     @property
-    def decay_score(self) -> float | None:
+    def decay_score(self) -> float:
         """How faded it is; high is faded."""
-        told: float | None = self._told("decay_score")
-        return told
+        return self.as_kept.decay_score
 
     @property
-    def tier(self) -> str | None:
+    def tier(self) -> str:
         """The tier it is read from."""
-        told: str | None = self._told("tier")
-        return told
+        return self.as_kept.tier
 
     @property
-    def copies(self) -> tuple[str, ...] | None:
+    def copies(self) -> tuple[str, ...]:
         """The devices that have it."""
-        told: tuple[str, ...] | None = self._told("copies")
-        return told
+        return self.as_kept.copies
 
     @property
-    def copies_acked(self) -> int | None:
+    def copies_acked(self) -> int:
         """How many devices have confirmed a copy."""
-        told: int | None = self._told("copies_acked")
-        return told
+        return self.as_kept.copies_acked
 
     @property
-    def removals_acked(self) -> int | None:
+    def removals_acked(self) -> int:
         """How many devices have confirmed its removal."""
-        told: int | None = self._told("removals_acked")
-        return told
+        return self.as_kept.removals_acked
 
     @property
-    def replica_target(self) -> int | None:
+    def replica_target(self) -> int:
         """How many copies it should have."""
-        told: int | None = self._told("replica_target")
-        return told
+        return self.as_kept.replica_target
 
 
 class Peeked(_Shown, frozen=True, gc=False):
@@ -297,8 +319,7 @@ class Peeked(_Shown, frozen=True, gc=False):
     deadline_ms: int | None
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    #: With devices beside the node's log.
-    kept: Kept | None = None
+    kept: Kept = IN_LOG
 
 
 class Lease(_Shown, frozen=True, gc=False):
@@ -319,8 +340,7 @@ class Lease(_Shown, frozen=True, gc=False):
     deadline_ms: int
     latency_history: tuple[Timing, ...]
     type: str = "BYTE"
-    #: With devices beside the node's log.
-    kept: Kept | None = None
+    kept: Kept | InLog = IN_LOG
 
 
 class Removal(msgspec.Struct, frozen=True, gc=False):
@@ -462,7 +482,20 @@ class _Name(msgspec.Struct, frozen=True):
     name: str
 
 
-class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Scored(_Name, frozen=True, kw_only=True):
+    """The parameters of the decay score, of a queue or a topic.
+
+    Without `score_per_day` and `score_high` it is only shown (`policy.decay.Score`).
+    """
+
+    score_base: float = 0.0
+    score_per_day: float | None = None
+    score_access_bonus: float = 0.0
+    score_medium: float | None = None
+    score_high: float | None = None
+
+
+class QueueSpec(Scored, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a queue promises. A plain `QueueSpec("q")` is a durable FIFO.
 
     Raises:
@@ -493,11 +526,6 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cache_enabled: bool = True
     page_to_disk: bool = True
     adapt: AdaptSpec | None = None
-    score_base: float = 0.0
-    score_per_day: float = 0.0
-    score_access_bonus: float = 0.0
-    score_medium: float = 50.0
-    score_high: float = 100.0
     evaluate_every_ms: int = 60_000
     on_faded: OnFaded = "archive"
     min_copies: int = 1
@@ -538,11 +566,14 @@ class QueueSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if isinstance(value, list | tuple):
                 msgspec.structs.force_setattr(self, field, tuple(map(plain, value)))
         check_name("queue", self.name)
-        problem = _spec_problem(self)
-        if problem is not None:
-            field, action = problem
-            told = f"{getattr(self, field)!r:.80}"
-            raise InvalidSpec(f"queue {self.name!r}: {field} is {told}", action)
+        _refuse("queue", self, _spec_problem(self))
+
+
+def _refuse(kind: str, spec: Scored, problem: tuple[str, str] | None) -> None:
+    if problem is not None:
+        field, action = problem
+        told = f"{getattr(spec, field)!r:.80}"
+        raise InvalidSpec(f"{kind} {spec.name!r}: {field} is {told}", action)
 
 
 #: Of a queue whose `max_attempts` says nothing, and that has a dead queue.
@@ -562,7 +593,7 @@ def _preset(
     return cls(name, **{"dead_queue": f"{name}{_DEAD}", **preset, **changes})
 
 
-#: Bounds of a QueueSpec's fields; also told to who declares a queue over a network.
+#: Bounds of the fields of queues and topics; also told to who declares a queue over a network.
 SPEC_WHOLE: Final = {
     "partitions": (1, limits.PARTITIONS_MAX),
     "default_importance": (limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX),
@@ -580,6 +611,7 @@ SPEC_WHOLE_OR_NONE: Final = {
     "default_ttl_ms": (1, limits.DURATION_MS_MAX),
     "max_attempts": (0, limits.FAILURES_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
+    "max_age_ms": (1, limits.DURATION_MS_MAX),
     "max_messages": (1, 1 << 48),
     "max_bytes": (1, 1 << 62),
     "max_replicas": (1, limits.REPLICAS_MAX),
@@ -603,19 +635,29 @@ SPEC_FLOATS: Final = {
     "score_medium": (-1e9, 1e9),
     "score_high": (-1e9, 1e9),
 }
+#: Those that may be left open: `policy.decay.Score` says what follows.
+SPEC_FLOATS_OR_NONE: Final = ("score_per_day", "score_medium", "score_high")
+
+
+def _number_problem(spec: Scored) -> tuple[str, str] | None:
+    """Of a queue or a topic, the first number that is outside its bounds, and what to use."""
+    for field in spec.__struct_fields__:
+        value = getattr(spec, field)
+        if value is None and field in (*SPEC_WHOLE_OR_NONE, *SPEC_FLOATS_OR_NONE):
+            continue
+        whole = SPEC_WHOLE.get(field) or SPEC_WHOLE_OR_NONE.get(field)
+        if whole is not None and not is_int(value, *whole):
+            return field, f"use a whole number from {whole[0]} to {whole[1]}"
+        bounds = SPEC_FLOATS.get(field)
+        if bounds is not None and not is_number(value, *bounds):
+            return field, f"use a number from {bounds[0]:g} to {bounds[1]:g}"
+    return None
 
 
 def _spec_problem(spec: QueueSpec) -> tuple[str, str] | None:
-    for field, (low, high) in {**SPEC_WHOLE, **SPEC_WHOLE_OR_NONE}.items():
-        value = getattr(spec, field)
-        if value is None and field in SPEC_WHOLE_OR_NONE:
-            continue
-        if not is_int(value, low, high):
-            return field, f"use a whole number from {low} to {high}"
-    for field, (least, most) in SPEC_FLOATS.items():
-        value = getattr(spec, field)
-        if not is_number(value, least, most):
-            return field, f"use a number from {least:g} to {most:g}"
+    problem = _number_problem(spec)
+    if problem is not None:
+        return problem
     if 0 < spec.band_width < BAND_WIDTH_MIN:
         return "band_width", f"use 0 for the exact value, or a number from {BAND_WIDTH_MIN} to 10"
     for field, choices in _CHOICES.items():
@@ -652,7 +694,7 @@ def _names_problem(spec: QueueSpec) -> tuple[str, str] | None:
     return None
 
 
-class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicSpec(Scored, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A name that publishes to every queue subscribed to it, sharing one stored body."""
 
     max_age_ms: int | None = None
@@ -660,11 +702,7 @@ class TopicSpec(_Name, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         make_plain(self, self.__struct_fields__)
         check_name("topic", self.name)
-        if self.max_age_ms is not None and not is_int(self.max_age_ms, 1, limits.DURATION_MS_MAX):
-            raise InvalidSpec(
-                f"topic {self.name!r}: max_age_ms is {self.max_age_ms!r}",
-                f"use whole milliseconds from 1 to {limits.DURATION_MS_MAX}, or None",
-            )
+        _refuse("topic", self, _number_problem(self))
 
 
 def check_spec(spec: object, kind: type[QueueSpec | TopicSpec]) -> None:

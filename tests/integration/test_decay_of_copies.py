@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
+from itertools import pairwise
 from math import exp
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from ebbmq import Broker, Message, QueueSpec
+from ebbmq import Broker, Message, QueueSpec, TopicSpec
 from ebbmq.core.copies import LOG, name_of
-from ebbmq.errors import InvalidMessage
+from ebbmq.errors import InvalidMessage, InvalidSpec
 from ebbmq.limits import DAY_MS
 from ebbmq.node.outflow import parse_id
+from ebbmq.policy.rules.spec import RuleSpec
 from ebbmq.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -29,12 +32,8 @@ CONFIG = {
         "cold": {"kind": "object", "directory": "cold", "capacity_bytes": ROOM, "tier": "archive"},
     }
 }
-FADING = {
-    "score_per_day": 10.0,
-    "score_medium": 20.0,
-    "score_high": 50.0,
-    "tiers": ("fast", "slow", "archive"),
-}
+THRESHOLDS = {"score_per_day": 10.0, "score_medium": 20.0, "score_high": 50.0}
+FADING = {**THRESHOLDS, "tiers": ("fast", "slow", "archive")}
 
 
 class Scene:
@@ -63,7 +62,10 @@ class Scene:
 
     def until_on(self, message_ids, *devices: str) -> None:
         self.until(
-            lambda: all(self.holding(each).copies == set(devices) for each in message_ids),
+            lambda: all(
+                holding.copies == set(devices) and not holding.dropping
+                for holding in map(self.holding, message_ids)
+            ),
             lambda: f"{[self.holding(each) for each in message_ids]}",
         )
 
@@ -124,6 +126,26 @@ def test_between_the_thresholds_a_message_keeps_its_copies_on_the_middle_tier(
     scene.until_on(ids, "hdd")
 
 
+@pytest.mark.parametrize("given", ["score_per_day", "score_high"])
+def test_a_score_that_nobody_gave_is_shown_and_does_nothing(scene: Scene, given: str) -> None:
+    spec = QueueSpec("q", tiers=FADING["tiers"], on_faded="remove", score_base=31.0)
+    shown = {"per_day": 1.0, "access_bonus": 0.0, "medium": 7.0, "high": 30.0, "base": 31.0}
+    scene.broker.declare(spec)
+    [chosen] = publish(scene, 1)
+    scene.days(60)
+    [seen] = scene.broker.peek("q")
+    assert (seen.decay_score, seen.tier, seen.copies) == (pytest.approx(91.0), "fast", (LOG,))
+    assert scene.broker.engine.keeping.decisions.counts == {}
+    told = scene.broker.stats("q")
+    assert told["score"] == {f"score_{name}": each for name, each in shown.items()}
+    assert not told["score_acts"]
+    scene.broker.declare(replace(spec, **{given: shown[given.removeprefix("score_")]}))
+    assert scene.broker.stats("q")["score"] == told["score"]
+    assert scene.broker.stats("q")["score_acts"]
+    scene.days(1)
+    assert [(each.id, each.reason) for each in scene.broker.removals("q")] == [(chosen, "faded")]
+
+
 def test_a_fresh_message_gets_one_copy_more_at_each_evaluation_up_to_the_most(
     scene: Scene,
 ) -> None:
@@ -170,7 +192,7 @@ def test_a_faded_message_that_is_read_again_climbs_back(scene: Scene) -> None:
     (lease,) = scene.broker.lease("q", 1)
     scene.broker.release("q", [lease.token])
     scene.clock.advance(60_000)
-    scene.until_on([lease.id], "cold", LOG)
+    scene.until_on([lease.id], LOG, "hdd")
     assert scene.holding(ids[1]).copies == {"cold"}
 
 
@@ -263,11 +285,132 @@ def test_a_message_that_was_read_after_the_last_checkpoint_is_looked_at_after_a_
     (lease,) = scene.broker.lease("q", 1)
     scene.broker.release("q", [lease.token])
     scene.clock.advance(60_000)
-    scene.until_on(ids, "cold", LOG)
+    scene.until_on(ids, LOG, "hdd")
     scene.kill()
     # That it was read is forgotten, and it goes where it belongs without.
     scene.clock.advance(120_000)
-    scene.until_on(ids, "cold")
+
+    def is_archived() -> bool:
+        scene.clock.advance(1_000)  # its old copy there may still be on its way out
+        return scene.holding(ids[0]).copies == {"cold"}
+
+    scene.until(is_archived)
+
+
+def test_a_fresh_message_that_a_rule_put_on_a_slow_tier_is_promoted(scene: Scene) -> None:
+    scene.broker.put_rule(RuleSpec("slow", 9, "hdd", "TYPE == SLOW"))
+    scene.broker.put_rule(RuleSpec("cold", 8, "cold", "TYPE == SLOW"))
+    specs = (FADING, {"tiers": FADING["tiers"], "score_base": 1.0}, THRESHOLDS)
+    promoted, unscored, untiered = (
+        QueueSpec(name, **given) for name, given in zip("abc", specs, strict=True)
+    )
+    ids = {}
+    for spec in (promoted, unscored, untiered):
+        scene.broker.declare(spec)
+        [receipt] = scene.broker.publish(spec.name, [Message(b"x", type="SLOW")])
+        ids[spec.name] = receipt.id
+    scene.until_on(ids.values(), "hdd")
+    scene.clock.advance(59_000)
+    scene.until_on(ids.values(), "hdd")
+    scene.clock.advance(2_000)
+    scene.until_on([ids["a"]], LOG)
+    scene.days(1)
+    scene.until_on([ids["b"], ids["c"]], "hdd")
+    scene.days(2)
+    scene.until_on([ids["a"]], "hdd")
+
+
+@pytest.mark.parametrize(("bonus", "tier"), [(9.0, "cold"), (11.0, "hdd")])
+def test_the_way_back_begins_a_tenth_below_the_threshold(
+    scene: Scene, bonus: float, tier: str
+) -> None:
+    scene.broker.declare(QueueSpec("q", score_access_bonus=bonus, **FADING))
+    [chosen] = publish(scene, 1)
+    scene.days(5.5)
+    scene.until_on([chosen], "cold")
+    (lease,) = scene.broker.lease("q")
+    scene.broker.release("q", [lease.token])
+    scene.clock.advance(61_000)
+    scene.until_on([chosen], tier)
+
+
+def test_a_message_moves_at_most_once_in_the_time_between_evaluations(scene: Scene) -> None:
+    # A point a second, of which every read takes thirty.
+    fast = {"score_per_day": 86_400.0, "score_medium": 100.0, "score_high": 1e6}
+    tiers = FADING["tiers"]
+    scene.broker.declare(QueueSpec("q", score_access_bonus=30.0, tiers=tiers, **fast))
+    [chosen] = publish(scene, 1)
+    moved_at_ms: list[int] = []
+    before = scene.holding(chosen).copies
+    for second in range(400):
+        scene.clock.advance(1_000)
+        scene.until(lambda: not scene.holding(chosen).pending | scene.holding(chosen).dropping)
+        if scene.holding(chosen).copies != before:
+            before = scene.holding(chosen).copies
+            moved_at_ms.append(second * 1_000)
+        if before == {"hdd"} and not second % 7:
+            (lease,) = scene.broker.lease("q")
+            scene.broker.release("q", [lease.token])
+    assert len(moved_at_ms) >= 3, moved_at_ms
+    assert all(later - sooner >= 59_000 for sooner, later in pairwise(moved_at_ms)), moved_at_ms
+
+
+def subscribed(scene: Scene, spec: TopicSpec, *queues: str) -> None:
+    scene.broker.declare_topic(spec)
+    for name in queues:
+        scene.broker.declare(QueueSpec(name, tiers=FADING["tiers"], retry_delay_ms=0))
+        scene.broker.subscribe(spec.name, name)
+
+
+def test_reads_of_one_subscription_count_for_all_that_have_the_body(scene: Scene) -> None:
+    subscribed(scene, TopicSpec("news", score_access_bonus=20.0, **THRESHOLDS), "a", "b", "c")
+    scene.broker.publish("a", [Message(b"of a alone")])
+    told = scene.broker.publish_topic("news", [Message(b"%d" % number) for number in range(40)])
+
+    def rates(queue: str) -> list[float]:
+        return [each.access_rate or 0.0 for each in scene.broker.peek(queue, 50)]
+
+    scene.broker.ack("a", [each.token for each in scene.broker.lease("a", 10)])
+    failed = scene.broker.lease("b", 1)
+    assert rates("b") + rates("c") == pytest.approx(
+        [1.0] * 8 + [0.0] * 31 + [2.0] + [1.0] * 8 + [0.0] * 31
+    )
+    scene.broker.retry("b", [each.token for each in failed])
+    assert rates("c") == pytest.approx([1.0] * 9 + [0.0] * 31)
+    scene.reopen()
+    scene.days(5.5)
+    faded = [receipt.id for receipt in told["c"]]
+    scene.until_on(faded, "cold")
+    scene.broker.release("b", [each.token for each in scene.broker.lease("b", 40)])
+    scene.clock.advance(61_000)
+    scene.until_on(faded, "hdd")
+    assert rates("c") == pytest.approx([1.0] * 40, abs=0.1)
+
+
+def test_a_topic_says_how_the_messages_of_its_queues_are_scored(scene: Scene) -> None:
+    topic = TopicSpec("news", score_base=5.0, **THRESHOLDS)
+    subscribed(scene, topic, "a", "b")
+    scene.broker.declare(QueueSpec("alone", tiers=FADING["tiers"]))
+    scene.broker.publish("alone", [Message(b"x")])
+    told = scene.broker.publish_topic("news", [Message(b"x")])
+    ids = [receipt.id for receipts in told.values() for receipt in receipts]
+    scene.reopen()
+    scene.days(4)
+    scene.until_on(ids, "hdd")
+    assert [scene.broker.peek(name)[0].decay_score for name in ("a", "b", "alone")] == (
+        pytest.approx([45.0, 45.0, 4.0])
+    )
+    assert scene.broker.stats("a")["score"]["score_base"] == 5.0
+    (shown,) = scene.broker.topics()
+    assert {name: shown[name] for name in (*THRESHOLDS, "score_base")} == {
+        **THRESHOLDS, "score_base": 5.0
+    }  # fmt: skip
+    scene.broker.unsubscribe("news", "b")
+    scene.days(1)
+    scene.until_on(ids[:1], "cold")
+    assert scene.holding(ids[1]).copies == {"hdd"}
+    with pytest.raises(InvalidSpec, match="score_high"):
+        TopicSpec("news", score_high=1e300)
 
 
 def test_a_counted_peek_is_an_access_and_another_is_not(scene: Scene) -> None:

@@ -150,7 +150,12 @@ def test_rules_applied_to_what_is_stored_use_the_default_device(tmp_path: Path) 
 
 def test_at_a_crossing_the_default_device_comes_before_others_of_its_tier(tmp_path: Path) -> None:
     clock = ManualClock()
-    fading = {"score_per_day": 10.0, "score_medium": 20.0, "tiers": ("fast", "slow", "none")}
+    fading = {
+        "score_per_day": 10.0,
+        "score_medium": 20.0,
+        "score_high": 100.0,
+        "tiers": ("fast", "slow", "none"),
+    }
     with open_broker(tmp_path, clock) as broker:
         broker.declare(QueueSpec("q", **fading))
         broker.declare(QueueSpec("plain", **fading))

@@ -28,8 +28,9 @@ def test_a_snapshot_has_the_parameters_of_queues_and_the_room_on_devices(tmp_pat
     told = manifests_of(tmp_path / "lake", CATALOG)[-1].settings
     assert told is not None
     (queue,) = told.queues
-    for name in ("name", "score_per_day", "score_high", "tiers", "adapt", "evaluate_every_ms"):
+    for name in ("name", "score_per_day", "tiers", "adapt", "evaluate_every_ms"):
         assert getattr(queue, name) == getattr(spec, name)
+    assert (queue.score_medium, queue.score_high) == (7.0, 30.0)
     (device,) = told.devices
     assert (device.name, device.tier, device.cost_per_gib_month) == ("log", "ssd", 0.5)
     assert device.place == ""
@@ -52,7 +53,7 @@ def test_what_is_not_kept_as_it_should_be_is_to_be_looked_at_at_once(tmp_path) -
     due = {(row["at_ms"], row["queue"]): row["review_at_ms"] for row in rows}
     assert due[first, "grows"] == START_MS + 60_000
     assert due[last, "grows"] == last == START_MS + 10 + DAY_MS
-    assert due[first, "plain"] == due[last, "plain"] == START_MS + 50 * DAY_MS + 1
+    assert due[first, "plain"] == due[last, "plain"] == START_MS + 7 * DAY_MS + 1
     assert due[last, "never"] is None
 
 

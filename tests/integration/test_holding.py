@@ -12,6 +12,7 @@ from ebbmq.core import lifecycle
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.errors import DeviceInUse, InvalidSpec, Overloaded, UnknownDevice
 from ebbmq.holding.contract import Key
+from ebbmq.limits import DAY_MS
 from ebbmq.node.keeping import evicting, verbs
 from ebbmq.node.outflow import parse_id
 from ebbmq.policy.rules.spec import RuleSpec
@@ -437,7 +438,7 @@ def test_devices_say_how_many_copies_they_have(tmp_path: Path) -> None:
 
 def test_a_lease_a_peek_and_why_show_how_a_message_is_kept(tmp_path: Path) -> None:
     with open_broker(tmp_path, rules=TEXT_TO_SSD) as broker:
-        broker.declare(QueueSpec("q", score_base=3.0))
+        broker.declare(QueueSpec("q", score_base=3.0, score_per_day=0.0))
         (chosen,) = ids(broker.publish("q", text(1, replicas=2)))
         until(is_on(broker, [chosen], "ssd", LOG))
         (seen,) = broker.peek("q")
@@ -455,11 +456,25 @@ def test_a_lease_a_peek_and_why_show_how_a_message_is_kept(tmp_path: Path) -> No
         assert broker.why(chosen)["state"] == "gone"
 
 
-def test_without_devices_nothing_is_told_of_how_a_message_is_kept(tmp_path: Path) -> None:
-    with Broker.open(tmp_path / "data") as broker:
-        broker.declare(QueueSpec("q"))
-        broker.publish("q", [Message(b"x")] * 2)
-        assert [lease.copies for lease in broker.lease("q", 2)] == [None, None]
+def test_without_devices_the_same_is_shown_of_how_a_message_is_kept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with Broker.open(tmp_path / "data", clock=clock) as broker:
+        broker.declare(QueueSpec("q", retry_delay_ms=0))
+        broker.publish("q", [Message(b"x", headers={"a": "b"}), *[Message(b"x")] * 30])
+        clock.advance(2 * DAY_MS)
+        leases = [*broker.lease("q"), *broker.lease("q"), *broker.lease("q", 20)]
+        broker.retry("q", [lease.token for lease in leases])
+        shown = [*leases, *broker.peek("q", 31)]
+        assert {(each.access_rate, each.decay_score, each.tier) for each in shown} == {
+            (0.0, 2.0, "log")
+        }
+        assert {
+            (each.copies, each.copies_acked, each.removals_acked, each.replica_target)
+            for each in shown
+        } == {(("log",), 1, 0, 1)}
+        assert [lease.access_count for lease in broker.lease("q", 31)] == [0] * 9 + [1] * 22
+        told = broker.why(leases[0].id)
+        assert (told["decay_score"], told["tier"], told["access_count"]) == (2.0, "log", 2)
 
 
 def test_what_is_published_to_a_topic_gets_a_copy_for_each_subscription(tmp_path: Path) -> None:

@@ -221,19 +221,17 @@ class TestRemovals:
 
 class TestTopics:
     def test_a_topic_reaches_the_queues_subscribed_to_it(self, served: Served) -> None:
-        assert served.ask("PUT", "/v1/topics/news", {"max_age_ms": 60_000}).status == 201
-        assert served.ask("PUT", "/v1/topics/news/queues/q").json == {
-            "topic": "news",
-            "max_age_ms": 60_000,
-            "queues": ["q"],
-        }
+        given = {"max_age_ms": 60_000, "score_per_day": 2.0, "score_high": 9.0}
+        assert served.ask("PUT", "/v1/topics/news", given).status == 201
+        left_open = {"score_base": 0.0, "score_access_bonus": 0.0, "score_medium": None}
+        shown = {"topic": "news", "queues": ["q"], **given, **left_open}
+        assert served.ask("PUT", "/v1/topics/news/queues/q").json == shown
+        assert served.ask("GET", "/v1/queues/q").json["stats"]["score"]["score_high"] == 9.0
         body = {"messages": [{"text": "hi"}]}
         assert served.ask("POST", "/v1/topics/news/messages", body).status == 200
         assert served.broker.stats("q")["depth"]["ready"] == 1
         assert served.ask("DELETE", "/v1/topics/news/queues/q").json["queues"] == []
-        assert served.ask("GET", "/v1/topics").json["topics"] == [
-            {"topic": "news", "max_age_ms": 60_000, "queues": []}
-        ]
+        assert served.ask("GET", "/v1/topics").json["topics"] == [{**shown, "queues": []}]
 
     def test_a_topic_that_is_not_there_is_unknown(self, served: Served) -> None:
         assert served.ask("GET", "/v1/topics/none").json["code"] == "unknown_queue"

@@ -69,6 +69,18 @@ def test_a_lease_shows_every_field_of_the_message(server: Served) -> None:
     assert found["band"] == 7
 
 
+def test_every_lease_and_peek_shows_how_the_message_is_kept(server: Served) -> None:
+    publish(server, {"text": "x"}, {"text": "y", "headers": {"a": "b"}}, *[{"body_b64": ""}] * 30)
+    shown = [*lease(server), *lease(server), *lease(server, count=20)]
+    shown += server.ask("GET", "/v1/queues/q/messages").json["messages"]
+    assert [(each["tier"], each["copies"], each["copies_acked"]) for each in shown] == [
+        ("log", ["log"], 1)
+    ] * len(shown)
+    assert {(each["access_count"], each["access_rate"]) for each in shown} == {(0, 0.0)}
+    assert {(each["removals_acked"], each["replica_target"]) for each in shown} == {(0, 1)}
+    assert all(0 <= each["decay_score"] < 1e-2 for each in shown)
+
+
 def test_a_producers_id_is_stored_once(server: Served) -> None:
     first = publish(server, {"text": "x", "id": "one"})
     again = publish(server, {"text": "x", "id": "one"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.errors import InvalidMessage
@@ -372,6 +373,34 @@ def test_a_decay_factor_that_was_set_outlives_a_restart_and_ends_with_its_queue(
             broker.declare(QueueSpec("q"))
     with Broker.open(tmp_path, clock=clock) as broker:
         assert broker.stats("q")["decay_factor"] == (2.0 if same_queue else 1.0)
+
+
+def test_the_factor_of_a_queue_outlives_a_restart_and_a_changed_declaration(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    spec = QueueSpec("q", decay_rate=0.125, adapt=SLOW, partitions=2)
+    with Broker.open(tmp_path, clock=clock) as broker:
+        broker.declare(spec)
+        process(broker, clock, took_ms=3_000, times=24)
+        raised = broker.stats("q")["decay_factor"]
+        assert raised > 1
+        broker.declare(replace(spec, lease_timeout_ms=60_000))
+        assert broker.stats("q")["decay_factor"] == raised
+    with Broker.open(tmp_path, clock=clock) as broker:
+        assert broker.stats("q")["decay_factor"] == raised
+        broker.publish("q", [Message(b"after", importance=1)])
+        assert broker.peek("q", 1)[0].decay_rate > 0.125
+        broker.declare(QueueSpec("q", decay_rate=0.125, partitions=2))
+        assert broker.stats("q")["decay_factor"] == 1
+
+
+def test_a_decay_factor_that_was_set_outlives_a_changed_declaration(
+    broker: Broker, clock: ManualClock
+) -> None:
+    broker.declare(QueueSpec("q"))
+    broker.set_decay_factor("q", 2.0, clock.wall_ms() + HOUR_MS)
+    broker.declare(QueueSpec("q", lease_timeout_ms=60_000))
+    assert broker.stats("q")["decay_factor"] == 2.0
 
 
 def test_a_rate_of_0_is_not_raised(broker: Broker, clock: ManualClock) -> None:

@@ -35,7 +35,9 @@ MESSAGES = [
     Message(bytes([importance]) * BODY_BYTES, importance=importance)
     for importance in (3, 9, 1, 7, 5, 10, 2, 8, 4, 6)
 ]
-QUEUE = QueueSpec("orders", score_per_day=10.0, tiers=("ssd", "vault"))
+QUEUE = QueueSpec(
+    "orders", score_per_day=10.0, score_medium=50, score_high=100, tiers=("ssd", "vault")
+)
 
 
 class Fleet:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 EAGER = QueueSpec(
     "orders",
     score_per_day=10.0,
+    score_medium=50.0,
+    score_high=100.0,
     tiers=("ssd", "hdd", "s3"),
     adapt=msgspec.structs.replace(ADAPT, dwell_ms=0),
 )

@@ -169,7 +169,10 @@ def key_of(row: dict[str, object]) -> tuple[object, ...]:
 
 
 def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path) -> None:
-    lake, grows = tmp_path / "lake", QueueSpec("grows", max_replicas=2, score_per_day=4.0)
+    lake, grows = (
+        tmp_path / "lake",
+        QueueSpec("grows", max_replicas=2, score_per_day=4.0, score_medium=50, score_high=100),
+    )
     with Node(tmp_path, "a") as node:
         for queue in (FADING, grows, QueueSpec("plain")):
             node.broker.declare(queue)

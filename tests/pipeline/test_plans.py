@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPEC = QueueSpec(
-    "q", score_per_day=10, score_access_bonus=1, max_replicas=3, tiers=("ssd", "hdd", "s3")
+    "q",
+    score_per_day=10,
+    score_medium=50,
+    score_high=100,
+    score_access_bonus=1,
+    max_replicas=3,
+    tiers=("ssd", "hdd", "s3"),
 )
 YOUNG, MIDDLE, OLD = (NOW_MS - days * DAY_MS for days in (1, 7, 20))
 
@@ -47,7 +53,14 @@ def test_targets_are_those_of_the_broker(spark: SparkSession) -> None:
     ]
     rows = []
     for enqueued, replicas, target, min_copies, max_replicas in cases:
-        spec = QueueSpec("q", score_per_day=10, min_copies=min_copies, max_replicas=max_replicas)
+        spec = QueueSpec(
+            "q",
+            score_per_day=10,
+            score_medium=50,
+            score_high=100,
+            min_copies=min_copies,
+            max_replicas=max_replicas,
+        )
         wanted = place(
             Placed(
                 properties=Properties(), terms=Terms.of(spec), replicas=replicas, target=target,

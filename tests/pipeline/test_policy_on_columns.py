@@ -332,8 +332,15 @@ def test_a_phase_has_the_tier_it_has_in_the_broker(spark: SparkSession, tiers: t
 
 def test_messages_get_the_score_of_the_instant_asked_for(spark: SparkSession) -> None:
     specs = [
-        QueueSpec("q", score_per_day=10, score_access_bonus=2, tiers=("ssd", "hdd", "s3")),
-        QueueSpec("other", score_base=60),
+        QueueSpec(
+            "q",
+            score_per_day=10,
+            score_medium=50,
+            score_high=100,
+            score_access_bonus=2,
+            tiers=("ssd", "hdd", "s3"),
+        ),
+        QueueSpec("other", score_base=60, score_per_day=0, score_medium=50, score_high=100),
     ]
     rows = catalog(
         spark,
@@ -386,7 +393,7 @@ def test_a_message_is_advised_the_same(spark: SparkSession) -> None:
         msgspec.structs.replace(each, name=str(number))
         for number, each in enumerate(drawn(SPECS, 200))
     ]
-    cooling = QueueSpec("cooling", score_per_day=10.0, tiers=TIERS)
+    cooling = QueueSpec("cooling", score_per_day=10.0, score_medium=50, score_high=100, tiers=TIERS)
     # At the very instants at which it is first evaluated and at which phases may begin, too.
     ages = [0, MINUTE_MS - 1, MINUTE_MS, *(days * DAY_MS + more for days in range(12)
             for more in (0, 1))]  # fmt: skip
@@ -423,10 +430,12 @@ def test_a_message_is_advised_the_same(spark: SparkSession) -> None:
     seen = set()
     for number, (spec, age, kept, rate) in enumerate(rows):
         terms = Terms.of(spec)
-        phase = terms.score.phase(terms.score.at(age, rate))
-        young = age < spec.evaluate_every_ms
+        score = terms.score.at(age, rate)
+        crossed = target_of(kept, terms, terms.score.phase(score))
+        assert targets[str(number)] == crossed, (spec, age, kept, rate)
+        # On the way back a message is still in the phase of its tier.
+        phase, young = terms.phase(score, kept.tier), age < spec.evaluate_every_ms
         action, target = advised(kept, terms, phase, young=young), target_of(kept, terms, phase)
-        assert targets[str(number)] == target, (spec, age, kept, rate)
         wanted = None if action is None else (action, target, terms.tier(phase))
         assert got.get(str(number)) == wanted, (spec, age, kept, rate)
         seen.add((action, phase, young))

@@ -286,7 +286,14 @@ PRICES = {"ssd": 30e9, "hdd": 0.0, "s3": 0.0}
 def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
     day = 86_400_000
     load = traffic([0, 0], service_ms=[3 * day, 10], bytes=[1_000, 2_000])
-    spec = QueueSpec("q", score_per_day=30, tiers=("ssd", "hdd", "s3"), default_importance=5)
+    spec = QueueSpec(
+        "q",
+        score_per_day=30,
+        score_medium=50,
+        score_high=100,
+        tiers=("ssd", "hdd", "s3"),
+        default_importance=5,
+    )
     fates = replay(load, spec, 1_000)
     told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
     # Above 50 after 1 2/3 days, above 100 after 3 1/3.

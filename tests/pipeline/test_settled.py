@@ -29,7 +29,14 @@ OTHERS = {
     for name, tier, price in (("disk", "hdd", 0.1), ("vault", "s3", 0.01))
 }  # fmt: skip
 TIER_OF = {"log": "ssd", "disk": "hdd", "vault": "s3"}
-QUEUE = QueueSpec("orders", score_per_day=10.0, tiers=("ssd", "hdd", "s3"), max_replicas=2)
+QUEUE = QueueSpec(
+    "orders",
+    score_per_day=10.0,
+    score_medium=50,
+    score_high=100,
+    tiers=("ssd", "hdd", "s3"),
+    max_replicas=2,
+)
 #: Days after the one before; they are 20, 7 and 1 day old in the end.
 PUBLISHED = ((0, b"faded"), (13, b"kept"), (6, b"fresh"))
 SETTLED = {b"faded": ("vault",), b"kept": ("disk",), b"fresh": ("disk", "log")}

@@ -18,7 +18,7 @@ from ebbmq.cli.values import (
     show_duration,
 )
 from ebbmq.errors import Forbidden
-from ebbmq.model import QueueSpec
+from ebbmq.model import QueueSpec, Scored
 
 if TYPE_CHECKING:
     from ebbmq.cli.session import F, Verbs
@@ -187,17 +187,17 @@ def _spec(name: str, preset: str | None, ttl_ms: int | None, changes: dict[str, 
     return QueueSpec.fifo(name, **changes) if preset else QueueSpec(name, **changes)
 
 
-def parse_field(field: str, text: str) -> tuple[str, Any]:
-    """Read one `field=value` of a queue spec as its type.
+def parse_field(field: str, text: str, kind: type[Scored] = QueueSpec) -> tuple[str, Any]:
+    """Read one `field=value` of a queue spec, or of what is like one, as its type.
 
     Raises:
         click.UsageError: no such field, or not a value of its type.
     """
-    types = {known.name: known.type for known in msgspec.structs.fields(QueueSpec)}
+    types = {known.name: known.type for known in msgspec.structs.fields(kind)}
     if field not in types or field == "name":
         known = sorted(types.keys() - {"name"})
         near = did_you_mean(field, known) or f"it has {', '.join(known)}"
-        raise click.UsageError(f"a queue has no field {field!r}; {near.strip()}")
+        raise click.UsageError(f"there is no field {field!r}; {near.strip()}")
     if text.lower() in {"none", "null"}:
         return field, None
     value: object = text
@@ -265,9 +265,15 @@ def show(session: Session, name: str) -> None:
             "bodies": stats["residency"],
             "cache": _line(stats["cache"]),
             "decay factor": stats["decay_factor"],
+            "decay score": _score(stats["score"], acts=stats["score_acts"]),
             "partitions": len(stats["partitions"]),
         }
     )
+
+
+def _score(score: dict[str, float], *, acts: bool) -> str:
+    told = ", ".join(f"{name.removeprefix('score_')} {value:g}" for name, value in score.items())
+    return told if acts else f"{told}; only shown, until score_per_day or score_high is given"
 
 
 def _line(numbers: dict[Any, Any]) -> str:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ebbmq.cli.messages import MessageOptions, message_options, publish_all, show_receipts
+from ebbmq.cli.queues import parse_field
 from ebbmq.cli.session import Session, anywhere_options, did_you_mean, pass_session
-from ebbmq.cli.values import duration_ms, show_duration
+from ebbmq.cli.values import duration_ms, pair, show_duration
 from ebbmq.errors import UnknownQueue
-from ebbmq.model import TopicSpec
+from ebbmq.model import Scored, TopicSpec
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -62,17 +63,32 @@ def _require_topic(session: Session, broker: Verbs, name: str) -> None:
 @topics.command(short_help="Make a topic.")
 @click.argument("name")
 @click.option("--max-age", "max_age_ms", type=duration_ms, help="How long a message is kept.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    type=pair,
+    metavar="FIELD=VALUE",
+    help="A parameter of the decay score of what is published to it; repeat for more.",
+)
 @click.option("--change", is_flag=True, help="Have one that is there be like this.")
 @anywhere_options
 @pass_session
-def declare(session: Session, name: str, max_age_ms: int | None, change: bool) -> None:
+def declare(
+    session: Session,
+    name: str,
+    max_age_ms: int | None,
+    changes: tuple[tuple[str, str], ...],
+    change: bool,
+) -> None:
     """Make the topic NAME; declaring the same again changes nothing.
 
     \b
     Example:
-      ebbmq topics declare news --max-age 7d
+      ebbmq topics declare news --max-age 7d --set score_per_day=1 --set score_high=30
     """
-    spec = TopicSpec(name, max_age_ms=max_age_ms)
+    fields = dict(parse_field(*each, kind=Scored) for each in changes)
+    spec = TopicSpec(name, max_age_ms=max_age_ms, **fields)
     with session.open(create=True) as broker:
         broker.declare_topic(spec, change=change)
     if session.as_json:

@@ -222,7 +222,7 @@ def lease(  # noqa: PLR0913  # who leases what, how much of it, and for how long
     if choice is not None:
         choice.leave(partition, now_ms)
     if seqs:
-        if partition.spec.score_access_bonus:
+        if partition.counts_reads:
             partition.accesses.credit(seqs, now_ms)
         _note_grants(partition, grants, now_ms, name)
         if timeout_ms != partition.spec.lease_timeout_ms:

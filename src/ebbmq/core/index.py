@@ -23,7 +23,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.core import row as rows
-from ebbmq.core.block import WORDS, as_words
+from ebbmq.core.block import LOW32, WHERE, WORDS, as_words
 from ebbmq.core.values import distinct_values
 
 if TYPE_CHECKING:
@@ -292,6 +292,26 @@ class Index:
             page = self.pages.get(number)
             slots = (seqs[where] & _SLOTS).astype(np.int64)
             yield where, None if page is None or page.thin is not None else page, slots
+
+    def at_places(self, first: int, last: int, places: set[int]) -> Iterator[int]:
+        """The live rows, from one number to another, whose bodies are at places of one segment.
+
+        Rows are in the order of their places, but for those that were relocated.
+        """
+        low, high, segment = min(places), max(places), min(places) & LOW32
+        wanted = np.array([*places], dtype=np.uint64)
+        for number in range(first >> PAGE_BITS, (last >> PAGE_BITS) + 1):
+            page = self.pages.get(number)
+            if page is None or not page.live:
+                continue
+            where = page.words[:, WHERE]
+            begin, end = int(where[0]), int(where[-1])
+            if begin & LOW32 == end & LOW32 == segment and (end < low or begin > high):
+                continue
+            found = np.flatnonzero(np.isin(where, wanted) & (page.view["state"] != rows.FREE))
+            slots = None if page.thin is None else list(page.thin)
+            for at in found.tolist():
+                yield number << PAGE_BITS | (at if slots is None else slots[at] >> 6)
 
     def live_seqs(self) -> Iterator[tuple[Page, npt.NDArray[np.int64]]]:
         """Every page with the slots of its live rows, in order."""

@@ -61,11 +61,13 @@ from ebbmq.core.row import (
     SCHEDULED,
     SHARED,
     STATES,
+    TOPIC,
 )
 from ebbmq.core.wheel import Wheel
 from ebbmq.model import REASON_TEXT, AdaptSpec, Reason, Timing
 from ebbmq.policy import importance as policy
 from ebbmq.policy.adapt import AdaptiveDecay
+from ebbmq.policy.decay import Score
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
     from ebbmq.core.arrivals import ProfileKey, Run
     from ebbmq.core.happened import Tell
     from ebbmq.core.index import Page
-    from ebbmq.model import QueueSpec
+    from ebbmq.model import QueueSpec, Scored
 
 RETRY_DELAY_MS_MAX: Final = 300_000
 _PLACE: Final = Struct("<III")
@@ -96,12 +98,12 @@ class Partition:
 
     # Named: of so many attributes those of a plain object would be looked up by hash.
     __slots__ = (
-        "accesses", "adapt", "aside", "body_bytes", "by_importance", "classes", "dedup", "depth",
-        "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor", "facts", "gone",
-        "granted_at", "held", "histories", "index", "is_leased_simply", "is_published_simply",
-        "leases_granted", "ledger", "left", "let_go", "moves", "names", "names_in_use",
-        "next_place", "node", "order", "paused", "pid", "profiles", "removes_by_age", "spec",
-        "spelling", "stale_ages", "tell", "totals",
+        "accesses", "adapt", "aside", "body_bytes", "by_importance", "classes", "counts_reads",
+        "dedup", "depth", "due_wheel", "dying_bytes", "end_wheel", "epoch", "external", "factor",
+        "facts", "gone", "granted_at", "held", "histories", "index", "is_leased_simply",
+        "is_published_simply", "leases_granted", "ledger", "left", "let_go", "moves", "names",
+        "names_in_use", "next_place", "node", "order", "paused", "pid", "profiles",
+        "removes_by_age", "score", "spec", "spelling", "stale_ages", "tell", "totals", "unread",
     )  # fmt: skip
 
     def __init__(self, pid: int, spec: QueueSpec, epoch: int, node: str = "local") -> None:
@@ -146,15 +148,17 @@ class Partition:
         self.let_go: list[tuple[int, int, int]] = []
         #: Messages that left and have copies that must be forgotten.
         self.gone: list[int] = []
+        #: Rows of messages of topics whose leases failed, and when these were granted.
+        self.unread: list[tuple[Row, int]] = []
         #: Whoever listens to what happens, told at once; None: nobody does.
         self.tell: Tell | None = None
+        self.adapt: AdaptiveDecay | None = None
         self.adopt(spec)
 
     def adopt(self, spec: QueueSpec) -> None:
         """Take a changed specification; the caller rebuilds the order if there are rows."""
         self.spec = spec
-        #: Whether `grants.lease_one` will do.
-        self.is_leased_simply = not (spec.fair_share or spec.score_access_bonus)
+        self.score_by(spec, counts_reads=bool(spec.score_access_bonus))
         #: Whether `arrivals.publish_one` will do: nobody is refused, and nothing has to go for it.
         self.is_published_simply = spec.page_to_disk and not (
             spec.max_messages or spec.max_bytes or spec.privileged
@@ -163,11 +167,21 @@ class Partition:
         self.order = self._new_order()
         #: Privileged rows, once a lease had to leave them out.
         self.aside: Order | None = None
-        self.adapt = AdaptiveDecay(spec.adapt) if spec.adapt else None
+        before, self.adapt = self.adapt, AdaptiveDecay(spec.adapt) if spec.adapt else None
+        if before is not None and self.adapt is not None:
+            self.adapt.restore(before.state())
         self.external: AdaptiveDecay | None = None
         self.profiles: dict[ProfileKey, Profile] = {}
         self.stale_ages: dict[tuple[int, int, int], int] = {}
         self.factor = 1.0
+
+    def score_by(self, scored: Scored, *, counts_reads: bool) -> None:
+        """Take the parameters of the decay score, the queue's own or a topic's."""
+        #: How faded messages are, as people see it.
+        self.score = Score.shown(scored)
+        self.counts_reads = counts_reads
+        #: Whether `grants.lease_one` will do.
+        self.is_leased_simply = not (self.spec.fair_share or counts_reads)
 
     def _new_order(self) -> Order:
         if self.spec.band_width:
@@ -314,15 +328,15 @@ class Partition:
             self.set_factor(self.adapt.factor(now_ms))
         return duration_ms
 
-    def count_look(self, seq: int, now_ms: int) -> bool:
-        """Somebody looked at a message, and that is an access; False if it is gone."""
+    def count_look(self, seq: int, now_ms: int) -> Row | None:
+        """Somebody looked at a message, and that is an access; None if it is gone."""
         row = self.index.read(seq)
         if row is None:
-            return False
+            return None
         self.accesses.credit([seq], now_ms)
         if self.tell is not None:
             self.tell(Happened(PEEKED, self.pid, now_ms, 1, (seq,), (row,), seq))
-        return True
+        return row
 
     def forget(self, seq: int, row: Row) -> None:
         """Drop what is kept beside the row of a message that leaves."""
@@ -418,7 +432,10 @@ class Partition:
         TTL and stale act on a leased message now, when it fails.
         """
         duration_ms = self.observe(seq, row, now_ms)
-        self.accesses.reverse(seq, min(now_ms, row[7] & LOW48) - duration_ms, now_ms)
+        granted_at_ms = min(now_ms, row[7] & LOW48) - duration_ms
+        self.accesses.reverse(seq, granted_at_ms, now_ms)
+        if row[3] & TOPIC:
+            self.unread.append((row, granted_at_ms))
         failures = min(limits.FAILURES_MAX, (row[5] >> HIGH) + 1)
         timing = Timing(self.node, row[13], duration_ms, outcome)
         self.histories.add(seq, timing, failures)

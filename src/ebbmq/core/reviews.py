@@ -34,11 +34,14 @@ def ages_of(terms: Terms) -> list[int]:
     ages: set[int] = set()
     phase = terms.score.phase(terms.score.at(0, 0.0))
     may_grow = terms.max_replicas is not None and terms.max_replicas > 1
-    if phase is not Phase.FRESH or may_grow:
-        ages.add(terms.evaluate_every_ms)
+    soon_ms = terms.evaluate_every_ms
+    if phase is not Phase.FRESH or may_grow or terms.promotes:
+        ages.add(soon_ms)
     at_ms = next_crossing_ms(terms.score, 0, _NEVER_READ, 0)
     while at_ms is not None:
-        ages.add(max(at_ms, terms.evaluate_every_ms))
+        # What is promoted when it is first evaluated is not moved again at once.
+        later_ms = 2 * soon_ms if terms.promotes and at_ms > soon_ms else soon_ms
+        ages.add(max(at_ms, later_ms))
         at_ms = next_crossing_ms(terms.score, 0, _NEVER_READ, at_ms)
     return sorted(ages)
 
@@ -51,6 +54,8 @@ class Reviews:
         #: By age: the number of the first message that is not known to have passed it.
         self.cursors: dict[int, int] = {}
         self._single: list[tuple[int, int]] = []
+        #: Messages that moved a moment ago, and until when they are not looked at.
+        self._rests: dict[int, int] = {}
 
     def adopt(self, ages: list[int]) -> None:
         """Look at messages of these ages; for an age that is new, from the front on."""
@@ -68,6 +73,11 @@ class Reviews:
     def look_at(self, seq: int, at_ms: int) -> None:
         """Have one message looked at, at an instant of its own."""
         heapq.heappush(self._single, (at_ms, seq))
+
+    def rest(self, seq: int, until_ms: int) -> None:
+        """Have one message looked at at an instant, and not before."""
+        self._rests[seq] = until_ms
+        self.look_at(seq, until_ms)
 
     def singles(self) -> list[tuple[int, int]]:
         """Instants and messages that `look_at` was told of."""
@@ -88,13 +98,15 @@ class Reviews:
         out: list[int] = []
         while self._single and self._single[0][0] <= now_ms and len(out) < count:
             seq = heapq.heappop(self._single)[1]
-            if self._index.state_of(seq) != FREE:
-                out.append(seq)
+            if self._rests.get(seq, now_ms) <= now_ms:
+                self._rests.pop(seq, None)
+                if self._index.state_of(seq) != FREE:
+                    out.append(seq)
         for age in self.cursors:
             if len(out) >= count:
                 break
             out += self._passed(age, now_ms - age, count - len(out))
-        return list(dict.fromkeys(out))
+        return [seq for seq in dict.fromkeys(out) if seq not in self._rests]
 
     def _passed(self, age: int, before_ms: int, count: int) -> list[int]:
         """The next messages published at `before_ms` or earlier; the cursor goes behind them."""

@@ -14,6 +14,8 @@ from ebbmq.core import facts as fact
 from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec, TopicSpec  # noqa: TC001  # msgspec reads the annotations
 from ebbmq.node import outdated
+from ebbmq.policy.adapt import AdaptState  # noqa: TC001  # msgspec reads the annotations
+from ebbmq.policy.decay import is_scored
 from ebbmq.spelling import get_close_matches
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
     from ebbmq.core.partition import Partition
     from ebbmq.holding.resident import Resident
+    from ebbmq.model import Scored
     from ebbmq.node.numbering import Spans
+    from ebbmq.policy.adapt import AdaptiveDecay
 
 _NEAR_ENOUGH: Final = 0.6
 #: A fleet-wide decay factor, until when it holds, and which run advised it.
@@ -62,6 +66,8 @@ class Queue:
 
     def __init__(self, spec: QueueSpec, lock: threading.Lock) -> None:
         self.spec = spec
+        #: Whose parameters of the decay score count for its messages: its own, or a topic's.
+        self.scored: Scored = spec
         self.shards: list[Shard] = []
         self.by_pid: dict[int, Shard] = {}
         #: Told when messages may have become ready; guards nothing of its own.
@@ -80,6 +86,11 @@ class Queue:
         """Append a shard."""
         self.shards.append(shard)
         self.by_pid[shard.partition.pid] = shard
+
+    def controllers(self) -> list[AdaptiveDecay]:
+        """Those of its own decay factor, one a partition; none where it has no factor."""
+        found = [shard.partition.adapt for shard in self.shards]
+        return [each for each in found if each is not None]
 
     def healthy(self) -> list[Shard]:
         """The shards that take requests."""
@@ -117,6 +128,8 @@ class DeclaredQueue(msgspec.Struct, frozen=True):
     paused: bool = False
     version: int = 0
     consumer: str | None = None
+    #: The state of its controller in each partition; empty where it has none.
+    adapted: list[AdaptState] = []
 
 
 class DeclaredTopic(msgspec.Struct, frozen=True):
@@ -242,7 +255,26 @@ class Catalog:
             self.deleted.extend(deleted)
             for queue, spec, version, paused in settings:
                 queue.spec, queue.version, queue.paused = spec, version, paused
+            self.follow_topics()
             raise
+
+    def follow_topics(self) -> None:
+        """Have queues go by the score of their topics, and count reads where one of a topic does.
+
+        Of several topics that say how messages are scored the last declared one counts.
+        """
+        for queue in self.queues.values():
+            queue.scored = queue.spec
+        for topic in self.topics.values():
+            for name in topic.queues if is_scored(topic.spec) else ():
+                self.queues[name].scored = topic.spec
+        counted = {name for name, each in self.queues.items() if each.scored.score_access_bonus}
+        for topic in self.topics.values():
+            if not counted.isdisjoint(topic.queues):
+                counted.update(topic.queues)
+        for name, queue in self.queues.items():
+            for shard in queue.shards:
+                shard.partition.score_by(queue.scored, counts_reads=name in counted)
 
     def queue(self, name: object) -> Queue:
         """The queue of that name.
@@ -311,6 +343,7 @@ class Catalog:
                     queue.paused,
                     queue.version,
                     queue.consumer,
+                    [each.state() for each in queue.controllers()],
                 )
                 for queue in self.queues.values()
             ],

@@ -43,6 +43,15 @@ def apply_factor(queue: Queue, factor: float, until_ms: int, run: str, now_ms: i
         shard.partition.set_external_factor(factor, until_ms, run, now_ms)
 
 
+def use_factors(engine: Engine, queue: Queue, now_ms: int) -> None:
+    """Have partitions that were put together anew use the fleet's decay factor and their own."""
+    told = engine.catalog.factors.get(queue.spec.name)
+    if told is not None:
+        apply_factor(queue, *told, now_ms)
+    for shard in queue.shards:
+        shard.partition.refresh_factor(now_ms)
+
+
 def check_instant(field: str, instant_ms: object) -> None:
     """See that it is an instant.
 
@@ -260,6 +269,8 @@ def _rebuild(engine: Engine, queue: Queue) -> None:
         rebuild(partition, now_ms, reopened=False)
         engine.residency.close(partition.pid)
         shard.resident = open_resident(engine, partition, spec)
+    use_factors(engine, queue, now_ms)
+    engine.catalog.follow_topics()
 
 
 def delete(engine: Engine, name: str) -> int:
@@ -363,6 +374,7 @@ def declare_topic(
         changes = _changes("topic", before, spec, change=change)
         with recorded(engine):
             engine.catalog.topics[spec.name] = DeclaredTopic(spec, known.queues if known else [])
+            _score_anew(engine)
         if changes:
             log.info("topic_changed", topic=spec.name, changes=changes)
         return engine.catalog_position
@@ -375,6 +387,7 @@ def delete_topic(engine: Engine, name: str) -> int:
         engine.catalog.topic(name)
         with recorded(engine, makes_room=True):
             del engine.catalog.topics[name]
+            _score_anew(engine)
         return engine.catalog_position
 
 
@@ -389,4 +402,14 @@ def subscribe(engine: Engine, topic_name: str, queue_name: str, *, subscribed: b
             queues.append(known)
         with recorded(engine, makes_room=not subscribed):
             engine.catalog.topics[topic.spec.name] = DeclaredTopic(topic.spec, queues)
+            _score_anew(engine)
         return engine.catalog_position
+
+
+def _score_anew(engine: Engine) -> None:
+    """Have queues follow topics that changed; plans made by another score are outdated."""
+    queues = engine.catalog.queues.values()
+    before = [queue.scored for queue in queues]
+    engine.catalog.follow_topics()
+    for queue, scored in zip(queues, before, strict=True):
+        queue.version += queue.scored != scored

@@ -51,10 +51,8 @@ def derive(
         engine.residency.close(partition.pid)
         shard.resident = declaring.open_resident(engine, partition, shard.queue.spec)
     _share_bodies(engine, sharing)
-    for name, (factor, until_ms, run) in engine.catalog.factors.items():
-        queue = engine.catalog.queues.get(name)
-        if queue is not None:
-            declaring.apply_factor(queue, factor, until_ms, run, now_ms)
+    for queue in engine.catalog.queues.values():
+        declaring.use_factors(engine, queue, now_ms)
 
 
 def _serve_what_is_left(shard: Shard) -> None:

@@ -280,6 +280,9 @@ class Engine:
         if facts:
             self.append(facts, written=written and len(facts) == 1)
             facts.clear()
+            for row, granted_at_ms in partition.unread:
+                self.keeping.share_reads(shard, [row], granted_at_ms)
+            partition.unread.clear()
         if partition.left or partition.let_go or partition.moves or partition.gone:
             self._settle_others(shard)
 

@@ -129,7 +129,7 @@ def lease_now(  # noqa: PLR0913  # who leases what, how much of it, and for how 
     if out:
         engine.write_now()
         queue.consumer = consumer.client or engine.config.client
-        engine.keeping.note_reads(queue, out)
+        engine.keeping.note_reads(out)
     return out
 
 
@@ -214,9 +214,9 @@ def take_bodies(engine: Engine, granted: list[tuple[Shard, Grants]]) -> list[Del
     for shard, grants in granted:
         resident = shard.resident
         payloads = resident.take_many(grants.seqs, grants.column("importance"))
-        kept = None
-        if engine.devices is not None:
-            kept = telling.kept(engine, shard, zip(grants.seqs, grants.rows, strict=True))
+        pairs = zip(grants.seqs, grants.rows, strict=True)
+        alone = telling.in_log(engine, shard, grants.at_ms or now_ms)
+        kept = alone or telling.kept(engine, shard, pairs)
         view = View.of(shard.partition, grants, now_ms)
         taken.append(Delivery(view, grants, payloads, kept))  # type: ignore[arg-type]  # see there
         ready = shard.partition.depth[READY]

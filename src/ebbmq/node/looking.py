@@ -21,6 +21,7 @@ from ebbmq.node.devices.settings import LOG
 from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import STATE_NAMES, message_id, parse_id
 from ebbmq.plain import is_number
+from ebbmq.policy.decay import Score
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +61,9 @@ def topics(engine: Engine) -> list[dict[str, Any]]:
     with engine.lock:
         engine.check_open()
         return [
-            {"topic": t.spec.name, "max_age_ms": t.spec.max_age_ms, "queues": list(t.queues)}
-            for t in engine.catalog.topics.values()
+            {"topic": fields.pop("name"), "queues": list(topic.queues), **fields}
+            for topic in engine.catalog.topics.values()
+            for fields in (msgspec.structs.asdict(topic.spec),)
         ]
 
 
@@ -104,6 +106,8 @@ def stats(engine: Engine, name: str) -> dict[str, Any]:
             "totals": totals,
             "since_open": {key: count - before.get(key, 0) for key, count in totals.items()},
             "decay_factor": max(p.factor for p in partitions),
+            "score": partitions[0].score.fields(),
+            "score_acts": Score.of(queue.scored) == partitions[0].score,
             "paused": queue.paused,
             "partitions": [
                 {
@@ -277,7 +281,7 @@ def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
     """What is known of a message that is there without its body (the lock is held)."""
     partition, enqueued_at_ms, dead = shard.partition, row[5] & LOW48, row[6] & LOW48
     now_ms = engine.now_ms()
-    kept = None if engine.devices is None else telling.kept(engine, shard, [(seq, row)])[0]
+    (kept,) = telling.kept(engine, shard, [(seq, row)])
     return {
         "state": STATE_NAMES[row[0]],
         "importance": row[2],
@@ -293,7 +297,7 @@ def _there(engine: Engine, shard: Shard, seq: int, row: Row) -> dict[str, Any]:
         "bytes": row[11],
         "segment": row[9],
         "latency_history": list(partition.history(seq)),
-        **({} if kept is None else msgspec.structs.asdict(kept)),
+        **msgspec.structs.asdict(kept),
     }
 
 

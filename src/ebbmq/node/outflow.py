@@ -8,7 +8,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from ebbmq.checksum import crc32c
 from ebbmq.core import envelope
@@ -27,7 +27,7 @@ from ebbmq.core.block import (
 )
 from ebbmq.core.row import DYING, HIGH, LOW48, STATES
 from ebbmq.core.tokens import TOKEN_CHARS, TOKEN_DTYPE, spell_token
-from ebbmq.model import NO_HEADERS, Lease, Peeked
+from ebbmq.model import IN_LOG, NO_HEADERS, InLog, Kept, Lease, Peeked
 from ebbmq.policy import importance as policy
 from ebbmq.speedups import twin
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ebbmq.core.block import Block
     from ebbmq.core.grants import Grants
     from ebbmq.core.partition import Partition, Row
-    from ebbmq.model import Kept, QueueSpec, Timing
+    from ebbmq.model import QueueSpec, Timing
 
     #: Of all rows the same, or of each its own.
     Instants = int | npt.NDArray[np.int64]
@@ -151,12 +151,12 @@ class Delivery(NamedTuple):
     grants: Grants
     #: None for one that is still to be read.
     payloads: list[bytes]
-    #: How each is kept, where there are devices.
-    kept: Sequence[Kept] | None = None
+    #: How each is kept, or all of them are.
+    kept: Sequence[Kept] | InLog = ()
 
     def chosen(self, numbers: Sequence[int]) -> Delivery:
         """Some of them, by their numbers here."""
-        kept = None if self.kept is None else [self.kept[i] for i in numbers]
+        kept = self.kept if isinstance(self.kept, InLog) else [self.kept[i] for i in numbers]
         payloads = [self.payloads[i] for i in numbers]
         return Delivery(self.view.chosen(numbers), self.grants.chosen(numbers), payloads, kept)
 
@@ -166,33 +166,59 @@ class Delivery(NamedTuple):
 
     def leases(self) -> list[Lease]:
         """Them as a caller in this process gets them."""
-        found = leases(self.view, self.grants, self.payloads)
-        if self.kept is None:
-            return found
-        return [replace(lease, kept=kept) for lease, kept in zip(found, self.kept, strict=True)]
+        return leases(self.view, self.grants, self.payloads, self.kept)
 
     def alike(self) -> Alike | None:
         """Them by field, without their bodies; None if there is more to each than its row."""
-        return None if self.kept else alike(self.view, self.grants)
+        if not isinstance(self.kept, InLog):
+            return None
+        found = alike(self.view, self.grants)
+        if found is not None:
+            _fill_kept(found, self.kept)
+        return found
 
 
-def leases(view: View, grants: Grants, payloads: Sequence[bytes]) -> list[Lease]:
+def _fill_kept(into: Alike, kept: InLog) -> None:
+    """Fill in how leases are kept."""
+    shared, own, _ = into
+    enqueued, attempts = own.get("enqueued_at_ms", []), own.get("attempt", [])
+    first_ms = shared["enqueued_at_ms"] if "enqueued_at_ms" in shared else enqueued[0]
+    shared.update(asdict(kept.of(shared.get("attempt", 1) - 1, first_ms)))
+    if attempts:
+        own["access_count"] = [attempt - 1 for attempt in attempts]
+    if enqueued:
+        own["decay_score"] = [kept.score(kept.at_ms - each_ms, 0.0) for each_ms in enqueued]
+
+
+def leases(
+    view: View, grants: Grants, payloads: Sequence[bytes], kept: Sequence[Kept] | InLog
+) -> list[Lease]:
     """What a lease call returns."""
     seqs = grants.seqs
     if not seqs:
         return []
+    each_kept = repeat(kept, len(seqs)) if isinstance(kept, InLog) else kept
     found = alike(view, grants)
     if found is None:
         bands = grants.column("importance") if view.bands is None else view.bands
         each = [bands] * len(seqs) if isinstance(bands, int) else bands
         tokens = tokens_of(view, grants)
-        columns = zip(seqs, grants.rows, payloads, tokens, each, strict=True)
-        return [_lease(view, *one, grants.deadline_ms) for one in columns]
+        columns = zip(
+            seqs,
+            grants.rows,
+            payloads,
+            tokens,
+            each,
+            repeat(grants.deadline_ms, len(seqs)),
+            each_kept,
+            strict=True,
+        )
+        return [_lease(view, *one) for one in columns]
     own: dict[str, Sequence[Any]] = {**found.own, "body": payloads}
     for name, spelling in found.spelled.items():
         own[name] = spell_each(spelling, seqs)
     fields = [own.get(name) or repeat(found.shared[name]) for name in _TOLD]
-    return list(map(Lease, *fields))
+    return list(map(Lease, *fields, repeat("BYTE"), each_kept))
 
 
 @twin
@@ -230,7 +256,6 @@ def alike(view: View, grants: Grants) -> Alike | None:
         "deadline_ms": grants.deadline_ms,
         "latency_history": (),
         "type": "BYTE",
-        "kept": None,
     }
     own: dict[str, list[Any]] = {}
     spelled = {"id": view.spelling}
@@ -347,6 +372,7 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     deadline_ms: int,
     nonce: int,
     now_ms: int,
+    kept: Kept | InLog = IN_LOG,
 ) -> Lease:
     """What a lease call for one message returns; it was popped last."""
     _, _, importance, _, rate, enqueued_at_ms, dead, due, _, _, _, _, _, attempt, _ = row
@@ -357,7 +383,9 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
     if due or enqueued_at_ms > LOW48 or spec.band_width != 1.0:
         since = {seq: partition.history(seq)} if enqueued_at_ms > LOW48 else {}
         view = View(pid, partition.epoch & 0xFFFF, partition.spelling, spec, now_ms, None, since)
-        return _lease(view, seq, row, payload, token, partition.band(row, now_ms), deadline_ms)
+        return _lease(
+            view, seq, row, payload, token, partition.band(row, now_ms), deadline_ms, kept
+        )
     ttl_ms, current, band, share = None, float(importance), importance, 0.0
     if dead:
         end_ms = dead & LOW48
@@ -385,6 +413,8 @@ def lease_of(  # noqa: PLR0913, PLR0917  # one row and all that is known of its 
         enqueued_at_ms,
         deadline_ms,
         (),
+        "BYTE",
+        kept,
     )
 
 
@@ -396,6 +426,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
     token: str,
     band: int,
     deadline_ms: int,
+    kept: Kept | InLog,
 ) -> Lease:
     enqueued_at_ms = row[5] & LOW48
     dead = row[6] & LOW48
@@ -430,6 +461,7 @@ def _lease(  # noqa: PLR0913, PLR0917  # one row and all that is known of its le
         deadline_ms,
         history,
         kind,
+        kept,
     )
 
 

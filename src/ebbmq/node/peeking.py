@@ -104,7 +104,7 @@ def peek(  # noqa: PLR0913  # what a caller may say about what to show
             shown.append((shard, seq))
     if counted:
         with engine.lock:
-            if engine.keeping.counts_reads(queue.spec):
+            if engine.keeping.counts_reads(queue.shards[0]):
                 engine.keeping.count_looks(shown)
     return out
 
@@ -178,8 +178,6 @@ def look(engine: Engine, shard: Shard, seq: int, *, moving: bool = False) -> Pee
 def _seen(engine: Engine, shard: Shard, seq: int, row: Row, payload: bytes) -> Peeked:
     """A message as it is shown (the lock is held)."""
     seen = outflow.peeked(shard.partition, seq, row, payload, engine.now_ms())
-    if engine.devices is None:
-        return seen
     return replace(seen, kept=telling.kept(engine, shard, [(seq, row)])[0])
 
 

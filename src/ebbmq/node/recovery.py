@@ -258,11 +258,14 @@ class Recovery:
                     shard.partition.adopt(entry.spec)
             queue.paused, queue.version = entry.paused, entry.version
             queue.consumer = entry.consumer
+            for controller, state in zip(queue.controllers(), entry.adapted, strict=False):
+                controller.restore(state)
             for shard, next_seq in zip(queue.shards, entry.next_seqs, strict=True):
                 shard.partition.paused = entry.paused
                 index = shard.partition.index
                 index.next_seq = max(index.next_seq, next_seq)
         catalog.topics = {entry.spec.name: entry for entry in told.topics}
+        catalog.follow_topics()
         self._apply_relocations()
 
     def _restorer(self, pid: int) -> Restorer:
@@ -473,7 +476,7 @@ class Recovery:
     def _touch(self, pid: int, seqs: Iterable[int]) -> None:
         """Have messages looked at of which a checkpoint may have told too early when to."""
         shard = self._engine.catalog.shards.get(pid)
-        if shard is not None and self._engine.devices is not None and is_reviewed(shard.queue.spec):
+        if shard is not None and self._engine.devices is not None and is_reviewed(shard.queue):
             self._touched.setdefault(pid, set()).update(seqs)
 
     def _published(

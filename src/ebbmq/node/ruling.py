@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ebbmq.policy.rules.spec import Source
 
 #: The node's own log, which is all there is where no device is configured.
-ALONE: Final[States] = {LOG: DeviceState(failure_domain=LOG)}
+ALONE: Final[States] = {LOG: DeviceState(tier=LOG, failure_domain=LOG)}
 _SHOWN_MAX: Final = 10
 
 

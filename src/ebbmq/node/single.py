@@ -18,6 +18,7 @@ from ebbmq.core.origin import OF_LEVEL
 from ebbmq.core.tokens import read_token
 from ebbmq.model import Message, Receipt
 from ebbmq.node import leasing
+from ebbmq.node.keeping import telling
 from ebbmq.node.outflow import Delivery, View, lease_of, message_id
 
 if TYPE_CHECKING:
@@ -98,16 +99,18 @@ def lease(engine: Engine, name: str, timeout_ms: int | None) -> list[Lease] | No
         if engine.holding:
             engine.open_written()
         payload = resident.take(seq, row[2])
+        kept = telling.in_log(engine, shard, now_ms) or telling.kept(engine, shard, [(seq, row)])
         if payload is not None:
             if not resident.hits & _AHEAD_MASK and resident.is_low:
                 engine.ask_ahead_if_short(shard)
-            return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms)]
+            how = kept[0] if isinstance(kept, list) else kept
+            return [lease_of(partition, seq, row, payload, deadline_ms, nonce, now_ms, how)]
         engine.ask_ahead(shard)
         grants = Grants([seq], [row], deadline_ms, nonce)
         view = View.of(partition, grants, now_ms)
     finally:
         lock.release()
-    unread = Delivery(view, grants, [None])  # type: ignore[list-item]  # it is read now
+    unread = Delivery(view, grants, [None], kept)  # type: ignore[list-item]  # it is read now
     return leasing.deliver(engine, [(shard, grants)], [unread])
 
 

@@ -54,8 +54,7 @@ def advised(kept: Kept, terms: Terms, phase: Phase, *, young: bool) -> Action | 
         return "promote"
     if kept.copies < target:
         return "add_copy"
-    # A fresh message stays where its publisher's rules put it, unless it had faded before.
-    if steps > 0 and phase is not Phase.FRESH:
+    if steps > 0:
         return "archive" if phase is Phase.FADED else "move"
     return "drop_copy" if kept.copies > target else None
 
@@ -101,8 +100,8 @@ class Places(NamedTuple):
 
 
 def _steps(tier: str | None, terms: Terms, phase: Phase) -> int:
-    """How many tiers colder it should be; 0 where one of the two is none of the queue's."""
+    """How many tiers colder it should be; 0 where its queue says nothing of one of these."""
     wanted = terms.tier(phase)
-    if tier not in terms.tiers or wanted is None:
+    if tier not in terms.tiers or wanted is None or not terms.promotes:
         return 0
     return terms.tiers.index(wanted) - terms.tiers.index(tier)

@@ -15,10 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from ebbmq.limits import DAY_MS, DURATION_MS_MAX
 
 if TYPE_CHECKING:
-    from ebbmq.model import QueueSpec
+    from ebbmq.feed.settings import QueueParameters
+    from ebbmq.model import Scored
 
 #: An access counts fully when it happens and 1/e of that after so many days.
 ACCESS_MEMORY_DAYS: Final = 1.0
+#: Shown of whoever does not say: a point a day, kept after a week, faded after a month.
+_PER_DAY: Final = 1.0
+_MEDIUM: Final = 7.0
+_HIGH: Final = 30.0
+#: No score is above it.
+NEVER: Final = 1e300
+#: The way back over a threshold begins so much below it: a part of it, and at least so many points.
+WAY_BACK_SHARE: Final = 0.1
+WAY_BACK_MIN: Final = 0.1
 
 
 @overload
@@ -48,19 +58,44 @@ class Score(NamedTuple):
     base: float = 0.0
     per_day: float = 0.0
     access_bonus: float = 0.0
-    medium: float = 50.0
-    high: float = 100.0
+    medium: float = _MEDIUM
+    high: float = _HIGH
 
     @classmethod
-    def of(cls, spec: QueueSpec) -> Score:
-        """The parameters of a queue."""
+    def of(cls, spec: Scored | QueueParameters) -> Score:
+        """What copies are moved by: nothing crosses a threshold where neither age nor end count."""
+        if spec.score_per_day is None and spec.score_high is None:
+            return cls(spec.score_base, 0.0, spec.score_access_bonus, NEVER, NEVER)
+        return cls.shown(spec)
+
+    @classmethod
+    def shown(cls, spec: Scored | QueueParameters) -> Score:
+        """What people see: days, unless it says otherwise."""
+        per_day, medium, high = spec.score_per_day, spec.score_medium, spec.score_high
         return cls(
             spec.score_base,
-            spec.score_per_day,
+            _PER_DAY if per_day is None else per_day,
             spec.score_access_bonus,
-            spec.score_medium,
-            spec.score_high,
+            _MEDIUM if medium is None else medium,
+            _HIGH if high is None else high,
         )
+
+    @property
+    def acts(self) -> bool:
+        """Whether copies move by it."""
+        return self.high < NEVER
+
+    def way_back(self) -> Score:
+        """The same with the thresholds of what has crossed them and comes back."""
+        medium, high = (
+            each - max(abs(each) * WAY_BACK_SHARE, WAY_BACK_MIN)
+            for each in (self.medium, self.high)
+        )
+        return self._replace(medium=medium, high=high)
+
+    def fields(self) -> dict[str, float]:
+        """Them by the names that a queue has for them."""
+        return {f"score_{name}": value for name, value in self._asdict().items()}
 
     def at(self, age_ms: float, access_rate: float) -> float:
         """The score of a message of that age."""
@@ -71,6 +106,13 @@ class Score(NamedTuple):
         if score > self.high:
             return Phase.FADED
         return Phase.KEPT if score > self.medium else Phase.FRESH
+
+
+def is_scored(spec: Scored) -> bool:
+    """Whether copies depend on the score: on its growth, its end, or how often it is read."""
+    return bool(
+        spec.score_per_day is not None or spec.score_high is not None or spec.score_access_bonus
+    )
 
 
 class Access(NamedTuple):

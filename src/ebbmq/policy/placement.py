@@ -2,10 +2,10 @@
 
 Theory of operation. At intake the rules choose the first device; where copies beyond it go, and
 what becomes of all of them later, is decided by the decay score. While a message is fresh its
-copies stay where they are and may become more. Kept and faded messages go to the tier of their
-phase, where the queue has tiers; at that crossing the rules are asked again among the devices of
-the tier, with the score, age and access rate of the moment. A copy that cannot be reached does not
-count, so repair is nothing but asking again.
+copies may become more. Where the queue has tiers and a score, a message goes to the tier of its
+phase, up as well as down, at a review: the rules are asked again among the devices of the tier,
+with the score, age and access rate of the moment. On the way back it must be well below the
+threshold. A copy that cannot be reached does not count, so repair is nothing but asking again.
 
 Invariants, as far as usable devices allow:
 1. A durable message has a durable copy. Where the choice has none, a durable device is added to it;
@@ -84,6 +84,23 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return self.tiers[(len(self.tiers) - 1) * phase // Phase.FADED]
 
+    @property
+    def promotes(self) -> bool:
+        """Whether messages go to the tier of their phase whatever rules chose for them."""
+        return bool(self.tiers) and self.score.acts
+
+    def phase(self, score: float, here: str | None) -> Phase:
+        """What a score asks for of a message that is in a tier."""
+        back = self.score.way_back().phase(score)
+        return self.settled(self.score.phase(score), back, here)
+
+    def settled(self, phase: Phase, back: Phase, here: str | None) -> Phase:
+        """The phase, or the one its tier is of while it is on the way back from there."""
+        if not self.promotes or here not in self.tiers or self.tier(back) == self.tier(phase):
+            return phase
+        order = self.tiers.index
+        return back if order(here) >= order(str(self.tier(back))) else phase
+
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message as placement sees it; without copies it is at intake."""
@@ -150,7 +167,7 @@ def place(message: Placed, now_ms: int, devices: View) -> Wanted:
     why, terms = occasion(message, now_ms), message.terms
     rate = message.access.rate_at(now_ms)
     score = terms.score.at(now_ms - message.enqueued_at_ms, rate)
-    phase = Phase.FRESH if why == "intake" else terms.score.phase(score)
+    phase = Phase.FRESH if why == "intake" else terms.phase(score, _here(message, devices))
     pin = message.pin if is_pinned(message, now_ms) else None
     asked = _present(message, now_ms, score, rate)
     floor = 1 if phase is Phase.FADED else max(message.replicas, terms.min_copies)
@@ -197,6 +214,12 @@ def sole_choice(message: Placed, devices: View) -> Choice | None:
     return choice
 
 
+def _here(message: Placed, devices: View) -> str | None:
+    """The first of its queue's tiers where a message has a copy."""
+    known = {devices.states[name].tier for name in message.copies if name in devices.states}
+    return next((tier for tier in message.terms.tiers if tier in known), None)
+
+
 def _present(message: Placed, now_ms: int, score: float, rate: float) -> Properties:
     if not message.copies:
         return message.properties
@@ -225,8 +248,10 @@ def _by_tier(
 ) -> list[Choice]:
     """The same devices, for a message that is stored already."""
     tiers, (phase, tier) = message.terms.tiers, wanted
-    settled = phase is Phase.FRESH and not is_pinned(message, now_ms)
-    crossing = not settled and occasion(message, now_ms) == "review"
+    is_review = occasion(message, now_ms) == "review"
+    goes_up = is_review and message.terms.promotes
+    settled = phase is Phase.FRESH and not goes_up and not is_pinned(message, now_ms)
+    crossing = not settled and is_review
 
     def distance(choice: Choice) -> int:
         here = view.states[choice.device].tier

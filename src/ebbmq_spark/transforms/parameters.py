@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
+from ebbmq.policy.decay import Score
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -45,7 +47,8 @@ def parameters_of(spark: SparkSession, specs: Iterable[QueueSpec | QueueParamete
 def rows_of(specs: Iterable[QueueSpec | QueueParameters]) -> Iterator[tuple[object, ...]]:
     """The parameters of these queues as rows."""
     for spec in specs:
-        values = (getattr(spec, name) for name in _FIELDS)
+        score = Score.of(spec).fields()
+        values = (score[name] if name in score else getattr(spec, name) for name in _FIELDS)
         yield spec.name, *map(_as, values, _FIELDS.values())
 
 

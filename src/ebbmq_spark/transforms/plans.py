@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.limits import DAY_MS
-from ebbmq.policy.decay import Phase, decay_score
+from ebbmq.policy.decay import NEVER, WAY_BACK_MIN, WAY_BACK_SHARE, Phase, decay_score
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms.codegen import apart, once
 from ebbmq_spark.transforms.importance import current_importance
@@ -58,9 +58,12 @@ NUMBERED: Final = (
 
 #: Which of the tiers of a queue phases mean, from 1 on (0: none), as one number.
 _PLACE_BITS: Final = 20
-_THERE: Final = (
-    f"cast(shiftright(_places, {_PLACE_BITS} * phase) & {(1 << _PLACE_BITS) - 1} AS int)"
-)
+_AT: Final = f"cast(shiftright(_places, {_PLACE_BITS} * {{}}) & {(1 << _PLACE_BITS) - 1} AS int)"
+_THERE: Final = _AT.format("phase")
+#: The phase, or the one its tier is of while it is on the way back from there, as `Terms.settled`.
+_SETTLED: Final = f"""
+    CASE WHEN _here > 0 AND {_AT.format("_back")} != {_AT.format("_phase")}
+    AND _here >= {_AT.format("_back")} THEN _back ELSE _phase END"""
 #: Copies of a message whose tiers are told apart; more than so many are taken to stay.
 _COPIES_MAX: Final = 6
 _HELD: Final = " + ".join(
@@ -82,8 +85,7 @@ _TARGET: Final = f"""
                greatest({_ASKED}, coalesce(max_replicas, replicas)))
     END AS int)"""
 _YOUNG: Final = "now_ms - enqueued_at_ms < evaluate_every_ms"
-# A fresh message stays where its publisher's rules put it, unless it had faded before.
-_COLDER: Final = f"_here > 0 AND _there > _here AND phase != {_FRESH}"
+_COLDER: Final = "_here > 0 AND _there > _here"
 #: Which of ACTIONS, from 1 on; 0 for none. What a queue wants removed when it has faded, its broker
 #: removes.
 _ACTION: Final = f"""
@@ -167,7 +169,9 @@ def judged(
         f"coalesce(array_position(tiers, {tier}), 0L) * {1 << _PLACE_BITS * phase}L"
         for phase, tier in tiers.items()
     ]
-    known = parameters.selectExpr("*", f"{' + '.join(places)} AS _places")
+    # A score that does nothing has no tiers either.
+    places_of = f"CASE WHEN score_high < {NEVER}D THEN {' + '.join(places)} ELSE 0L END AS _places"
+    known = parameters.selectExpr("*", places_of)
     now, enqueued = F.col("now_ms"), F.col("enqueued_at_ms")
     joined = catalog.where("state = 'ready'").join(F.broadcast(known), on=keys, how="inner")
     span_ms = F.coalesce(F.col("ttl_ms"), F.col("decay_unit_ms"))
@@ -180,16 +184,20 @@ def judged(
         F.col("score_per_day"),
         F.col("score_access_bonus"),
     )
-    phase = phase_of(F.col("_score"), F.col("score_medium"), F.col("score_high"))
+    medium, high = F.col("score_medium"), F.col("score_high")
+    phase = phase_of(F.col("_score"), medium, high)
+    back = phase_of(F.col("_score"), _way_back(medium), _way_back(high))
     # Each may use those before it: to add one after the other, Spark goes through all of the plan
     # for each, and that takes longer than to plan for few messages.
     by = {
         "_rate": access_rate_at(F.col("access_rate"), F.col("access_at_ms"), now),
         "_score": score,
-        "phase": once(phase),
+        "_here": F.expr("array_position(tiers, tier)"),
+        "_phase": once(phase),
+        "_back": once(back),
+        "phase": once(F.expr(_SETTLED)),
         "target": wanted_target(),
         "_there": once(F.expr(_THERE)),
-        "_here": F.expr("array_position(tiers, tier)"),
         "_code": once(F.expr(_ACTION)),
     }
     acting = joined.select("*", *(column.alias(name) for name, column in by.items()))
@@ -207,6 +215,12 @@ def judged(
         )
         .select("*", *(once(F.expr(text)).alias(name) for name, text in _BOUNDED.items()))
     )
+
+
+def _way_back(threshold: Column) -> Column:
+    """As `Score.way_back`."""
+    least = F.lit(WAY_BACK_MIN)
+    return threshold - F.greatest(F.abs(threshold) * WAY_BACK_SHARE, least)
 
 
 def _by_ways(acting: DataFrame, ways: DataFrame | None) -> DataFrame:

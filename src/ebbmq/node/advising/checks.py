@@ -93,7 +93,7 @@ def _phases(score: Score, ages_ms: Ints) -> Ints:
 
 def _note_read(shard: Shard, rows: Rows, enqueued: Ints, found: list[str], now_ms: int) -> None:
     """Messages that somebody reads are judged one by one."""
-    rates, score = shard.partition.accesses.rates, Score.of(shard.queue.spec)
+    rates, score = shard.partition.accesses.rates, Score.of(shard.queue.scored)
     for at, seq in enumerate(rows["seq"].tolist()):
         access = rates.get(seq)
         if access is None or found[at] not in (FITS, "crossed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -10,13 +10,14 @@ from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.node import looking
 from ebbmq.node.devices import settings
 from ebbmq.policy.advice import Kept, advised
-from ebbmq.policy.decay import Phase
+from ebbmq.policy.decay import Phase, Score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from ebbmq.node.catalog import Queue
     from ebbmq.node.engine import Engine
     from ebbmq.policy.placement import Terms
 
@@ -49,12 +50,18 @@ def settings_of(engine: Engine) -> Settings:
             QueueParameters(
                 name=queue.spec.name,
                 version=terms(queue.spec).version,
-                **{name: getattr(queue.spec, name) for name in _OF_QUEUES},
+                **_scored(queue),
             )
             for queue in engine.catalog.queues.values()
         ]
     plans = [each for each in engine.adviser.told().runs if each.table == "plans" and each.rows]
     return Settings(queues=tuple(queues), devices=tuple(devices), advice=tuple(plans[-_RUNS:]))
+
+
+def _scored(queue: Queue) -> dict[str, Any]:
+    """The parameters of a queue, and those of the score that moves its messages."""
+    own = {name: getattr(queue.spec, name) for name in _OF_QUEUES}
+    return own | Score.of(queue.scored).fields()
 
 
 class Judged(NamedTuple):
@@ -78,11 +85,20 @@ def review_at(judged: Judged, crossing: Ints, now_ms: int) -> Ints:
     if not acts(kept, terms):
         return crossing
     urgencies = np.array([[_acts(each, terms, phase) for phase in Phase] for each in kept])
-    phases = (scores > terms.score.medium).astype(np.int8)
-    phases[scores > terms.score.high] = int(Phase.FADED)
+    settled = np.array(
+        [[[terms.settled(p, back, each.tier) for back in Phase] for p in Phase] for each in kept]
+    )
+    phases = settled[which, _phases(terms.score, scores), _phases(terms.score.way_back(), scores)]
     urgency = urgencies[which, phases]
     evaluated = np.maximum(enqueued + terms.evaluate_every_ms, now_ms)
     return np.select([urgency == _URGENT, urgency == _WAITS], [now_ms, evaluated], crossing)
+
+
+def _phases(score: Score, scores: Floats) -> npt.NDArray[np.int8]:
+    """`Score.phase` of many."""
+    phases = (scores > score.medium).astype(np.int8)
+    phases[scores > score.high] = int(Phase.FADED)
+    return phases
 
 
 def acts(kept: Sequence[Kept], terms: Terms) -> bool:

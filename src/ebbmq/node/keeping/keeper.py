@@ -28,7 +28,7 @@ from ebbmq.core.copies import (
     names_of,
     seqs_of,
 )
-from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH
+from ebbmq.core.row import DURABLE, ELSEWHERE, FREE, HIGH, TOPIC
 from ebbmq.core.stretches import Stretches
 from ebbmq.core.values import as_run
 from ebbmq.feed.advice import plan_reason
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from ebbmq.core.arrivals import Batch as Published
     from ebbmq.core.copies import Devices, Holding, Name
     from ebbmq.core.grants import Grants
-    from ebbmq.model import QueueSpec
-    from ebbmq.node.catalog import Queue, Shard
+    from ebbmq.core.partition import Row
+    from ebbmq.node.catalog import Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
     from ebbmq.node.keeping.mover import Mover
@@ -75,7 +75,7 @@ class Keeper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._holdings = engine.holdings
-        self.placing = Placing(engine.config.client, engine.catalog.version_of)
+        self.placing = Placing(engine.config.client, engine.catalog)
         self.reviewer = Reviewer(engine)
         self.decisions, self.progress = Decisions(), Progress(engine)
         self.reconciler: Reconciler | None = None
@@ -161,21 +161,44 @@ class Keeper:
             self.confirming.hold(shard, position, lacking, called=called)
         return bool(lacking)
 
-    def counts_reads(self, spec: QueueSpec) -> bool:
-        """Whether it matters how often messages of a queue are read: to its score, or a rule."""
-        return bool(spec.score_access_bonus) or (self._engine.rules.ask_reads and not self.is_idle)
+    def counts_reads(self, shard: Shard) -> bool:
+        """Whether it matters how often messages are read: to their score, or a rule."""
+        asked = self._engine.rules.ask_reads and not self.is_idle
+        return shard.partition.counts_reads or asked
 
-    def note_reads(self, queue: Queue, granted: Iterable[tuple[Shard, Grants]]) -> None:
+    def note_reads(self, granted: Iterable[tuple[Shard, Grants]]) -> None:
         """Messages were leased: where the score counts that, they are looked at when it is over."""
-        if self.is_idle:
-            return
-        if queue.spec.score_access_bonus:
-            for shard, grants in granted:
+        for shard, grants in granted:
+            if not self.counts_reads(shard):
+                continue
+            if not shard.partition.counts_reads:
+                shard.partition.accesses.credit(grants.seqs, self._engine.now_ms())
+            elif not self.is_idle:
                 self.reviewer.was_read(shard, grants.seqs, grants.deadline_ms)
-        elif self._engine.rules.ask_reads:
-            now_ms = self._engine.now_ms()
-            for shard, grants in granted:
-                shard.partition.accesses.credit(grants.seqs, now_ms)
+            self.share_reads(shard, grants.rows)
+
+    def share_reads(
+        self, shard: Shard, rows: Iterable[Row], granted_at_ms: int | None = None
+    ) -> None:
+        """Count reads for all subscriptions that have the bodies; or not, if leases failed."""
+        engine, now_ms = self._engine, self._engine.now_ms()
+        places: dict[int, set[int]] = {}
+        for row in rows:
+            if row[3] & TOPIC:
+                places.setdefault(row[9], set()).add(row[10] << 32 | row[9])
+        for segment, some in places.items():
+            for pid, (first, last) in engine.ranges.get(segment, {}).items():
+                other = engine.catalog.shards.get(pid)
+                if other is None or other is shard or not self.counts_reads(other):
+                    continue
+                seqs = list(other.partition.index.at_places(first, last, some))
+                if granted_at_ms is None:
+                    other.partition.accesses.credit(seqs, now_ms)
+                else:
+                    for seq in seqs:
+                        other.partition.accesses.reverse(seq, granted_at_ms, now_ms)
+                if other.partition.counts_reads and not self.is_idle:
+                    self.reviewer.was_read(other, seqs, now_ms)
 
     def withheld(self, client: str | None, pid: int, seqs: Iterable[int]) -> set[int]:
         """The messages of which a client may read no copy."""
@@ -190,8 +213,11 @@ class Keeper:
         """Messages were looked at, and it counts: they are looked at again soon."""
         now_ms = self._engine.now_ms()
         for shard, seq in seen:
-            counts = shard.partition.count_look(seq, now_ms) and not self.is_idle
-            if counts and shard.queue.spec.score_access_bonus:
+            row = shard.partition.count_look(seq, now_ms)
+            if row is None:
+                continue
+            self.share_reads(shard, [row])
+            if shard.partition.counts_reads and not self.is_idle:
                 self.reviewer.was_read(shard, [seq], now_ms)
 
     # Bodies that are elsewhere

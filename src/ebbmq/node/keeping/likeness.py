@@ -138,6 +138,7 @@ class Looking:
         value, told = self._score.at(age_ms, 0.0), self._told
         return (
             self._score.phase(value),
+            self._score.way_back().phase(value),
             round(value, 1),
             told.number("decay_score", value),
             told.number("age", age_ms / limits.DAY_MS),

@@ -10,6 +10,8 @@ from collections import Counter
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from ebbmq import limits
 from ebbmq.core import envelope
 from ebbmq.core.copies import LOG, NORMAL, Holding
@@ -17,18 +19,18 @@ from ebbmq.core.holdings import placed
 from ebbmq.core.origin import QUEUED, TO_TOPIC, destination_of, level_of
 from ebbmq.core.row import DURABLE, HIGH, LOW48
 from ebbmq.node.keeping.decision_log import Said
-from ebbmq.policy.decay import Access, Phase, has_crossed
+from ebbmq.policy.decay import Access, Phase, Score, has_crossed
 from ebbmq.policy.placement import Pin, Placed, Terms, place, sole_choice
 from ebbmq.policy.rules.properties import Properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ebbmq.core.arrivals import Batch
     from ebbmq.core.envelope import Envelope
     from ebbmq.core.partition import Row
-    from ebbmq.model import Message, QueueSpec
-    from ebbmq.node.catalog import Queue, Shard
+    from ebbmq.model import Message, QueueSpec, Scored
+    from ebbmq.node.catalog import Catalog, Queue, Shard
     from ebbmq.policy.placement import Wanted
     from ebbmq.policy.rules.alike import Alike
     from ebbmq.policy.rules.choose import Choice, View
@@ -124,15 +126,15 @@ def _looks(batch: Batch, sizes: Sequence[int], alike: Alike) -> list[object]:
 class Placing:
     """Asks the rules for messages of one node."""
 
-    def __init__(self, client: str, version_of: Callable[[str], int]) -> None:
+    def __init__(self, client: str, catalog: Catalog) -> None:
         """Makes one.
 
         Args:
             client: who published what no other client is noted for.
-            version_of: which change of its parameters the queue of a name has.
+            catalog: which change of their parameters queues have, and whose score counts.
         """
         self._client = client
-        self._version_of = version_of
+        self._catalog = catalog
         self._view: View | None = None
         #: What is asked of the devices in it.
         self._seen: object = None
@@ -141,7 +143,7 @@ class Placing:
         self._known = 0
         #: By what is the same in the choices of one device.
         self._sole: dict[object, Answer] = {}
-        self._terms: dict[str, tuple[QueueSpec, Terms]] = {}
+        self._terms: dict[str, tuple[QueueSpec, Scored, Terms]] = {}
         #: By rule: messages whose device it chose as they came.
         self.placed: Counter[str] = Counter()
 
@@ -151,13 +153,15 @@ class Placing:
 
     def terms(self, spec: QueueSpec) -> Terms:
         """What a queue asks of placement: without a default device of its own, the node's log."""
-        known = self._terms.get(spec.name)
-        if known is None or known[0] is not spec:
+        known, queue = self._terms.get(spec.name), self._catalog.queues.get(spec.name)
+        scored: Scored = spec if queue is None else queue.scored
+        if known is None or known[0] is not spec or known[1] is not scored:
             if known is not None:
                 self._forget()
-            terms = Terms.of(spec, default=LOG, version=self._version_of(spec.name))
-            known = self._terms[spec.name] = spec, terms
-        return known[1]
+            version = self._catalog.version_of(spec.name)
+            terms = replace(Terms.of(spec, default=LOG, version=version), score=Score.of(scored))
+            known = self._terms[spec.name] = spec, scored, terms
+        return known[2]
 
     def answers(self, shard: Shard, batch: Batch, view: View) -> list[Answer]:
         """Where each message of a batch should be."""

@@ -19,18 +19,17 @@ from ebbmq.model import Reason
 from ebbmq.node.advising import pinning
 from ebbmq.node.keeping.likeness import Looking
 from ebbmq.node.keeping.unmet import Again, Unmet
-from ebbmq.policy.decay import Phase
+from ebbmq.policy.decay import Phase, is_scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ebbmq.core.copies import Name
     from ebbmq.core.partition import Row
-    from ebbmq.model import QueueSpec
-    from ebbmq.node.catalog import Shard
+    from ebbmq.node.catalog import Queue, Shard
     from ebbmq.node.engine import Engine
     from ebbmq.node.keeping.likeness import Alike
-    from ebbmq.policy.placement import Wanted
+    from ebbmq.policy.placement import Terms, Wanted
     from ebbmq.policy.rules.choose import View
 
 _AT_ONCE: Final = 512
@@ -38,14 +37,9 @@ _AT_ONCE: Final = 512
 _AGAIN_MS: Final = 1_000
 
 
-def is_reviewed(spec: QueueSpec) -> bool:
+def is_reviewed(queue: Queue) -> bool:
     """Whether copies of a queue's messages may change as they age or are read."""
-    return bool(
-        spec.score_base
-        or spec.score_per_day
-        or spec.score_access_bonus
-        or (spec.max_replicas is not None and spec.max_replicas > 1)
-    )
+    return is_scored(queue.scored) or (queue.spec.max_replicas or 1) > 1
 
 
 class Reviewer:
@@ -53,7 +47,7 @@ class Reviewer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reviews: dict[int, tuple[QueueSpec, Reviews]] = {}
+        self._reviews: dict[int, tuple[Terms, Reviews]] = {}
         self._unmet = Unmet()
         self._ran_at_s = time.monotonic()
         #: Cursors of the last checkpoint, by partition and age.
@@ -161,15 +155,15 @@ class Reviewer:
 
     def of(self, shard: Shard) -> Reviews:
         """The reviews of a partition, as its queue wants them now (the lock is held)."""
-        pid, spec = shard.partition.pid, shard.queue.spec
+        pid, terms = shard.partition.pid, self._engine.keeping.placing.terms(shard.queue.spec)
         known = self._reviews.get(pid)
-        if known is None or known[0] is not spec:
+        if known is None or known[0] is not terms:
             reviews = Reviews(shard.partition.index) if known is None else known[1]
             if known is None:
                 reviews.cursors = self.resumed.pop(pid, {})
                 reviews.resume(self.singles.pop(pid, []))
-            reviews.adopt(ages_of(self._engine.keeping.placing.terms(spec)))
-            known = self._reviews[pid] = spec, reviews
+            reviews.adopt(ages_of(terms))
+            known = self._reviews[pid] = terms, reviews
         return known[1]
 
     def _due(self, shard: Shard) -> Sequence[int]:
@@ -199,10 +193,17 @@ class Reviewer:
         if stored.pin is not None and not wanted.pinned:
             pinning.unpin(self._engine, shard, alike.seqs, "a crossing or a lease is newer")
         if wanted.action == "keep":
+            terms, is_read = keeper.placing.terms(shard.queue.spec), stored.access.rate > 0.0
+            every_ms = terms.evaluate_every_ms if terms.promotes and is_read and wanted.add else 0
+            last_ms = self._last_look_ms(alike, now_ms)
+            if last_ms < now_ms < last_ms + every_ms:
+                self._rest(alike, last_ms + every_ms)
+                return
             self._next_look(alike, wanted, now_ms)
             reason = f"{wanted.phase.name.lower()}, score {wanted.score:.1f}"
-            keeper.rearrange(alike, wanted, reason)
-            if not self._is_met(wanted, view):
+            if keeper.rearrange(alike, wanted, reason) and every_ms:
+                self._rest(alike, now_ms + every_ms)
+            if not self._is_met(wanted, view, promotes=terms.promotes):
                 assert wanted.tier is not None
                 self._look_back(shard, min(alike.seqs), stored.row, wanted.tier)
             self.look_again_if_blocked(alike, wanted, now_ms)
@@ -214,6 +215,17 @@ class Reviewer:
             if row is not None:
                 shard.partition.end_row(seq, row, Reason.FADED, now_ms)
 
+    def _last_look_ms(self, alike: Alike, now_ms: int) -> int:
+        """When a cursor last came by messages; 0: none has."""
+        enqueued_at_ms = alike.stored.row[5] & LOW48
+        age_ms = self.of(alike.shard).passed_age(enqueued_at_ms, now_ms)
+        return 0 if age_ms is None else enqueued_at_ms + age_ms
+
+    def _rest(self, alike: Alike, until_ms: int) -> None:
+        """Leave messages where they are for a while: they moved, or may have, a moment ago."""
+        for seq in alike.seqs:
+            self.of(alike.shard).rest(seq, until_ms)
+
     def look_again_if_blocked(self, alike: Alike, wanted: Wanted, now_ms: int) -> None:
         """Have messages looked at soon whose new device still deletes an old copy of theirs."""
         if alike.stored.holding.dropping.intersection(wanted.add):
@@ -221,9 +233,9 @@ class Reviewer:
             for seq in alike.seqs:
                 reviews.look_at(seq, now_ms + _AGAIN_MS)
 
-    def _is_met(self, wanted: Wanted, view: View) -> bool:
+    def _is_met(self, wanted: Wanted, view: View, *, promotes: bool) -> bool:
         """Whether messages can be on the tier where they should be, if there is one."""
-        if wanted.tier is None or wanted.phase is Phase.FRESH:
+        if wanted.tier is None or not promotes:
             return True
         states = view.states
         return any(states[name].tier == wanted.tier for name in wanted.copies) or not any(
@@ -235,7 +247,9 @@ class Reviewer:
         at_ms = wanted.review_at_ms
         if at_ms is None or at_ms <= now_ms:
             return
-        if wanted.phase is Phase.FRESH or alike.stored.access.rate > 0.0:
+        terms = self._engine.keeping.placing.terms(alike.shard.queue.spec)
+        grows = wanted.phase is Phase.FRESH and wanted.target < (terms.max_replicas or 1)
+        if grows or alike.stored.access.rate > 0.0:
             reviews = self.of(alike.shard)
             for seq in alike.seqs:
                 reviews.look_at(seq, at_ms)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ebbmq.core.copies import LOG, name_of
 from ebbmq.core.row import LOW48
-from ebbmq.model import Kept
+from ebbmq.model import InLog, Kept
 from ebbmq.node.keeping.wording import words
-from ebbmq.policy.decay import Score
+from ebbmq.node.ruling import ALONE
 from ebbmq.policy.reads import fastest_first
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[Kept]:
     """How messages are kept, by number and row; a row is as before a lease (the lock is held)."""
-    assert engine.devices is not None
-    states, now_ms = engine.devices.states, engine.now_ms()
+    states = ALONE if engine.devices is None else engine.devices.states
     pid, accesses = shard.partition.pid, shard.partition.accesses
-    score = Score.of(shard.queue.spec)
+    now_ms, score = engine.now_ms(), shard.partition.score
     out: list[Kept] = []
     for seq, row in seen:
         holding = engine.holdings.of(name_of(pid, seq))
@@ -45,6 +44,13 @@ def kept(engine: Engine, shard: Shard, seen: Iterable[tuple[int, Row]]) -> list[
             )
         )
     return out
+
+
+def in_log(engine: Engine, shard: Shard, at_ms: int) -> InLog | None:
+    """How all messages of a partition are kept; None where that has to be seen one by one."""
+    if engine.devices is not None or len(engine.holdings) or shard.partition.accesses.rates:
+        return None
+    return InLog(at_ms, shard.partition.score.at)
 
 
 def tier_of(copies: Devices, states: States) -> str:

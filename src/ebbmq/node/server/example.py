@@ -1,6 +1,6 @@
 """A small example for a first look: some queues and a few messages, put in a new store once.
 
-Its photos fade within minutes, and then there is nothing to plan: a later start brings new ones.
+Its photos fade within minutes, and then nothing happens any more: a later start brings new ones.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 #: Where a newcomer is shown to publish.
 FIRST_QUEUE: Final = "example.alerts"
 ORDERS: Final = "example.orders"
-#: What plans of the pipeline are about, with the devices of `deploy/example.toml`.
+#: What moves between the devices of `deploy/example.toml`.
 PHOTOS: Final = "example.photos"
 _FADES_AFTER_MS: Final = 600_000
-#: The first plan comes a minute or two after the start, and finds a photo of that age still fresh.
-_PLANNED_UNTIL_MS: Final = _FADES_AFTER_MS // 2
+#: The first run comes a minute or two after the start, and finds a photo of that age still fresh.
+_SHOWN_UNTIL_MS: Final = _FADES_AFTER_MS // 2
 _FADED: Final = 100.0
 _PHOTO_BYTES: Final = 2_048
 
@@ -65,13 +65,13 @@ async def load(broker: AsyncBroker) -> None:
 
 
 async def renew(broker: AsyncBroker) -> None:
-    """Publish the photos anew if none is left that a plan would be about; who has none gets none.
+    """Publish the photos anew if none is left that will move; who has none gets none.
 
     An example is no reason not to serve: what goes wrong is told, and nothing else.
     """
     if PHOTOS not in {spec.name for spec in await broker.queues()}:
         return
-    since_ms: int = (await broker.stats(PHOTOS))["now_ms"] - _PLANNED_UNTIL_MS
+    since_ms: int = (await broker.stats(PHOTOS))["now_ms"] - _SHOWN_UNTIL_MS
 
     def is_fresh(photo: Peeked) -> bool:
         return photo.enqueued_at_ms > since_ms

@@ -170,7 +170,7 @@ def lease_form(lease: Lease) -> LeaseForm:
         lease.type,
         lease.body if text is UNSET else UNSET,
         text,
-        *_kept(lease.kept),
+        *msgspec.structs.astuple(lease.as_kept),
     )
 
 
@@ -194,12 +194,8 @@ def peek_form(peeked: Peeked) -> PeekForm:
         peeked.type,
         peeked.body if text is UNSET else UNSET,
         text,
-        *_kept(peeked.kept),
+        *msgspec.structs.astuple(peeked.as_kept),
     )
-
-
-def _kept(kept: Kept | None) -> tuple[Any, ...]:
-    return () if kept is None else msgspec.structs.astuple(kept)
 
 
 def _plain(headers: Headers) -> dict[str, str]:
@@ -222,7 +218,7 @@ def _fields(form: LeaseForm | PeekForm) -> dict[str, Any]:
     fields["body"] = body if text is UNSET else text.encode()
     fields["headers"] = fields["headers"] or NO_HEADERS
     kept = {name: fields.pop(name) for name in Kept.__struct_fields__}
-    fields["kept"] = None if kept["copies"] is UNSET else Kept(**kept)
+    fields["kept"] = Kept(**kept)
     return fields
 
 

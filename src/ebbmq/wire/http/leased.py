@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pybase64 import b64encode
 
-from ebbmq.model import Kept
 from ebbmq.wire.http.codec import encode
 from ebbmq.wire.http.forms import LeaseForm
 
@@ -22,12 +21,8 @@ _BEGIN: Final = b'{"leases":['
 _END: Final = b"]}"
 _BODY: Final = "body_b64"
 #: Fields that are whole numbers: they fill their place in a pattern as they are.
-_WHOLE: Final = ("attempt", "importance", "band", "enqueued_at_ms")
-_FIELDS: Final = tuple(
-    name
-    for name in LeaseForm.__struct_fields__
-    if name not in {_BODY, "text", *Kept.__struct_fields__}
-)
+_WHOLE: Final = ("attempt", "importance", "band", "enqueued_at_ms", "access_count")
+_FIELDS: Final = tuple(name for name in LeaseForm.__struct_fields__ if name != "text")
 
 
 def encode_alike(
@@ -49,7 +44,10 @@ def encode_alike(
     fields: list[str] = []
     columns: list[Iterable[Any]] = []
     for name in _FIELDS:
-        if name in spelled:
+        if name == _BODY:
+            text = '"%b"'
+            columns.append(map(b64encode, bodies))
+        elif name in spelled:
             text = f'"{spelled[name]}"'
             columns.append(numbers)
         elif name in own:
@@ -60,8 +58,7 @@ def encode_alike(
             value = dict(shared[name]) if name == "headers" else shared[name]
             text = encode(value).decode().replace("%", "%%")
         fields.append(f'"{name}":{text}')
-    columns.append(map(b64encode, bodies))
-    pattern = f'{{{",".join(fields)},"{_BODY}":"%b"}}'.encode()
+    pattern = f"{{{','.join(fields)}}}".encode()
     # One pattern for all of them: formatting it is one call, and nothing is joined after it.
     values = chain.from_iterable(zip(*columns, strict=True))
     return b",".join([pattern] * len(numbers)) % tuple(values)

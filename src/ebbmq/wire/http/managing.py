@@ -14,14 +14,16 @@ from ebbmq.errors import InvalidSpec
 from ebbmq.model import (
     BAND_WIDTH_MIN,
     SPEC_FLOATS,
+    SPEC_FLOATS_OR_NONE,
     SPEC_WHOLE,
     SPEC_WHOLE_OR_NONE,
     DeviceStatus,
     QueueSpec,
     Removal,
+    Scored,
     TopicSpec,
 )
-from ebbmq.wire.http.forms import ShortText, Timeout
+from ebbmq.wire.http.forms import ShortText
 
 REMOVALS_COUNT_MAX: Final = 10_000
 _REMOVALS_COUNT: Final = 1_000
@@ -53,6 +55,8 @@ def _bounded(name: str, kind: Any) -> Any:
     if name in SPEC_WHOLE_OR_NONE:
         low, high = SPEC_WHOLE_OR_NONE[name]
         return Annotated[int, Meta(ge=low, le=high)] | None
+    if name in SPEC_FLOATS_OR_NONE:
+        return Annotated[float, Meta(ge=SPEC_FLOATS[name][0], le=SPEC_FLOATS[name][1])] | None
     if name in {"dead_queue", "default_device"}:
         return ShortText | None
     if name in {"privileged", "tiers"}:
@@ -70,23 +74,18 @@ def _left_out(name: str, kind: Any, default: Any) -> Any:
     return Annotated[_bounded(name, kind) | UnsetType, told]
 
 
-QueueForm: Final = msgspec.defstruct(
-    "QueueForm",
-    [
-        ("name", ShortText | None, None),
-        *(
-            (field.name, _left_out(field.name, field.type, field.default), UNSET)
-            for field in msgspec.structs.fields(QueueSpec)
-            if field.name != "name"
-        ),
-    ],
-    bases=(_Request,),
-    namespace={
-        "__doc__": "PUT and PATCH /v1/queues/{queue}; what is left out stays as it is, and takes "
-        "its default in a queue that is made."
-    },
-    kw_only=True,
-)
+def _form(name: str, spec: type[Scored], doc: str) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = [("name", ShortText | None, None)]
+    for field in msgspec.structs.fields(spec)[1:]:
+        fields.append((field.name, _left_out(field.name, field.type, field.default), UNSET))
+    return msgspec.defstruct(
+        name, fields, bases=(_Request,), namespace={"__doc__": doc}, kw_only=True
+    )
+
+
+_STAYS: Final = "what is left out stays as it is, and takes its default in one that is made."
+QueueForm: Final = _form("QueueForm", QueueSpec, f"PUT and PATCH /v1/queues/{{queue}}; {_STAYS}")
+TopicForm: Final = _form("TopicForm", TopicSpec, f"PUT and PATCH /v1/topics/{{topic}}; {_STAYS}")
 
 
 S = TypeVar("S", QueueSpec, TopicSpec)
@@ -171,6 +170,9 @@ class StatsForm(msgspec.Struct):
     decay_factor: float
     paused: bool
     partitions: list[PartitionForm]
+    #: The parameters of the decay score; unless it acts it is only shown.
+    score: dict[str, float]
+    score_acts: bool
     store_id: str | None = None
 
 
@@ -243,19 +245,17 @@ class RemovalsForm(msgspec.Struct):
     more: bool
 
 
-class TopicForm(_Request):
-    """PUT and PATCH /v1/topics/{topic}; what is left out stays as it is."""
-
-    name: ShortText | None = None
-    max_age_ms: Timeout | UnsetType | None = UNSET
-
-
 class TopicView(msgspec.Struct):
     """A topic with the queues subscribed to it."""
 
     topic: str
-    max_age_ms: int | None
     queues: list[str]
+    max_age_ms: int | None
+    score_base: float
+    score_per_day: float | None
+    score_access_bonus: float
+    score_medium: float | None
+    score_high: float | None
 
 
 class TopicsForm(msgspec.Struct):

@@ -139,7 +139,8 @@ def test_a_score_that_nobody_gave_is_shown_and_does_nothing(scene: Scene, given:
     told = scene.broker.stats("q")
     assert told["score"] == {f"score_{name}": each for name, each in shown.items()}
     assert not told["score_acts"]
-    scene.broker.declare(replace(spec, **{given: shown[given.removeprefix("score_")]}))
+    acts = replace(spec, **{given: shown[given.removeprefix("score_")]})
+    scene.broker.declare(acts, change=True)
     assert scene.broker.stats("q")["score"] == told["score"]
     assert scene.broker.stats("q")["score_acts"]
     scene.days(1)

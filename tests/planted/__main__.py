@@ -1,7 +1,7 @@
 """Plants every bug in a copy of the tree, one at a time, and runs the suite that must catch it.
 
-`python -m tests.planted [WORD]` plants only those with WORD in what is wrong with them. The exit
-status is 0 if all are caught.
+`python -m tests.planted [WORDS ..]` plants only those with any of these in what is wrong with them.
+The exit status is 0 if all are caught.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LEFT_OUT: Final = shutil.ignore_patterns(
 )
 
 
-def main(word: str = "") -> int:
+def main(*words: str) -> int:
     """Plant those bugs; how many were missed."""
-    chosen = [edit for edit in edits() if word in edit.bug]
+    chosen = [edit for edit in edits() if any(word in edit.bug for word in words or ("",))]
     missed: list[Edit] = []
     with tempfile.TemporaryDirectory(prefix="planted-") as temporary:
         tree = _copy(Path(temporary) / "tree")

@@ -1,6 +1,7 @@
 # make run     set everything up, Spark included, and serve an example on this machine until Ctrl-C; PORT=9090 elsewhere
 # make test    set everything up and run every check and test
 # make install the set-up alone; make spark adds Spark; make bench the figures (BENCH="--only lease --json"); make lock new pins
+# make planted plants known bugs, one at a time, and sees that the tests catch each
 
 # python3, or the system's where that one was built without optimisation, as pyenv does unless told
 # otherwise: the same files take a fifth less time with the other.
@@ -21,7 +22,7 @@ LOCK := $(BIN)/pip-compile --quiet --upgrade --no-header --generate-hashes --str
 	--allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev spark run test lint format bench lock clean always
+.PHONY: help install dev spark run test planted lint format bench lock clean always
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -130,6 +131,9 @@ format: dev
 test: lint $(VENV)/system.stamp $(VENV)/classes.stamp
 	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/pytest -n auto --maxprocesses=4 --dist loadfile \
 		--no-loadscope-reorder
+
+planted: dev $(VENV)/system.stamp
+	PATH="$(CURDIR)/$(VENV)/system/usr/bin:$$PATH" $(BIN)/python -m tests.planted
 
 bench: dev
 	$(BIN)/python -m bench --out bench/results/latest.json $(BENCH)

@@ -41,6 +41,13 @@ class Keeper(Protocol):
         """Keep all of these before returning."""
 
 
+class Held(Protocol):
+    """A lease, or the record of one."""
+
+    @property
+    def token(self) -> str: ...
+
+
 class MemoryKeeper:
     """Keeps the record in this process."""
 
@@ -88,6 +95,7 @@ class Recorder:
         self._stamp = stamp
         self._now_ms = now_ms
         self._numbers = itertools.count()
+        self._granted_at_ms: dict[str, int] = {}
 
     def publish(
         self, queue: str, sent: Sequence[Sent], level: Level, *, timeout_ms: int | None = None
@@ -114,7 +122,7 @@ class Recorder:
         self, queue: str, count: int, lease_timeout_ms: int, *, wait_ms: int = 0
     ) -> list[Lease]:
         """Lease; the deadline of each lease tells when it was granted."""
-        call = LeaseCall(self._stamp(), None, queue, "unknown")
+        call = LeaseCall(self._stamp(), None, queue, "unknown", asked=count)
         (number,) = self._begin([call])
         try:
             leases = self._broker.lease(
@@ -125,32 +133,37 @@ class Recorder:
             raise
         grants = tuple(_grant(lease, lease_timeout_ms) for lease in leases)
         self._end(number, call, "ok", grants=grants)
+        self._granted_at_ms.update((grant.token, grant.granted_at_ms) for grant in grants)
         return leases
 
-    def ack(self, queue: str, leases: Sequence[Lease], level: Level) -> None:
+    def ack(self, queue: str, leases: Sequence[Held], level: Level) -> None:
         """Ack, at a level."""
         self._settle(
             queue, "ack", leases, lambda t: self._broker.ack(queue, t, confirm=level), level
         )
 
-    def retry(self, queue: str, leases: Sequence[Lease], delay_ms: int | None = None) -> None:
+    def retry(self, queue: str, leases: Sequence[Held], delay_ms: int | None = None) -> None:
         """Hand the messages back as failed."""
         self._settle(
-            queue, "retry", leases, lambda t: self._broker.retry(queue, t, delay_ms=delay_ms)
+            queue,
+            "retry",
+            leases,
+            lambda t: self._broker.retry(queue, t, delay_ms=delay_ms),
+            asked_ms=delay_ms,
         )
 
-    def release(self, queue: str, leases: Sequence[Lease]) -> None:
+    def release(self, queue: str, leases: Sequence[Held]) -> None:
         """Hand the messages back untouched."""
         self._settle(queue, "release", leases, lambda t: self._broker.release(queue, t))
 
-    def extend(self, queue: str, leases: Sequence[Lease], timeout_ms: int) -> None:
+    def extend(self, queue: str, leases: Sequence[Held], timeout_ms: int) -> None:
         """Ask for more time; without a clock of ours the new deadline is known from below."""
         self._settle(
             queue,
             "extend",
             leases,
             lambda t: self._broker.extend(queue, t, timeout_ms),
-            timeout_ms=timeout_ms,
+            asked_ms=timeout_ms,
         )
 
     def removals(self, queue: str) -> list[Removed]:
@@ -166,10 +179,10 @@ class Recorder:
         self,
         queue: str,
         verb: Verb,
-        leases: Sequence[Lease],
+        leases: Sequence[Held],
         act: Callable[[list[str]], object],
         level: Level = "written",
-        timeout_ms: int | None = None,
+        asked_ms: int | None = None,
     ) -> None:
         now_ms = self._now_ms() if self._now_ms else None
         started = self._stamp()
@@ -183,7 +196,8 @@ class Recorder:
                 "unknown",
                 level,
                 now_ms,
-                _extended(lease, now_ms, timeout_ms),
+                self._extended(lease, now_ms, asked_ms) if verb == "extend" else None,
+                asked_ms if verb == "retry" else None,
             )
             for lease in leases
         ]
@@ -208,6 +222,11 @@ class Recorder:
                 )
                 for number, call in zip(numbers, calls, strict=True)
             )
+
+    def _extended(self, lease: Held, now_ms: int | None, timeout_ms: int | None) -> int | None:
+        if timeout_ms is None:
+            return None
+        return timeout_ms + (self._granted_at_ms.get(lease.token, 0) if now_ms is None else now_ms)
 
     def _begin(self, events: Sequence[Event]) -> list[int]:
         numbers = list(itertools.islice(self._numbers, len(events)))
@@ -243,9 +262,3 @@ def _grant(lease: Lease, lease_timeout_ms: int) -> Grant:
         granted_at_ms=lease.deadline_ms - lease_timeout_ms,
         deadline_ms=lease.deadline_ms,
     )
-
-
-def _extended(lease: Lease, now_ms: int | None, timeout_ms: int | None) -> int | None:
-    if timeout_ms is None:
-        return None
-    return lease.deadline_ms if now_ms is None else now_ms + timeout_ms

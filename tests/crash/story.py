@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ebbmq import Broker
-from tests.crash.worker import CONFIG, LEASE_TIMEOUT_MS, MAX_ATTEMPTS, QUEUES, Job
+from tests.crash.worker import CONFIG, LEASE_TIMEOUT_MS, MAX_ATTEMPTS, QUEUES, Job, OldLease
 from tests.history import (
     Drained,
     Event,
@@ -72,6 +72,7 @@ class Story:
             seed=self._seed,
             config=self.config,
             repeat=tuple(self._unconfirmed()),
+            old=tuple(self._leased()),
         )
 
     def live(self, *, kill_after_s: float | None = None, **changes: object) -> int:
@@ -113,6 +114,11 @@ class Story:
         for event in self.events[-40:]:
             if isinstance(event, Publish) and event.outcome == "unknown":
                 yield from ((event.queue, s) for s in event.messages if s.producer_id is not None)
+
+    def _leased(self) -> Iterable[OldLease]:
+        for event in self.events[-200:]:
+            if isinstance(event, LeaseCall):
+                yield from (OldLease(event.queue, grant.token) for grant in event.grants)
 
     def verdict(
         self, damaged: Iterable[str] = (), also: Callable[[Broker], None] = lambda _: None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ebbmq.model import Lease
 
 LEASE_TIMEOUT_MS: Final = 80
+#: Longer than it takes to open the store again, so that it is seen what a restart made of it.
+LONG_MS: Final = 600
 MAX_ATTEMPTS: Final = 3
 FILLER: Final = bytes(range(256)) * 16
 
@@ -53,6 +55,13 @@ QUEUES: Final = {
 }
 
 
+class OldLease(msgspec.Struct, frozen=True):
+    """A lease that was given back, or that a restart came after."""
+
+    queue: str
+    token: str
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What one life of the worker does; `repeat` was published before with an unknown outcome."""
 
@@ -71,6 +80,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     #: What the queues ask for.
     min_copies: int = 1
     repeat: tuple[tuple[str, events.Sent], ...] = ()
+    #: Leases of the life before, whatever became of them.
+    old: tuple[OldLease, ...] = ()
 
 
 class Client:
@@ -84,6 +95,7 @@ class Client:
         self._count = 0
         self._held: dict[str, list[Lease]] = defaultdict(list)
         self._repeatable = list(job.repeat) if thread == 0 else []
+        self._old = list(job.old) if thread == 0 else []
 
     def run(self) -> None:
         for _ in range(self._job.calls):
@@ -91,10 +103,15 @@ class Client:
 
     def _choose(self) -> Callable[[], None]:
         share = self._random.random()
-        if share < 0.02:
-            return self._read_removals
-        if share < 0.06 and self._repeatable:
-            return self._repeat
+        rare = (
+            (0.02, True, self._read_removals),
+            (0.06, bool(self._repeatable), self._repeat),
+            (0.09, True, self._give_back),
+            (0.12, bool(self._old), self._ack_old),
+        )
+        for below, is_possible, call in rare:
+            if share < below and is_possible:
+                return call
         if share < 0.40:
             return self._publish
         if share < 0.60 or not any(self._held.values()):
@@ -132,6 +149,21 @@ class Client:
         count, wait_ms = self._random.randint(1, 8), self._random.choice((0, 0, 2))
         self._held[queue] += self._recorder.lease(queue, count, LEASE_TIMEOUT_MS, wait_ms=wait_ms)
 
+    def _give_back(self) -> None:
+        """Take a good deal of a queue and hand back each message by itself."""
+        queue = self._random.choice([*QUEUES])
+        for number, lease in enumerate(self._recorder.lease(queue, 50, LONG_MS)):
+            if number % 8 == 0:
+                self._recorder.retry(queue, [lease], LONG_MS)
+            else:
+                self._recorder.release(queue, [lease])
+            self._old.append(OldLease(queue, lease.token))
+
+    def _ack_old(self) -> None:
+        """Refused if it was given back, in this life or before; accepted if it still runs."""
+        old = self._old.pop(self._random.randrange(len(self._old)))
+        self._recorder.ack(old.queue, [old], self._random.choice(self._job.levels))
+
     def _settle(self) -> None:
         queue = self._random.choice([queue for queue, held in self._held.items() if held])
         held = self._held[queue]
@@ -145,7 +177,9 @@ class Client:
         elif share < 0.88:
             self._recorder.release(queue, taken)
         elif share < 0.94:
-            self._recorder.extend(queue, taken, 2 * LEASE_TIMEOUT_MS)
+            self._recorder.extend(
+                queue, taken, self._random.choice((2 * LEASE_TIMEOUT_MS, LONG_MS))
+            )
             held += taken
 
 

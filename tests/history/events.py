@@ -51,20 +51,23 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class LeaseCall(msgspec.Struct, frozen=True, tag=True):
-    """A lease call with everything it granted, in the order of delivery."""
+    """A lease call with everything it granted, in the order of delivery; `asked` is None where it
+    may have come back with fewer although there were more.
+    """
 
     started: int
     ended: int | None
     queue: str
     outcome: Outcome
     grants: tuple[Grant, ...] = ()
+    asked: int | None = None
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):
     """An ack, retry, release or extend of one token; a call on many tokens is many of these.
 
     `at_ms` is the queue time of the call where the caller rules the clock, else None;
-    `deadline_ms` is what an extend that is ok, or may be, set.
+    `deadline_ms` is what an extend that is ok, or may be, set; `delay_ms` what a retry asked for.
     """
 
     started: int
@@ -76,6 +79,7 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
     level: Level = "written"
     at_ms: int | None = None
     deadline_ms: int | None = None
+    delay_ms: int | None = None
 
 
 class Removed(msgspec.Struct, frozen=True, tag=True):

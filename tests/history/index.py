@@ -27,6 +27,7 @@ Kind = Literal[
     "stale_token",
     "live_token_refused",
     "early",
+    "withheld",
     "expired",
 ]
 
@@ -109,6 +110,7 @@ class Index:
         self.unknown_leases = [
             e for e in events if isinstance(e, LeaseCall) and e.outcome == "unknown"
         ]
+        self._short_leases = self._short_leases_by_queue(events)
         self.by_token: dict[str, tuple[Message, Delivery]] = {}
         self.forged: list[Settle] = []
         self._publishes = self._publishes_by_queue(events)
@@ -202,6 +204,28 @@ class Index:
             calls.sort(key=lambda call: call.started)
             ends = itertools.accumulate(map(self.end_of_effect, calls), max)
             out[queue] = ([call.started for call in calls], list(ends))
+        return out
+
+    def short_leases(self, queue: str, after: int, before: int) -> Iterator[LeaseCall]:
+        """Calls of this span that came back with less than they asked for: no more was ready."""
+        calls = self._short_leases[queue]
+        first = bisect.bisect_right(calls, after, key=lambda call: call.started)
+        for call in itertools.islice(calls, first, None):
+            if call.started > before:
+                break
+            if self.end_of_effect(call) < before:
+                yield call
+
+    def _short_leases_by_queue(self, events: Sequence[Event]) -> dict[str, list[LeaseCall]]:
+        """The calls of each queue that found less than they asked for, in the order they began."""
+        out: dict[str, list[LeaseCall]] = defaultdict(list)
+        for event in events:
+            if not isinstance(event, LeaseCall) or event.outcome != "ok":
+                continue
+            if len(event.grants) < (event.asked or 0):
+                out[event.queue].append(event)
+        for calls in out.values():
+            calls.sort(key=lambda call: call.started)
         return out
 
     def power_cut_between(self, after: int, before: int) -> bool:

@@ -221,11 +221,21 @@ def _failure_of(
     ]
     if any(s.outcome == "unknown" for s in ends):
         return 0, 1
+    held = [s.verb for s in ends if _holds(index, s, following.started)]
+    if held:
+        return (0, 0) if "release" in held else (1, 1)
     if index.restarts_between(delivery.started, following.ended):
         return 0, 1
-    if any(s.verb == "release" for s in ends):
-        return 0, 0
     return 1, 1
+
+
+def _holds(index: Index, settle: Settle, until: int) -> bool:
+    """Whether what a settle did still binds the broker at a stamp."""
+    return (
+        settle.outcome == "ok"
+        and settle.ended is not None
+        and index.holds(settle.level, settle.ended, until)
+    )
 
 
 def tokens(index: Index) -> Iterator[Violation]:
@@ -247,9 +257,9 @@ def tokens(index: Index) -> Iterator[Violation]:
 def _why_stale(index: Index, message: Message, delivery: Delivery, settle: Settle) -> str | None:
     others = message.settles[delivery.grant.token]
     for other in others:
-        if other.verb == "extend" or other.outcome != "ok" or other.ended is None:
+        if other.verb == "extend" or (other.ended or NEVER) >= settle.started:
             continue
-        if other.ended < settle.started and index.holds(other.level, other.ended, settle.started):
+        if _holds(index, other, settle.started):
             return f"after the lease was settled by {other.verb}"
     position = message.deliveries.index(delivery)
     for later in message.deliveries[position + 1 :]:
@@ -265,14 +275,24 @@ def _why_stale(index: Index, message: Message, delivery: Delivery, settle: Settl
 
 
 def _is_surely_live(index: Index, message: Message, delivery: Delivery, settle: Settle) -> bool:
-    if settle.at_ms is None or settle.ended is None or message.removals:
+    if settle.ended is None or message.removals:
         return False
-    if index.restarts_between(delivery.started, settle.ended):
+    levels = ["written", *(publish.level for publish, _ in index.publishes(message))]
+    if not all(index.holds(level, delivery.started, settle.ended) for level in levels):
         return False
     others = [s for s in message.settles[delivery.grant.token] if s is not settle]
     if any(s.outcome != "failed" and s.started <= settle.ended for s in others):
         return False
-    return settle.at_ms < delivery.grant.deadline_ms
+    return _latest_ms(delivery, settle) < delivery.grant.deadline_ms
+
+
+def _latest_ms(delivery: Delivery, settle: Settle) -> int:
+    """The latest queue time at which a settle can have been carried out."""
+    if settle.at_ms is not None:
+        return settle.at_ms
+    assert settle.ended is not None
+    # Both clocks go on alike, over restarts too, but round.
+    return delivery.grant.granted_at_ms + (settle.ended - delivery.started) // 1_000_000 + 2
 
 
 def timing(index: Index) -> Iterator[Violation]:
@@ -290,6 +310,49 @@ def timing(index: Index) -> Iterator[Violation]:
                 yield Violation("expired", message.queue, grant.id, detail)
 
 
+def delayed(index: Index) -> Iterator[Violation]:
+    """A retry's delay holds over restarts, like the delay of a publish."""
+    for message in index.messages.values():
+        for first, second in itertools.pairwise(message.deliveries):
+            for settle in message.settles.get(first.grant.token, []):
+                if not settle.delay_ms or not _holds(index, settle, second.started):
+                    continue
+                since_ms = first.grant.granted_at_ms if settle.at_ms is None else settle.at_ms
+                waited_ms = second.grant.granted_at_ms - since_ms
+                if waited_ms < settle.delay_ms:
+                    detail = f"delivered {waited_ms} ms after a retry in {settle.delay_ms} ms"
+                    yield Violation("early", message.queue, second.grant.id, detail)
+
+
+def withheld(index: Index) -> Iterator[Violation]:
+    """What was released is ready at once, over restarts too: who asks for all there is gets it."""
+    for message in index.messages.values():
+        if message.queue in index.options.resting or message.removals or _may_end(index, message):
+            continue
+        for first, second in itertools.zip_longest(message.deliveries, message.deliveries[1:]):
+            for settle in message.settles.get(first.grant.token, []):
+                if settle.verb == "release" and _is_withheld(index, message, settle, second):
+                    detail = "released, and a call that took all there was did not get it"
+                    yield Violation("withheld", message.queue, first.grant.id, detail)
+
+
+def _may_end(index: Index, message: Message) -> bool:
+    sents = [p.messages[i] for p, i in index.publishes(message)]
+    return any(sent.ttl_ms is not None or sent.decays for sent in sents)
+
+
+def _is_withheld(index: Index, message: Message, settle: Settle, second: Delivery | None) -> bool:
+    """Whether a call came back with less than it asked for while a message was ready."""
+    since = NEVER if settle.ended is None else settle.ended
+    until = NEVER if second is None else second.started
+    call = next(index.short_leases(message.queue, since, until), None)
+    return (
+        call is not None
+        and _holds(index, settle, call.started)
+        and not index.hidden_grants(message.queue, since, call.started)
+    )
+
+
 RULES = (
     lost,
     unexpected,
@@ -300,4 +363,6 @@ RULES = (
     failures,
     tokens,
     timing,
+    delayed,
+    withheld,
 )

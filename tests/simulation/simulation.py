@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tests.history.events import RestartKind
 
 LEASE_TIMEOUT_MS: Final = 1_000
+LONG_MS: Final = 20_000
 CONFIG: Final = {"segment_bytes": 65_536, "checkpoint_every_facts": 100}
 QUEUES: Final = (
     QueueSpec("plain", lease_timeout_ms=LEASE_TIMEOUT_MS, retry_delay_ms=0, max_attempts=0),
@@ -73,6 +74,7 @@ class Simulation:
         self.keeper = MemoryKeeper()
         self.events: list[Event] = []
         self.held: dict[str, list[Lease]] = {name: [] for name in NAMES}
+        self.spent: list[tuple[str, Lease]] = []
         self.lives = 0
         self.bodies = 0
         self.steps = 0
@@ -128,6 +130,8 @@ class Simulation:
             (10, self.park),
             (250, self.lease),
             (300, self.settle),
+            (40, self.give_back),
+            (40, self.settle_again),
             (120, self.advance),
             (30, self.read_removals),
             (30, self.broker.engine.upkeep),
@@ -184,8 +188,24 @@ class Simulation:
         elif share < 0.85:
             self.recorder.release(name, taken)
         elif share < 0.95:
-            self.recorder.extend(name, taken, self.random.choice((10, 3_000)))
+            self.recorder.extend(name, taken, self.random.choice((10, 3_000, LONG_MS)))
             held += taken
+
+    def give_back(self) -> None:
+        """Take a good deal of a queue and hand back each message by itself."""
+        name = self.random.choice(USED)
+        for lease in self.recorder.lease(name, 30, LONG_MS):
+            if self.random.random() < 0.2:
+                self.recorder.retry(name, [lease], LONG_MS)
+            else:
+                self.recorder.release(name, [lease])
+            self.spent.append((name, lease))
+
+    def settle_again(self) -> None:
+        """Try the token of a lease that was given back, in whatever life: it is refused."""
+        if self.spent:
+            name, lease = self.spent.pop(self.random.randrange(len(self.spent)))
+            self.recorder.ack(name, [lease], "written")
 
     def advance(self) -> None:
         self.clock.advance(self.random.choice((1, 10, 100, 999, 1_000, 5_000, 60_000)))

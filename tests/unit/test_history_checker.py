@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.history import (
     Drained,
     Event,
@@ -55,9 +57,11 @@ class Story:
         ended = None if outcome == "unknown" else self.next()
         self.events.append(Publish(started, ended, queue, level, messages, outcome, ids))
 
-    def lease(self, *bodies: bytes, queue: str = "q", **changes: int | str) -> None:
+    def lease(
+        self, *bodies: bytes, queue: str = "q", asked: int | None = None, **changes: int | str
+    ) -> None:
         grants = tuple(self.grant(body, **changes) for body in bodies)
-        self.events.append(LeaseCall(self.next(), self.next(), queue, "ok", grants))
+        self.events.append(LeaseCall(self.next(), self.next(), queue, "ok", grants, asked))
 
     def grant(self, body: bytes, **changes: int | str) -> Grant:
         self.tries[body] = self.tries.get(body, 0) + 1
@@ -82,13 +86,13 @@ class Story:
         outcome: Outcome = "ok",
         level: Level = "written",
         token: str | None = None,
-        deadline_ms: int | None = None,
+        **times: int,
     ) -> None:
         started = self.next()
         ended = None if outcome == "unknown" else self.next()
         token = self.tokens[body] if token is None else token
         self.events.append(
-            Settle(started, ended, "q", verb, token, outcome, level, self.now_ms, deadline_ms)
+            Settle(started, ended, "q", verb, token, outcome, level, self.now_ms, **times)
         )
 
     def remove(self, body: bytes, reason: str, moved_to: str | None = None) -> None:
@@ -491,6 +495,71 @@ def test_a_delayed_message_is_not_delivered_early() -> None:
     assert story.kinds() == {"early"}
 
 
+def test_a_delay_of_a_retry_is_not_cut_short_by_a_kill() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle("retry", b"a", delay_ms=500)
+    story.restart("kill")
+    story.now_ms += 499
+    story.lease(b"a", failures=1)
+    assert story.kinds() == {"early"}
+
+
+def test_an_extended_lease_keeps_its_deadline_over_a_kill() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle("extend", b"a", deadline_ms=story.now_ms + 5 * TIMEOUT_MS)
+    story.restart("kill")
+    story.expire()
+    story.lease(b"a", failures=1)
+    assert story.kinds() == {"two_leases"}
+
+
+def test_a_live_token_is_accepted_after_a_kill() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.restart("kill")
+    story.settle("ack", b"a", outcome="failed")
+    assert story.kinds() == {"live_token_refused"}
+
+
+def test_the_token_of_a_released_message_is_refused_after_a_kill() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle("release", b"a")
+    story.restart("kill")
+    story.settle("ack", b"a")
+    assert story.kinds() == {"stale_token"}
+
+
+@pytest.mark.parametrize("restarts", [(), ("clean",), ("kill",)])
+def test_a_released_message_is_ready_at_once(restarts: tuple[RestartKind, ...]) -> None:
+    story = Story()
+    story.publish(b"a", b"b")
+    story.lease(b"a")
+    story.settle("release", b"a")
+    for kind in restarts:
+        story.restart(kind)
+    story.lease(b"b", asked=2)
+    assert story.kinds() == {"withheld"}
+
+
+@pytest.mark.parametrize(("verb", "failures"), [("release", 1), ("retry", 0)])
+def test_a_kill_does_not_change_what_counts_as_a_failure(verb: Verb, failures: int) -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle(verb, b"a")
+    story.restart("kill")
+    story.expire()
+    story.lease(b"a", failures=failures)
+    assert story.kinds() == {"failures"}
+
+
 def test_a_message_is_not_delivered_past_its_ttl() -> None:
     story = Story()
     story.publish(sent=Sent(b"a", ttl_ms=500))
@@ -694,4 +763,63 @@ def test_a_second_ack_may_be_refused_and_a_late_one_too() -> None:
     story.settle("ack", b"b", outcome="failed")
     story.settle("ack", b"b", token="0" * 48, outcome="failed")
     story.drain(b"b")
+    assert story.kinds() == set()
+
+
+@pytest.mark.parametrize("verb", ["release", "retry", "extend"])
+def test_a_power_cut_may_undo_what_was_only_written(verb: Verb) -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle(verb, b"a", deadline_ms=story.now_ms + 5 * TIMEOUT_MS, delay_ms=5 * TIMEOUT_MS)
+    story.restart("power")
+    story.lease(asked=1)
+    story.expire()
+    story.lease(b"a", failures=1)
+    assert story.kinds() == set()
+
+
+def test_who_asks_for_less_than_there_is_may_not_get_what_was_released() -> None:
+    story = Story()
+    story.publish(b"a", b"b")
+    story.lease(b"a")
+    story.settle("release", b"a")
+    story.lease(b"b", asked=1)
+    story.drain(b"a", b"b")
+    assert story.kinds() == set()
+
+
+def test_a_released_message_may_be_with_a_consumer_that_was_killed() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    story.settle("release", b"a")
+    story.events.append(LeaseCall(story.next(), None, "q", "unknown"))
+    story.lease(asked=1)
+    story.restart("kill")
+    story.lease(asked=1)
+    story.expire()
+    story.lease(b"a", attempt=3, failures=1)
+    assert story.kinds() == set()
+
+
+def test_a_lease_call_that_began_before_a_release_may_miss_it() -> None:
+    story = Story()
+    story.publish(b"a")
+    story.lease(b"a")
+    started = story.next()
+    story.settle("release", b"a")
+    story.events.append(LeaseCall(started, story.next(), "q", "ok", (), 1))
+    story.lease(b"a")
+    assert story.kinds() == set()
+
+
+def test_a_released_message_may_end_by_its_ttl() -> None:
+    story = Story()
+    story.publish(sent=Sent(b"a", ttl_ms=500))
+    story.lease(b"a")
+    story.settle("release", b"a")
+    story.now_ms += 500
+    story.lease(asked=1)
+    story.remove(b"a", "expired")
     assert story.kinds() == set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -236,16 +236,20 @@ IN_LOG: Final = Kept(
 )
 
 
+class _Score(Protocol):
+    def at(self, age_ms: float, access_rate: float) -> float: ...
+
+
 class InLog(msgspec.Struct, frozen=True, gc=False):
     """How messages of a batch are kept that nobody reads and only the node's log has."""
 
     at_ms: int
-    #: The decay score, by age in milliseconds and access rate.
-    score: Callable[[int, float], float]
+    #: The parameters of the decay score.
+    score: _Score
 
     def of(self, access_count: int, enqueued_at_ms: int) -> Kept:
         """How one of them is kept."""
-        score = self.score(self.at_ms - enqueued_at_ms, 0.0)
+        score = self.score.at(self.at_ms - enqueued_at_ms, 0.0)
         return msgspec.structs.replace(IN_LOG, access_count=access_count, decay_score=score)
 
 

@@ -187,7 +187,7 @@ def _fill_kept(into: Alike, kept: InLog) -> None:
     if attempts:
         own["access_count"] = [attempt - 1 for attempt in attempts]
     if enqueued:
-        own["decay_score"] = [kept.score(kept.at_ms - each_ms, 0.0) for each_ms in enqueued]
+        own["decay_score"] = [kept.score.at(kept.at_ms - each_ms, 0.0) for each_ms in enqueued]
 
 
 def leases(

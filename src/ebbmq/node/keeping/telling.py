@@ -50,7 +50,7 @@ def in_log(engine: Engine, shard: Shard, at_ms: int) -> InLog | None:
     """How all messages of a partition are kept; None where that has to be seen one by one."""
     if engine.devices is not None or len(engine.holdings) or shard.partition.accesses.rates:
         return None
-    return InLog(at_ms, shard.partition.score.at)
+    return InLog(at_ms, shard.partition.score)
 
 
 def tier_of(copies: Devices, states: States) -> str:

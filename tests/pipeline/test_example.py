@@ -1,10 +1,10 @@
-"""What `make run` serves, as it is: photos move by themselves, and Spark shows what happened."""
+"""What `make run` serves, as it is: photos move by themselves, and Spark recommends a factor."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ebbmq.node.server.example import PHOTO_COUNT
 from tests.serving import Running
@@ -40,13 +40,20 @@ def eventually(holds: Callable[[], bool], server: Running) -> None:
         time.sleep(0.2)
 
 
+def taken(server: Running) -> int:
+    """Decay factors of the pipeline that the broker uses."""
+    with server.caller() as caller:
+        runs: list[dict[str, Any]] = caller.call("GET", "/v1/plans").json["runs"]
+    return sum(each["applied"] for each in runs if each["table"] == "rates")
+
+
 def copies(server: Running) -> dict[str, int]:
     with server.caller() as caller:
         devices = caller.call("GET", "/v1/devices").json["devices"]
     return {each["name"]: each["copies"] for each in devices}
 
 
-def test_the_photos_of_make_run_move_and_a_run_on_spark_shows_that_and_says_so(
+def test_the_photos_of_make_run_move_and_a_run_on_spark_recommends_a_factor_and_says_so(
     tmp_path: Path,
 ) -> None:
     config = sooner(tmp_path / "example.toml")
@@ -55,6 +62,7 @@ def test_the_photos_of_make_run_move_and_a_run_on_spark_shows_that_and_says_so(
         assert copies(server)["slow"] == PHOTO_COUNT
         eventually(lambda: copies(server)["slow"] == 0, server)
         eventually(lambda: "pipeline_ran" in server.log(), server)
+        eventually(lambda: taken(server) == 1, server)
         with server.caller() as caller:
             assert caller.call("GET", "/health/ready").json["pipeline"] == []
         assert server.stop() == 0

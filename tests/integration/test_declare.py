@@ -133,7 +133,8 @@ def test_a_topic_that_differs_is_refused_until_a_change_is_asked_for(
     with pytest.raises(QueueDiffers, match="max_age_ms 1000 -> None"):
         broker.declare_topic(TopicSpec(name))
     broker.declare_topic(TopicSpec(name, max_age_ms=2_000), change=True)
-    assert topic_of(broker, name) == {"topic": name, "max_age_ms": 2_000, "queues": [name]}
+    seen = topic_of(broker, name)
+    assert (seen["max_age_ms"], seen["queues"]) == (2_000, [name])
 
 
 def test_a_change_is_logged_with_old_and_new_values(

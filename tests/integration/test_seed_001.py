@@ -384,13 +384,13 @@ def test_the_factor_of_a_queue_outlives_a_restart_and_a_changed_declaration(
         process(broker, clock, took_ms=3_000, times=24)
         raised = broker.stats("q")["decay_factor"]
         assert raised > 1
-        broker.declare(replace(spec, lease_timeout_ms=60_000))
+        broker.declare(replace(spec, lease_timeout_ms=60_000), change=True)
         assert broker.stats("q")["decay_factor"] == raised
     with Broker.open(tmp_path, clock=clock) as broker:
         assert broker.stats("q")["decay_factor"] == raised
         broker.publish("q", [Message(b"after", importance=1)])
         assert broker.peek("q", 1)[0].decay_rate > 0.125
-        broker.declare(QueueSpec("q", decay_rate=0.125, partitions=2))
+        broker.declare(QueueSpec("q", decay_rate=0.125, partitions=2), change=True)
         assert broker.stats("q")["decay_factor"] == 1
 
 
@@ -399,7 +399,7 @@ def test_a_decay_factor_that_was_set_outlives_a_changed_declaration(
 ) -> None:
     broker.declare(QueueSpec("q"))
     broker.set_decay_factor("q", 2.0, clock.wall_ms() + HOUR_MS)
-    broker.declare(QueueSpec("q", lease_timeout_ms=60_000))
+    broker.declare(QueueSpec("q", lease_timeout_ms=60_000), change=True)
     assert broker.stats("q")["decay_factor"] == 2.0
 
 

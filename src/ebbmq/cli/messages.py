@@ -224,7 +224,7 @@ def show_receipts(session: Session, queue: str, receipts: list[Receipt], confirm
 
 def as_json(message: Lease | Peeked) -> dict[str, Any]:
     """A message as one JSON object: `text` where the body is text, else `body_b64`."""
-    fields: dict[str, Any] = msgspec.structs.asdict(message)
+    fields: dict[str, Any] = msgspec.structs.asdict(message) | {"kept": message.as_kept}
     body, fields["headers"] = fields.pop("body"), dict(message.headers)
     try:
         return {"id": fields.pop("id"), "text": body.decode(), **fields}

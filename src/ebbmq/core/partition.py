@@ -656,12 +656,13 @@ class Partition:
         """
         messages_max, bytes_max = self.bounds()
         depth, held_bytes = self.depth, 0
-        aside = depth[DYING] + self.in_doubt()
+        in_doubt = self.in_doubt()
         if bytes_max and self.body_bytes > bytes_max:
             held_bytes = self._held_bytes()
-        while (messages_max and self.live() - aside - depth[REPLICATING] > messages_max) or (
-            bytes_max and self.body_bytes - self.dying_bytes - held_bytes > bytes_max
-        ):
+        while (
+            messages_max
+            and self.live() - depth[DYING] - in_doubt - depth[REPLICATING] > messages_max
+        ) or (bytes_max and self.body_bytes - self.dying_bytes - held_bytes > bytes_max):
             if self.aside is not None:
                 self.put_back([self.aside.pop_least(now_ms)], now_ms)
             seq = self.order.pop_least(now_ms)

@@ -61,9 +61,13 @@ def topics(engine: Engine) -> list[dict[str, Any]]:
     with engine.lock:
         engine.check_open()
         return [
-            {"topic": fields.pop("name"), "queues": list(topic.queues), **fields}
-            for topic in engine.catalog.topics.values()
-            for fields in (msgspec.structs.asdict(topic.spec),)
+            {
+                "topic": spec.name,
+                "queues": list(queues),
+                "max_age_ms": spec.max_age_ms,
+                **{name: getattr(spec, name) for name in spec.__struct_fields__ if "score" in name},
+            }
+            for spec, queues in ((it.spec, it.queues) for it in engine.catalog.topics.values())
         ]
 
 

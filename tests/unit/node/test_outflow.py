@@ -10,7 +10,7 @@ from ebbmq.core.block import Block, as_words
 from ebbmq.core.classes import class_key
 from ebbmq.core.grants import Grants
 from ebbmq.core.partition import Partition
-from ebbmq.model import QueueSpec
+from ebbmq.model import InLog, QueueSpec
 from ebbmq.node import outflow
 from ebbmq.node.server import polling
 from ebbmq.wire.http import codec
@@ -56,7 +56,8 @@ def delivery(partition: Partition, given_rows: list[tuple[int, ...]]) -> outflow
     packed = b"".join(rows.ROW.pack(*one) for one in given_rows)
     grants.add_many(list(range(1, len(given_rows) + 1)), Block(as_words(packed)))
     bodies = [b"body"] * len(given_rows)
-    return outflow.Delivery(outflow.View.of(partition, grants, NOW_MS), grants, bodies)
+    view = outflow.View.of(partition, grants, NOW_MS)
+    return outflow.Delivery(view, grants, bodies, InLog(NOW_MS, partition.score))
 
 
 @given(st.lists(row, min_size=1, max_size=20), st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]))
@@ -66,8 +67,9 @@ def test_a_batch_of_leases_shows_what_single_leases_show(
     partition = Partition(7, QueueSpec("q", band_width=width), 3)
     given_rows = [classified(partition, one) for one in given_rows]
     together = delivery(partition, given_rows).leases()
+    kept = InLog(NOW_MS, partition.score)
     alone = [
-        outflow.lease_of(partition, seq, one, b"body", NOW_MS + 1, 9, NOW_MS)
+        outflow.lease_of(partition, seq, one, b"body", NOW_MS + 1, 9, NOW_MS, kept)
         for seq, one in enumerate(given_rows, 1)
     ]
     assert together == alone

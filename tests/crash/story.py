@@ -131,7 +131,7 @@ class Story:
         """
         with Broker.open(self.directory, config=self.config) as broker:
             for spec in QUEUES.values():
-                broker.declare(spec)
+                broker.declare(spec, change=True)
             also(broker)
             self.events += drain(broker)
             also(broker)

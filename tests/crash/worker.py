@@ -190,7 +190,7 @@ def run(job: Job) -> None:
         kill_at(job.point)
     with Broker.open(job.directory, config=job.config, disk=disk) as broker:
         for spec in QUEUES.values():
-            broker.declare(replace(spec, min_copies=job.min_copies))
+            broker.declare(replace(spec, min_copies=job.min_copies), change=True)
         failures: list[BaseException] = []
         threads = [
             threading.Thread(target=_run_client, args=(broker, job, number, failures))

@@ -310,7 +310,8 @@ class Recovery:
         sort_out_rows(self._engine, self._losses, self._journal_disk)
         self._undeclared.settle()
         self._old.name_lost(has_checkpoint=self._start > 0)
-        return max(end, known_synced)
+        # Where nothing at all could be read the end is before the first segment, which is 1.
+        return max(end, known_synced, FIRST_POSITION)
 
     def _tell_later(self, position: int) -> None:
         """Tell how far numbers had come when a checkpoint was finished, once that is reached."""

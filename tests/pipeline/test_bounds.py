@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.functions import broadcast
 from pyspark.testing import assertDataFrameEqual
 
 from bench import catalogs
@@ -26,8 +25,6 @@ from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms import bounds
 from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, judged
-from ebbmq_spark.transforms.touched import as_now, since, touched
-from tests.pipeline.rows import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,9 +209,8 @@ def made_to_code(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, known)
 
 
-@pytest.mark.parametrize("is_used", [False, True])
 def test_the_code_that_spark_makes_of_a_plan_is_short_enough_for_java_to_compile(
-    spark: SparkSession, tmp_path: Path, is_used: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     parts = catalogs.write(tmp_path, 100, 1.0, now_ms, lambda done: None)
@@ -225,11 +221,6 @@ def test_the_code_that_spark_makes_of_a_plan_is_short_enough_for_java_to_compile
     prices = ways.priced(fleets.prices(found))
     capacity = fleet_room.capacity(spark, found, ways.texts)
     messages = read_table(spark, CATALOG, found.files, opened(tmp_path), NEEDED)
-    if is_used:
-        told = events(spark, {"node": "bench", "event": "peeked", "at_ms": now_ms})
-        messages = as_now(
-            messages, broadcast(touched(since(told, fleets.snapshots_of(spark, found))))
-        )
     plan = as_plan(judged(messages, parameters, 0, ways.frame(spark)), 1)
     cuts = spark.createDataFrame([("ssd of bench", 9)], "pool string, refused_from long")
     paid = bounds.affordable(plan, prices, 9)

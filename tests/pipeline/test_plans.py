@@ -176,7 +176,7 @@ def booked(
         {name: getattr(spec, name, 0) for name in QueueParameters.__struct_fields__},
         QueueParameters,
     )
-    node = Snapshot("a", 1, 0, 0, NOW_MS, (), 0, Settings(queues=(queue,), devices=devices))
+    node = Snapshot("a", NOW_MS, NOW_MS, (), 0, Settings(queues=(queue,), devices=devices))
     parameters = fleets.parameters_of(spark, Fleet([node], [], {}, []), ways)
     plan = as_plan(judged(rows, parameters, 0, ways.frame(spark)), 1)
     return {

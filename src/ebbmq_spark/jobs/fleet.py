@@ -15,7 +15,6 @@ from ebbmq_spark import soundness
 from ebbmq_spark.lake import opened, visible
 from ebbmq_spark.schemas import frame_of
 from ebbmq_spark.transforms import parameters
-from ebbmq_spark.transforms.plans import NUMBERED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
 
     from ebbmq.feed.manifests import Manifest, UnknownFeed
     from ebbmq.feed.settings import DeviceRoom, QueueParameters
-    from ebbmq_spark.jobs.ways import Numbering, Ways
     from ebbmq_spark.lake import Lake, Where
 
 #: Of kinds that several nodes may use at once.
 _SHARED: Final = ("object", "sql", "grid")
+#: How the key of a device begins that is no other node's.
+OF_A_NODE: Final = "of a node"
 #: Clocks that differ by less are taken to be the same.
 _SAME_CLOCK_MS: Final = 60_000
 #: A node that wrote nothing for so long is not there: it would refuse the plan.
@@ -125,19 +125,14 @@ def _snapshot(lake: Lake, manifest: Manifest, age_ms: int) -> Snapshot:
     )
 
 
-def parameters_of(spark: SparkSession, fleet: Fleet, ways: Ways) -> DataFrame:
-    """One row a node and queue: the snapshot's instant, how cases are numbered, parameters."""
-    schema = T.StructType([*_OF_NODE.fields, *NUMBERED.fields, *parameters.schema().fields])
-    rows: list[tuple[object, ...]] = []
-    for each in fleet.snapshots:
-        known: dict[tuple[str, ...], Numbering] = {}
-        for queue, values in zip(
-            each.settings.queues, parameters.rows_of(each.settings.queues), strict=True
-        ):
-            if queue.tiers not in known:
-                known[queue.tiers] = ways.of(queue.tiers, each.settings.devices)
-            *numbers, weights = known[queue.tiers]
-            rows.append((each.node, each.at_ms, *numbers, list(weights.items()), *values))
+def parameters_of(spark: SparkSession, fleet: Fleet) -> DataFrame:
+    """One row a node and queue: the instant of the snapshot, and the parameters."""
+    schema = T.StructType([*_OF_NODE.fields, *parameters.schema().fields])
+    rows = [
+        (each.node, each.at_ms, *values)
+        for each in fleet.snapshots
+        for values in parameters.rows_of(each.settings.queues)
+    ]
     return frame_of(spark, rows, schema)
 
 
@@ -161,7 +156,7 @@ def device_key(node: str, device: DeviceRoom) -> tuple[str, ...]:
         return device.kind, device.place
     if device.place is None and device.kind in _SHARED:
         return device.kind, "", device.name
-    return "of a node", node, device.name
+    return OF_A_NODE, node, device.name
 
 
 def by_key(fleet: Fleet) -> dict[tuple[str, ...], DeviceRoom]:

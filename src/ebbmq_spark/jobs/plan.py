@@ -12,23 +12,20 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # it has no types
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
-from ebbmq.errors import EbbError
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
-from ebbmq_spark.jobs import bounding, room
+from ebbmq_spark import soundness
+from ebbmq_spark.jobs import bounding
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import totals as totalling
 from ebbmq_spark.jobs.bounding import Limits
-from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.lake import Reach, read_table
-from ebbmq_spark.soundness import ACTION, Unreadable
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged
 
 if TYPE_CHECKING:
@@ -85,19 +82,17 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
         asked: how.
     """
     catalog, looked_at = _messages(spark, fleet, output.lake, full=asked.full)
-    ways = Ways()
-    parameters = fleets.parameters_of(spark, fleet, ways)
-    chosen = as_plan(judged(catalog, parameters, 0, ways.frame(spark)), asked.hold_ms)
-    before, prices = fleets.cost(fleet), ways.priced(fleets.prices(fleet))
+    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), asked.hold_ms)
+    before, prices = fleets.cost(fleet), fleets.prices(fleet)
     limits = Limits(
-        capacity=room.capacity(spark, fleet, ways.texts) if asked.bounded else None,
+        room=bounding.room_of(fleet) if asked.bounded else None,
         money=None if asked.budget is None else asked.budget - before,
         prices=prices,
     )
     within = bounding.bounded(chosen, limits)
     parts = output.write(PLANS, within.plan)
     catalog.unpersist()
-    totals = totalling.of_parts(spark, output.lake, parts)
+    totals = totalling.of_parts(output.lake, parts)
     output.publish(PLANS, parts)
     after = before + _change(totals, prices)
     actions = _by_action(totals)
@@ -126,11 +121,9 @@ def _count_due(lake: Lake, files: Sequence[str], until_ms: int) -> int:
     """How many messages there are to be looked at, mostly by what the ends of files say."""
 
     def count(file: str) -> int:
-        try:
+        with soundness.named(file):
             fragment = ds.ParquetFileFormat().make_fragment(lake.open(file), LocalFileSystem())
             return int(fragment.count_rows(filter=pc.field("review_at_ms") <= until_ms))
-        except (pa.ArrowException, OSError, EbbError) as error:
-            raise Unreadable(f"{file} cannot be read: {error}", ACTION) from error
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return sum(pool.map(count, files))
@@ -148,11 +141,6 @@ def _by_action(totals: list[Total]) -> dict[str, Action]:
 
 def _change(totals: list[Total], prices: Mapping[str, float]) -> float:
     """What the actions change of the cost of a month."""
-    added = sum(
-        each.bytes * prices.get(each.written_to or each.to_tier or "", 0.0) for each in totals
-    )
-    freed = sum(
-        each.freed_bytes * prices.get(each.freed_from or each.from_tier or "", 0.0)
-        for each in totals
-    )
+    added = sum(each.bytes * prices.get(each.to_tier or "", 0.0) for each in totals)
+    freed = sum(each.freed_bytes * prices.get(each.from_tier or "", 0.0) for each in totals)
     return (added - freed) / GIB

@@ -125,54 +125,6 @@ def publish(root: Path, parts: list[Part], now_ms: int, number: int, free_bytes:
     place.write_bytes(manifests.encode(manifest))
 
 
-def tell(root: Path, events: dict[str, range], at_ms: int) -> None:
-    """Write what happened since: of each event, to messages with these numbers."""
-    import pyarrow as pa  # noqa: PLC0415  # only this question needs it
-
-    from ebbmq.feed.arrow import schema_of  # noqa: PLC0415
-    from ebbmq.feed.events import EVENTS  # noqa: PLC0415
-    from ebbmq.node.feeding import arrays  # noqa: PLC0415
-
-    numbers = np.concatenate([np.asarray(each, dtype=np.int64) for each in events.values()])
-    count = len(numbers)
-    codes = np.repeat(np.arange(len(events)), [len(each) for each in events.values()])
-    queues = numbers // _QUEUE_ROWS % QUEUES
-    columns = {
-        "node": pa.repeat(NODE, count),
-        "boot": pa.repeat(1, count),
-        "seq": np.arange(1, count + 1),
-        "at_ms": pa.repeat(at_ms, count),
-        "queue": pa.array([f"queue-{number:02d}" for number in range(QUEUES)]).take(queues),
-        "partition": pa.repeat(0, count),
-        "message_id": arrays.message_ids(np.ones(count, dtype=np.int64), numbers),
-        "generation": pa.repeat(0, count),
-        "event": pa.array(list(events)).take(codes),
-    }
-    filled = [
-        pa.array(columns[field.name]).cast(field.type)
-        if field.name in columns
-        else pa.nulls(count, field.type)
-        for field in schema_of(EVENTS)
-    ]
-    path = layout.events_file(at_ms, NODE, 1, 1)
-    data = arrays.encode(pa.Table.from_arrays(filled, schema=schema_of(EVENTS)))
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_bytes(data)
-    manifest = Manifest(
-        table=EVENTS.name,
-        version=EVENTS.version,
-        node=NODE,
-        boot=1,
-        number=1,
-        written_at_ms=at_ms,
-        parts=(Part(path, count, len(data)),),
-    )
-    claims.claim(root, NODE)
-    place = root / layout.manifest_file(EVENTS.name, at_ms, NODE, 1, 1)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(manifests.encode(manifest))
-
-
 def _table(
     generator: np.random.Generator, first: int, count: int, due: float, now_ms: int
 ) -> pa.Table:

@@ -1,9 +1,8 @@
 """How long does a plan for 20 M messages take, beside a bare scan and write of the same columns?
 
 Every message of the first lake has something to be done, so that the plan is as long as the
-catalog; of the second one in a hundred has, evenly spread over all queues and ages. Both again
-where brokers went on: since the snapshot one in a hundred was acked, as many were published, and a
-thousand were read. Spark has 2 GB in all.
+catalog; of the second one in a hundred has, evenly spread over all queues and ages. Spark has 2 GB
+in all.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 MEMORY: Final = "2g"
 ROUNDS: Final = 2
 DUE: Final = 0.01
-#: Of those in a snapshot, what went since, and came; and how many were read.
-WENT: Final = 0.01
-READ: Final = 1_000
 #: Time a row must not grow; it is measured once and never twice the same.
 GROWTH_MAX: Final = 1.15
 #: What a month of such a lake costs before, and what it has to cost less for each message: what a
@@ -82,10 +78,6 @@ class _Bench:
             "spark": lambda: self._plan(lake, full=True, bounded=False),
         }
         best = self._best(calls, self._run.scale(ROUNDS, 1))
-        self._go_on(lake, count)
-        live = self._best(
-            {"live": lambda: self._plan(lake, full=True, bounded=False)}, self._run.scale(ROUNDS, 1)
-        )
         told = {"messages": count, "best_of": ROUNDS, "memory": MEMORY}
         bare, plan = best["bare"], best["spark"]
         return [
@@ -101,13 +93,6 @@ class _Bench:
                 "ratio",
                 2.5,
             ),
-            stated(
-                "a plan where brokers went on beside the bare job",
-                live["live"] / bare,
-                "ratio",
-                went=WENT,
-                read=READ,
-            ),
         ]
 
     def incremental(self, count: int) -> list[Row]:
@@ -118,20 +103,11 @@ class _Bench:
             "due": lambda: self._plan(lake, full=False, bounded=False),
         }
         best = self._best(calls, self._run.scale(ROUNDS + 1, 1))
-        self._go_on(lake, count)
-        live = self._best(calls, self._run.scale(ROUNDS, 1))
         return [
             stated("a full plan where 1 % is due", best["full"], "s", messages=count),
             stated("an incremental plan where 1 % is due", best["due"], "s", messages=count),
             at_most(
                 "an incremental plan beside the full one", best["due"] / best["full"], "ratio", 0.15
-            ),
-            stated(
-                "an incremental plan beside the full one where brokers went on",
-                live["due"] / live["full"],
-                "ratio",
-                went=WENT,
-                read=READ,
             ),
         ]
 
@@ -183,17 +159,6 @@ class _Bench:
         )
         catalogs.publish(root, parts, self._now_ms, 1, _half(sum(part.rows for part in parts)))
         return root
-
-    def _go_on(self, lake: Path, count: int) -> None:
-        """What brokers tell of after their snapshots."""
-        went = int(count * WENT)
-        events = {
-            "leased": range(went),
-            "acked": range(went),
-            "published": range(count, count + went),
-            "peeked": range(went, went + min(READ, went)),
-        }
-        catalogs.tell(lake, events, self._now_ms + 1)
 
     def _bare(self, lake: Path) -> None:
         from ebbmq.feed.snapshots import CATALOG  # noqa: PLC0415

@@ -8,6 +8,7 @@ by name, and the rest is read.
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from ebbmq.feed.manifests import UnknownFeed
 from ebbmq.feed.table import TABLE_KEY, VERSION_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ebbmq.feed.manifests import Manifest, Part
     from ebbmq.feed.table import Table
@@ -36,6 +37,19 @@ ACTION: Final = "restore it, or remove its manifest to go on without its rows"
 
 class Unreadable(UnknownFeed):
     """A file is damaged inside, which shows only while it is read."""
+
+
+@contextlib.contextmanager
+def named(file: str) -> Iterator[None]:
+    """Name the file that turns out to be damaged while it is read.
+
+    Raises:
+        Unreadable: instead of what reading it raises.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, EbbError) as error:
+        raise Unreadable(f"{file} cannot be read: {error}", ACTION) from error
 
 
 def refused(lake: Lake, found: Iterable[Manifest]) -> dict[str, UnknownFeed]:

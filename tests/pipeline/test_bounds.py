@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.functions import broadcast
 from pyspark.testing import assertDataFrameEqual
 
 from bench import catalogs
@@ -18,16 +17,11 @@ from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
 from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.jobs import room as fleet_room
-from ebbmq_spark.jobs.bounding import Limits, bounded
-from ebbmq_spark.jobs.ways import Ways
+from ebbmq_spark.jobs.bounding import Limits, Room, bounded, room_of
 from ebbmq_spark.lake import opened, read_table
 from ebbmq_spark.schemas import schema_of
 from ebbmq_spark.transforms import bounds
-from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, judged
-from ebbmq_spark.transforms.touched import as_now, since, touched
-from tests.pipeline.rows import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +35,7 @@ PRICES = {"ssd": 0.1, "hdd": 0.02, "s3": 0.005, "": 0.3}
 BASE: dict[str, Any] = {
     "node": "a", "queue": "q", "partition": 0, "generation": 0, "action": "add_copy", "target": 1,
     "from_tier": None, "to_tier": "ssd", "bytes": GIB, "freed_bytes": None, "value": 5.0,
-    "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0, "written_to": None,
-    "freed_from": None,
+    "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0,
 }  # fmt: skip
 FADED = {"action": "archive", "from_tier": "ssd", "to_tier": "s3", "freed_bytes": GIB, "value": 1.0}
 DROPPED = {"action": "drop_copy", "from_tier": "ssd", "bytes": 0, "freed_bytes": GIB, "value": 0.5}
@@ -55,9 +48,8 @@ def plan_of(spark: SparkSession, **messages: dict[str, Any]) -> DataFrame:
     )
 
 
-def room(spark: SparkSession, **free: int) -> DataFrame:
-    rows = [(tier, count * GIB) for tier, count in free.items()]
-    return spark.createDataFrame(rows, "tier string, free_bytes long")
+def room(**free: int) -> Room:
+    return Room({("a", tier): tier for tier in free}, {each: n * GIB for each, n in free.items()})
 
 
 def ids(plan: DataFrame) -> set[str]:
@@ -67,12 +59,11 @@ def ids(plan: DataFrame) -> set[str]:
 def test_without_a_bound_a_plan_is_as_it_was(spark: SparkSession) -> None:
     plan = plan_of(spark, a={"value": 9.0}, b={"value": 5.0}, c=FADED, d=DROPPED)
     assert bounded(plan, Limits(None, None, PRICES)) == (plan, {})
-    for free in (1, 9):
-        capacity = room(spark, ssd=free)
-        found = bounded(plan, Limits(capacity, None, PRICES))
-        assertDataFrameEqual(found.plan, within_capacity(plan, capacity))
+    for free, expected in ((1, {"a", "c", "d"}), (9, {"a", "b", "c", "d"})):
+        found = bounded(plan, Limits(room(ssd=free), None, PRICES))
+        assert ids(found.plan) == expected
         assert found.left_out == ({"room": Action(1, GIB)} if free == 1 else {})
-    found = bounded(plan, Limits(room(spark, ssd=9), 100.0, PRICES))
+    found = bounded(plan, Limits(room(ssd=9), 100.0, PRICES))
     assertDataFrameEqual(found.plan, plan)
     assert found.left_out == {}
 
@@ -130,7 +121,7 @@ def test_what_is_saved_can_be_spent(spark: SparkSession) -> None:
     # An archive saves 0.095, a copy 0.1.
     assert ids(found.plan) == {"faded", "dropped", "first"}
     # Not so if there is no room to save it.
-    found = bounded(plan, Limits(room(spark, s3=0), 0.095, PRICES))
+    found = bounded(plan, Limits(room(s3=0), 0.095, PRICES))
     assert ids(found.plan) == {"dropped", "first"}
     assert found.left_out == {"room": Action(1, GIB), "money": Action(1, GIB)}
 
@@ -148,9 +139,9 @@ def test_where_room_and_money_are_short_both_are_kept_to(spark: SparkSession) ->
         faded=FADED,
         dropped=DROPPED,
     )
-    own = "node string, tier string, pool string, free_bytes long"
-    capacity = spark.createDataFrame(
-        [("a", "ssd", "ssd of a", 2 * GIB), ("a", "s3", "s3", GIB), ("b", "ssd", "s", 0)], own
+    capacity = Room(
+        {("a", "ssd"): "ssd of a", ("a", "s3"): "s3", ("b", "ssd"): "s"},
+        {"ssd of a": 2 * GIB, "s3": GIB, "s": 0},
     )
     # 0.195 are saved; what there is no room for is not paid.
     found = bounded(plan, Limits(capacity, 0.03, PRICES))
@@ -162,40 +153,9 @@ def test_what_is_not_paid_for_takes_no_room_from_what_saves(spark: SparkSession)
     plan = plan_of(
         spark, repair={"action": "repair", "to_tier": "s3", "value": 1_005.0}, faded=FADED
     )
-    found = bounded(plan, Limits(room(spark, s3=1), -5.0, PRICES))
+    found = bounded(plan, Limits(room(s3=1), -5.0, PRICES))
     assert ids(found.plan) == {"faded"}
     assert found.left_out == {"money": Action(1, GIB)}
-
-
-def test_copies_in_several_tiers_are_booked_where_each_of_them_is(spark: SparkSession) -> None:
-    capacity = spark.createDataFrame(
-        [
-            ("a", "ssd", "ssd", [("ssd", 9 * GIB, 1.0)]),
-            ("a", "hdd", "hdd", [("hdd", GIB, 1.0)]),
-            ("a", "hdd + s3", "both", [("hdd", GIB, 0.5), ("s3", 3 * GIB, 0.5)]),
-        ],
-        "node string, tier string, pool string, "
-        "rooms array<struct<room string, free_bytes long, part double>>",
-    )
-    both = {"written_to": "hdd + s3", "bytes": 2 * GIB}
-    plan = plan_of(
-        spark,
-        first={"value": 9.0, **both},
-        second={"value": 8.0, **both},
-        third={"value": 7.0, "written_to": "hdd"},
-        beside={"value": 1.0},
-    )
-    found = bounded(plan, Limits(capacity, None, PRICES))
-    # The first one has all that is free of one of its tiers.
-    assert ids(found.plan) == {"first", "beside"}
-    assert found.left_out == {"room": Action(2, 3 * GIB)}
-    prices = {**PRICES, "hdd + s3": 0.0125}
-    # A copy each of 0.02 and 0.005, not two of 0.1.
-    assert ids(bounded(plan, Limits(capacity, 0.025, prices)).plan) == {"first"}
-    dropped = {**DROPPED, "freed_from": "hdd"}
-    saved = plan_of(spark, dropped=dropped, more={"value": 9.0, "to_tier": "ssd"})
-    # What goes is of the cheaper tier: it does not pay for the dearer one.
-    assert ids(bounded(saved, Limits(None, 0.0, PRICES)).plan) == {"dropped"}
 
 
 @contextlib.contextmanager
@@ -212,33 +172,24 @@ def made_to_code(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, known)
 
 
-@pytest.mark.parametrize("is_used", [False, True])
 def test_the_code_that_spark_makes_of_a_plan_is_short_enough_for_java_to_compile(
-    spark: SparkSession, tmp_path: Path, is_used: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     parts = catalogs.write(tmp_path, 100, 1.0, now_ms, lambda done: None)
     catalogs.publish(tmp_path, parts, now_ms, 1, GIB)
     found = fleets.read(tmp_path, now_ms)
-    ways = Ways()
-    parameters = fleets.parameters_of(spark, found, ways)
-    prices = ways.priced(fleets.prices(found))
-    capacity = fleet_room.capacity(spark, found, ways.texts)
+    parameters, prices = fleets.parameters_of(spark, found), fleets.prices(found)
     messages = read_table(spark, CATALOG, found.files, opened(tmp_path), NEEDED)
-    if is_used:
-        told = events(spark, {"node": "bench", "event": "peeked", "at_ms": now_ms})
-        messages = as_now(
-            messages, broadcast(touched(since(told, fleets.snapshots_of(spark, found))))
-        )
-    plan = as_plan(judged(messages, parameters, 0, ways.frame(spark)), 1)
-    cuts = spark.createDataFrame([("ssd of bench", 9)], "pool string, refused_from long")
+    plan = as_plan(judged(messages, parameters, 0), 1)
+    cuts = {("bench", "ssd"): 9}
     paid = bounds.affordable(plan, prices, 9)
     with made_to_code(spark):
         for frame in (
             plan,
-            bounds.histogram(plan, capacity, prices),
-            bounds.fitting(plan, capacity, cuts),
-            bounds.fitting(paid, capacity, cuts),
+            bounds.histogram(plan, room_of(found).pools, prices),
+            bounds.fitting(plan, cuts),
+            bounds.fitting(paid, cuts),
         ):
             shown = io.StringIO()
             with contextlib.redirect_stdout(shown):

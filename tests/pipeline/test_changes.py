@@ -109,9 +109,9 @@ def test_only_what_is_of_that_plan_counts_and_what_nobody_told_of_is_open() -> N
         Applied(run="r1", rows=4, refused={"gone": 4}),
         Applied(run="r2", table="rates", rows=1, refused={"too_old": 1}),
     )
-    snapshots = [
-        Snapshot(node, 1, 0, 0, 0, (), 0, Settings(advice=advice)) for node in ("a", "b")
-    ] + [Snapshot("c", 1, 0, 0, 0, (), 0, Settings())]
+    snapshots = [Snapshot(node, 0, 0, (), 0, Settings(advice=advice)) for node in ("a", "b")] + [
+        Snapshot("c", 0, 0, (), 0, Settings())
+    ]
     counts = (
         ("pinned", "plan r2: move, decay score 1.00, copies 1 of 1", 3, 30),
         ("pinned", "plan r2: move", 1, 10),

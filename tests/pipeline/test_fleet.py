@@ -8,28 +8,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ebbmq import Message
 from ebbmq.feed import layout
 from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.model import AdaptSpec
+from ebbmq_spark.jobs.bounding import Limits, bounded, room_of
 from ebbmq_spark.jobs.fleet import (
     Fleet,
     Snapshot,
     by_key,
     cost,
-    parameters_of,
     prices,
     queues,
     read,
     tiers,
-    told_since,
 )
-from ebbmq_spark.jobs.room import capacity
-from ebbmq_spark.jobs.ways import Ways
-from ebbmq_spark.lake import opened
-from ebbmq_spark.transforms.bounds import within_capacity
-from tests.feeds import manifests_of
-from tests.pipeline.handwritten import tell
 from tests.pipeline.lakes import DAY_MS, Node
 from tests.pipeline.rows import NOW_MS
 from tests.pipeline.test_plans import actions
@@ -70,13 +62,12 @@ def test_rates_of_a_queue_go_by_the_first_node_on_which_they_adapt() -> None:
 
 
 def node(name: str, *devices: DeviceRoom) -> Snapshot:
-    return Snapshot(name, 1, 0, 0, 0, (), 0, Settings(queues=(QUEUE,), devices=devices))
+    return Snapshot(name, 0, 0, (), 0, Settings(queues=(QUEUE,), devices=devices))
 
 
-@pytest.mark.parametrize("ahead_ms", [-2 * DAY_MS, 0, 2 * DAY_MS])
 @pytest.mark.parametrize("set_ms", [-2 * DAY_MS, 0, 2 * DAY_MS])
-def test_what_a_node_says_the_time_is_depends_on_no_clock_but_its_own(
-    tmp_path: Path, ahead_ms: int, set_ms: int
+def test_what_a_node_says_the_time_is_does_not_depend_on_its_calendar(
+    tmp_path: Path, set_ms: int
 ) -> None:
     with Node(tmp_path, "a", 1_700_000_000_000, {"snapshot_every_ms": 0}) as one:
         one.work()
@@ -85,105 +76,31 @@ def test_what_a_node_says_the_time_is_depends_on_no_clock_but_its_own(
         one.broker.engine.feed.ask_snapshot()
         one.clock.advance(10)
         told_ms = one.broker.engine.now_ms()
-        one.broker.publish("orders", [Message(b"x")])
-        one.clock.advance(10)
-    # As read by a machine whose clock is wrong.
-    fleet = read(tmp_path / "lake", time.time_ns() // 1_000_000 + ahead_ms)
+    fleet = read(tmp_path / "lake", time.time_ns() // 1_000_000)
     took_ms = int((time.time() - began_s) * 1_000) + 1_000
     (found,) = fleet.snapshots
     assert found.at_ms == told_ms
     assert told_ms <= found.now_ms <= told_ms + took_ms
-    assert found.ended_ms >= told_ms
-    since = told_since(fleet, opened(tmp_path / "lake"), {})
-    later = [each for each in manifests_of(tmp_path / "lake") if each.last_at_ms >= told_ms]
-    assert [each.number for each in since] == [each.number for each in later]
-    assert later
 
 
-def test_what_was_told_while_a_snapshot_was_taken_is_found_whatever_the_calendar_said(
-    tmp_path: Path,
-) -> None:
-    with Node(tmp_path, "a", NOW_MS) as one:
-        one.work()
-    fleet = read(tmp_path / "lake", NOW_MS)
-    (found,) = fleet.snapshots
-    for number, last_ms, wall_ms in (
-        (901, -5, 9), (902, -1, 8), (903, 0, -9), (904, 7, -8), (906, 5, -7), (907, 30, -6),
-    ):  # fmt: skip
-        tell(
-            tmp_path / "lake",
-            number,
-            [{}],
-            boot=found.boot,
-            last_at_ms=found.at_ms + last_ms,
-            written_at_ms=found.at_ms + wall_ms * DAY_MS,
-        )
-    fleet = fleet._replace(snapshots=[found._replace(number=905)])
-    since = told_since(fleet, opened(tmp_path / "lake"), {})
-    assert sorted(each.number for each in since) == [903, 904, 906, 907]
-    later = fleet._replace(told=since)
-    assert later.clocks() == {"a": max(found.now_ms, found.at_ms + 30)}
-
-
-def test_a_snapshot_without_messages_or_an_end_has_instants_all_the_same(tmp_path: Path) -> None:
+def test_a_snapshot_without_messages_has_instants_all_the_same(tmp_path: Path) -> None:
     with Node(tmp_path, "a", NOW_MS) as one:
         one.clock.ahead_ms = -3 * DAY_MS
         one.clock.advance(10)
         told_ms = one.broker.engine.now_ms()
     (found,) = read(tmp_path / "lake", time.time_ns() // 1_000_000).snapshots
     assert (found.rows, found.at_ms) == (0, told_ms + 10)
-    assert found.at_ms <= found.ended_ms <= found.now_ms
+    assert found.at_ms <= found.now_ms
 
 
-def found_in(root: Path) -> tuple[list[str], list[str]]:
-    """Nodes that count, and what is told of names."""
-    fleet = read(root / "lake", time.time_ns() // 1_000_000)
-    return [each.node for each in fleet.snapshots], [
-        each for each in fleet.notes if "is called" in each
-    ]
+def rooms(*nodes: Snapshot) -> dict[tuple[str, str], tuple[str, int]]:
+    """The pool that a tier of a node writes to, and what is free there."""
+    pools, free_bytes = room_of(Fleet(list(nodes), [], {}, []))
+    return {where: (pool, free_bytes[pool]) for where, pool in pools.items()}
 
 
-def test_a_node_that_was_renamed_counts_once_by_its_newest_name(tmp_path: Path) -> None:
-    for name in ("a", "b.2", "b.renamed"):
-        with Node(tmp_path, name, directory=name[0]) as one:
-            one.work()
-    assert found_in(tmp_path) == (["a", "b.renamed"], ["node b.2 is called b.renamed by now"])
-    with Node(tmp_path, "b.2", directory="b"):
-        pass
-    assert found_in(tmp_path) == (["a", "b.2"], ["node b.renamed is called b.2 by now"])
-
-
-@pytest.mark.parametrize("stored", [None, b"", b"[1]", b"{}", b'{"store": "\xff"}'], ids=repr)
-def test_a_node_whose_store_nobody_tells_counts_by_its_name(
-    tmp_path: Path, stored: bytes | None
-) -> None:
-    for name in ("b.2", "b.renamed"):
-        with Node(tmp_path, name, directory="b") as one:
-            one.work()
-    told = tmp_path / "lake" / layout.node_file("b.2")
-    told.unlink()
-    if stored is not None:
-        told.write_bytes(stored)
-    assert found_in(tmp_path) == (["b.2", "b.renamed"], [])
-    told.unlink(missing_ok=True)
-    told.mkdir()
-    assert found_in(tmp_path) == (["b.2", "b.renamed"], [])
-
-
-def rooms(spark: SparkSession, *nodes: Snapshot) -> dict[tuple[str, str], list[tuple[str, int]]]:
-    """What bounds writes, by node and tier."""
-    found = capacity(spark, Fleet(list(nodes), [], {}, [])).collect()
-    assert {room.part for row in found for room in row.rooms} == {1.0}
-    return {
-        (row.node, row.tier): [(room.room, room.free_bytes) for room in row.rooms] for row in found
-    }
-
-
-def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them(
-    spark: SparkSession,
-) -> None:
+def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them() -> None:
     found = rooms(
-        spark,
         node(
             "a",
             room("log", "log", "ssd", 100),
@@ -193,9 +110,9 @@ def test_a_node_has_the_room_of_its_devices_and_none_in_a_tier_without_them(
         ),
     )
     assert found == {
-        ("a", "ssd"): [("ssd of a", 100)],
-        ("a", "hdd"): [("hdd of a", 42)],
-        ("a", "s3"): [("s3 of a", 0)],
+        ("a", "ssd"): ("ssd of a", 100),
+        ("a", "hdd"): ("hdd of a", 42),
+        ("a", "s3"): ("s3 of a", 0),
     }
 
 
@@ -203,28 +120,16 @@ def test_a_device_that_nodes_share_counts_once_as_who_sees_least_room_on_it_sees
     spark: SparkSession,
 ) -> None:
     found = rooms(
-        spark,
         node("a", room("cold", "object", "s3", 100)),
-        node("b", room("cold", "object", "s3", 90), room("other", "object", "s3", 10)),
+        node("b", room("cold", "object", "s3", 90), room("own", "file", "s3", 10)),
     )
-    # Who has no more than the shared one writes no more than fits there.
-    assert found["a", "s3"] == [("s3 of a", 90), ("s3 of 2 nodes, 1", 100)]
-    assert found["b", "s3"] == [("s3 of 2 nodes, 1", 100)]
+    assert found["a", "s3"] == found["b", "s3"]
+    assert found["a", "s3"][1] == 100
     plan = actions(spark, *((f"m{n}", "archive", "s3", 1, 5.0) for n in range(300)))
     both = plan.unionAll(plan.selectExpr("'b' AS node", *plan.columns[1:]))
-    table = capacity(
-        spark,
-        Fleet(
-            [
-                node("a", room("cold", "object", "s3", 100)),
-                node("b", room("cold", "object", "s3", 100)),
-            ],
-            [],
-            {},
-            [],
-        ),
-    )
-    assert 80 < within_capacity(both, table).count() <= 100
+    shared = [node(name, room("cold", "object", "s3", 100)) for name in "ab"]
+    limits = Limits(room_of(Fleet(shared, [], {}, [])), None, {})
+    assert 80 < bounded(both, limits).plan.count() <= 100
 
 
 def test_of_a_device_that_nodes_share_as_much_is_used_as_any_of_them_has_seen() -> None:
@@ -250,36 +155,19 @@ def test_of_a_device_that_nodes_share_as_much_is_used_as_any_of_them_has_seen() 
     assert found(seen(0, usable=False), seen(90), seen(50)) == (90, 0)
 
 
-def test_what_a_node_has_beside_what_it_shares_is_room_for_nobody_else(spark: SparkSession) -> None:
+def test_nodes_without_a_device_in_common_do_not_bound_each_other() -> None:
     found = rooms(
-        spark,
-        node("a", room("cold", "object", "s3", 90), room("own", "file", "s3", 5)),
-        node("b", room("cold", "object", "s3", 90)),
-        node("c", room("cold", "object", "s3", 90)),
-    )
-    shared, every = ("s3 of 2 nodes, 1", 90), ("s3 of 3 nodes, 0", 95)
-    assert found["a", "s3"] == [every]
-    assert found["b", "s3"] == found["c", "s3"] == [every, shared]
-
-
-def test_nodes_without_a_device_in_common_do_not_bound_each_other(spark: SparkSession) -> None:
-    found = rooms(
-        spark,
         node("a", room("archive-a", "object", "s3", 0)),
         node("b", room("archive-b", "object", "s3", 100)),
-        node("c", room("archive-b", "object", "s3", 100), room("archive-c", "object", "s3", 1)),
-        node("d", room("archive-c", "object", "s3", 1)),
+        node("c", room("archive-b", "object", "s3", 100), room("own", "file", "s3", 1)),
     )
-    assert found["a", "s3"] == [("s3 of a", 0)]
-    # Those that are connected through others bound each other.
-    assert {free for each in "bcd" for _, free in found[each, "s3"]} == {1, 100, 101}
-    assert [free for _, free in found["b", "s3"]] == [100, 101]
+    assert found["a", "s3"][1] == 0
+    assert found["b", "s3"] == found["c", "s3"]
+    assert found["b", "s3"][1] == 101
 
 
 @pytest.mark.parametrize("kind", ["sql", "object", "grid"])
-def test_a_device_is_shared_by_nodes_that_name_the_same_place(
-    spark: SparkSession, kind: str
-) -> None:
+def test_a_device_is_shared_by_nodes_that_name_the_same_place(kind: str) -> None:
     def of(*places: str | None) -> Fleet:
         nodes = [
             node(name, room("disk", kind, "s3", 90, used_bytes=10, place=place))
@@ -288,7 +176,7 @@ def test_a_device_is_shared_by_nodes_that_name_the_same_place(
         return Fleet(nodes, [], {}, [])
 
     def seen(fleet: Fleet) -> tuple[int, int]:
-        pools = {row.pool for row in capacity(spark, fleet).collect() if row.tier == "s3"}
+        pools = {pool for (_, tier), pool in room_of(fleet).pools.items() if tier == "s3"}
         return tiers(fleet)["s3"].used_bytes, len(pools)
 
     assert seen(of("", "")) == (20, 2)
@@ -307,9 +195,7 @@ def test_what_a_month_costs_is_what_each_device_has_at_its_own_price() -> None:
     assert prices(fleet)["hdd"] == 5.0
 
 
-def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
-    spark: SparkSession,
-) -> None:
+def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all() -> None:
     def priced(name: str, tier: str, price: float) -> DeviceRoom:
         return msgspec.structs.replace(
             room(name, "file", tier, 0, usable=name != "away"),
@@ -322,9 +208,6 @@ def test_a_price_is_the_mean_of_a_tier_and_where_that_is_not_known_of_all(
     assert prices(fleet) == {"ssd": 1.0, "hdd": 0.5, "": 0.75}
     assert cost(fleet) == 3.0
     assert prices(Fleet([], [], {}, [])) == {"": 0.0}
-    told = {row.node: row for row in parameters_of(spark, fleet, Ways()).collect()}
-    assert told["a"].weights == {"log": 1, "x": 2, "away": 0}
-    assert (told["a"].helds, told["b"].helds) == (4, 2)
 
 
 def test_partitions_that_a_snapshot_lacks_are_noted(tmp_path: Path) -> None:

@@ -190,8 +190,7 @@ def test_an_incremental_plan_is_the_full_one(spark: SparkSession, tmp_path: Path
     assert some == every
     assert 0 < due.looked_at < full.looked_at == 147
     assert counted(due) == counted(full)
-    # A copy more, for which there is no device, is not asked for.
-    assert set(counted(full)) == {"move", "archive", "repair"}
+    assert set(counted(full)) == {"move", "archive", "repair", "add_copy"}
 
 
 @pytest.mark.parametrize("budget", [-0.01, float("nan"), float("inf"), -float("inf")])

@@ -34,7 +34,7 @@ FULL = Figures(
     losses=[("stale", EVIL, 7)],
     latencies=[Lasting(EVIL, hour * HOUR_MS, 3, 10, 2_000) for hour in (1, 2)],
     reads=[Reads(EVIL, 5_432.1, 77, 3, [2_000] + [0] * 23, [0] * 23 + [9])],
-    planned=[Total("archive", "ssd", EVIL, None, None, 3, 400, 800)],
+    planned=[Total("archive", "ssd", EVIL, 3, 400, 800)],
     rates=[Rate(EVIL, 1.5, EVIL)],
     changed=Changed(
         run=EVIL, made_at_ms=HOUR_MS, asked={"move": Action(9_876, 1), EVIL: Action(1, 1)},

@@ -9,7 +9,6 @@ import msgspec
 from pyspark.testing import assertDataFrameEqual
 
 from ebbmq.feed.plans import ACTIONS, PLANS
-from ebbmq.feed.settings import DeviceRoom, QueueParameters, Settings
 from ebbmq.model import QueueSpec
 from ebbmq.policy.advice import Kept, advised
 from ebbmq.policy.decay import Phase
@@ -17,13 +16,10 @@ from ebbmq.policy.placement import Placed, Terms, place
 from ebbmq.policy.rules.choose import Chooser, Strategy
 from ebbmq.policy.rules.properties import DeviceState, Properties
 from ebbmq.policy.rules.rule import RuleSet
-from ebbmq_spark.jobs import fleet as fleets
-from ebbmq_spark.jobs.fleet import Fleet, Snapshot
-from ebbmq_spark.jobs.ways import Ways
+from ebbmq_spark.jobs.bounding import Limits, Room, bounded
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
-from ebbmq_spark.transforms.plans import as_plan, judged, planned, wanted_target
+from ebbmq_spark.transforms.plans import planned, wanted_target
 from tests.pipeline.rows import DAY_MS, NOW_MS, catalog, frame
 
 if TYPE_CHECKING:
@@ -169,79 +165,6 @@ def test_what_is_written_and_freed_counts_all_copies_that_come_and_go(spark: Spa
     }  # fmt: skip
 
 
-def devices_of(*tiers: str, away: tuple[str, ...] = ()) -> tuple[DeviceRoom, ...]:
-    """A device of each of these tiers, called by it and a number."""
-    return tuple(
-        DeviceRoom(
-            name=f"{tier}-{number}", kind="file", tier=tier, durable=True, used_bytes=0,
-            usable=f"{tier}-{number}" not in away, capacity_bytes=1, cost_per_gib_month=0.0,
-        )
-        for number, tier in enumerate(tiers)
-    )  # fmt: skip
-
-
-def booked(
-    spark: SparkSession, rows: DataFrame, devices: tuple[DeviceRoom, ...], spec: QueueSpec = SPEC
-) -> dict[str, tuple[str, int, str | None, int, str | None]]:
-    """By message: what is done, and copies that are written and go, and where."""
-    ways = Ways()
-    queue = msgspec.convert(
-        {name: getattr(spec, name, 0) for name in QueueParameters.__struct_fields__},
-        QueueParameters,
-    )
-    node = Snapshot("a", 1, 0, 0, NOW_MS, (), 0, Settings(queues=(queue,), devices=devices))
-    parameters = fleets.parameters_of(spark, Fleet([node], [], {}, []), ways)
-    plan = as_plan(judged(rows, parameters, 0, ways.frame(spark)), 1)
-    return {
-        row.message_id: (
-            row.action, row.bytes // 1_000, row.written_to, row.freed_bytes // 1_000,
-            row.freed_from,
-        )
-        for row in plan.collect()
-    }  # fmt: skip
-
-
-def test_copies_are_booked_in_the_tiers_where_they_come_and_go(spark: SparkSession) -> None:
-    def kept(name: str, enqueued: int, *devices: str, target: int = 1) -> dict[str, Any]:
-        return {
-            "message_id": name, "enqueued_at_ms": enqueued, "devices": list(devices),
-            "tier": min((each[:-2] for each in devices), key=SPEC.tiers.index),
-            "copies": len(devices), "replica_target": target,
-        }  # fmt: skip
-
-    rows = catalog(
-        spark,
-        kept("second copy", YOUNG, "ssd-0"),
-        kept("third copy", YOUNG, "ssd-0", "hdd-1", target=2),
-        kept("repair", MIDDLE, "hdd-1", target=3),
-        kept("cools", MIDDLE, "ssd-0"),
-        kept("cools, with a copy there", MIDDLE, "ssd-0", "hdd-1", target=2),
-        kept("spare", MIDDLE, "hdd-1", "s3-2"),
-        kept("faded, archived already", OLD, "ssd-0", "s3-2", target=2),
-        kept("faded", OLD, "ssd-0", "hdd-1", target=2),
-        kept("hot again", YOUNG, "hdd-1", "s3-2", target=2),
-    )
-    assert booked(spark, rows, devices_of("ssd", "hdd", "s3")) == {
-        "second copy": ("add_copy", 1, "hdd", 0, None),
-        "third copy": ("add_copy", 1, "s3", 0, None),
-        "repair": ("repair", 2, "ssd + s3", 0, None),
-        "cools": ("move", 1, None, 1, None),
-        # One of its two copies has to be elsewhere, and stays: there is nothing to do.
-        "spare": ("drop_copy", 0, None, 1, "s3"),
-        "faded, archived already": ("archive", 0, None, 1, "ssd"),
-        "faded": ("archive", 1, None, 2, "ssd + hdd"),
-        "hot again": ("promote", 1, None, 0, None),
-    }
-    # Two of the first tier, one of which is away.
-    more = devices_of("ssd", "hdd", "s3", "ssd", "ssd", away=("ssd-4",))
-    found = booked(spark, rows, more)
-    assert found["second copy"] == ("add_copy", 1, None, 0, None)
-    assert found["third copy"] == ("add_copy", 1, None, 0, None)
-    # Without a device for it, a copy more is not asked for.
-    alone = booked(spark, rows, devices_of("ssd", away=()))
-    assert "second copy" not in alone
-
-
 def test_a_reason_tells_the_score_to_two_digits(spark: SparkSession) -> None:
     rates = {"1": 30.25, "2": 10.004, "3": 10.006, "4": 9.5, "5": 9.0, "6": 1.0}
     rows = catalog(
@@ -289,7 +212,6 @@ def actions(spark: SparkSession, *rows: tuple):
     base = {
         "node": "a", "queue": "q", "partition": 0, "generation": 0, "from_tier": None, "target": 1,
         "reason": "", "policy_version": 0, "decided_at_ms": 0, "until_ms": 0, "freed_bytes": 0,
-        "written_to": None, "freed_from": None,
     }  # fmt: skip
     named = [
         {
@@ -300,6 +222,12 @@ def actions(spark: SparkSession, *rows: tuple):
     ]
     values = [tuple(row[name] for name in PLANS.names) for row in named]
     return spark.createDataFrame(values, schema_of(PLANS))
+
+
+def within(plan: DataFrame, **free_bytes: int) -> DataFrame:
+    """What there is room for on the devices of each tier of node a."""
+    room = Room({("a", tier): tier for tier in free_bytes}, free_bytes)
+    return bounded(plan, Limits(room, None, {})).plan
 
 
 def test_where_room_is_short_the_most_valuable_goes_first(spark: SparkSession) -> None:
@@ -313,8 +241,7 @@ def test_where_room_is_short_the_most_valuable_goes_first(spark: SparkSession) -
         ("elsewhere", "archive", "s3", 10**12, 0.5),
         ("without tiers", "repair", None, 10**12, 1_000.0),
     )
-    capacity = spark.createDataFrame([("ssd", 800)], "tier string, free_bytes long")
-    kept = within_capacity(plan, capacity).collect()
+    kept = within(plan, ssd=800).collect()
     # What is worth less does not jump the queue, though it would fit.
     assert {row.message_id for row in kept} == {
         "best", "lost", "goes", "elsewhere", "without tiers",
@@ -327,17 +254,14 @@ def test_of_messages_that_are_worth_the_same_as_many_go_as_there_is_room_for(
 ) -> None:
     plan = actions(spark, *((f"m{n}", "move", "hdd", 10, 5.0) for n in range(1_000)))
     for room, least in ((9_990, 960), (5_000, 460), (300, 1)):
-        capacity = spark.createDataFrame([("hdd", room)], "tier string, free_bytes long")
-        kept = within_capacity(plan, capacity).collect()
+        kept = within(plan, hdd=room).collect()
         assert least <= len(kept) <= room // 10
         # The same ones each time: a plan that is made again asks for nothing else.
-        again = {row.message_id for row in within_capacity(plan, capacity).collect()}
+        again = {row.message_id for row in within(plan, hdd=room).collect()}
         assert {row.message_id for row in kept} == again
 
 
 def test_with_room_for_all_of_it_nothing_is_left_out(spark: SparkSession) -> None:
     plan = actions(spark, *((f"m{n}", "move", "hdd", 10, float(n % 3)) for n in range(20)))
-    capacity = spark.createDataFrame([("hdd", 200)], "tier string, free_bytes long")
-    assert within_capacity(plan, capacity).count() == 20
-    none = spark.createDataFrame([("hdd", 0)], "tier string, free_bytes long")
-    assert within_capacity(plan, none).count() == 0
+    assert within(plan, hdd=200).count() == 20
+    assert within(plan, hdd=0).count() == 0

@@ -1,9 +1,8 @@
-"""The whole way round with copies in several tiers: booked as they come, and asked for once."""
+"""The whole way round with copies in several tiers: what is asked for comes true, and once."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ebbmq import Broker, Message, QueueSpec
@@ -11,7 +10,7 @@ from ebbmq.limits import KIB
 from ebbmq.testing import ManualClock
 from ebbmq_spark.jobs.running import Arguments, run_plan
 from tests.advice import until_usable
-from tests.pipeline.lakes import DAY_MS, counted, rows
+from tests.pipeline.lakes import DAY_MS, counted
 from tests.serving import wait_until
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ OTHERS = {
     }
     for name, tier, price in (("disk", "hdd", 0.1), ("vault", "s3", 0.01))
 }  # fmt: skip
-TIER_OF = {"log": "ssd", "disk": "hdd", "vault": "s3"}
 QUEUE = QueueSpec(
     "orders",
     score_per_day=10.0,
@@ -74,48 +72,21 @@ class Fleet:
             found.setdefault(each.body[: len(each.body) // KIB], set()).add(each.copies)
         return {body: copies.pop() for body, copies in found.items() if len(copies) == 1}
 
-    def bytes_by_tier(self) -> Counter[str]:
-        """What copies have in each tier, of bodies of which as many bytes are stored."""
-        found: Counter[str] = Counter()
-        for each in self.broker.peek("orders", 10):
-            found.update({TIER_OF[device]: len(each.body) for device in each.copies})
-        return found
-
     def apply(self, run: str) -> tuple[int, int]:
         told = {each.table: each for each in self.broker.apply_plans(run)}["plans"]
         assert told.refused == {}
         return told.applied, told.in_force
 
 
-def booked(lake: Path) -> Counter[str]:
-    """What the last plan says changes in each tier."""
-    found: Counter[str] = Counter()
-    for row in rows(lake):
-        for sign, size, where in (
-            (1, row["bytes"], row["written_to"] or row["to_tier"]),
-            (-1, row["freed_bytes"], row["freed_from"] or row["from_tier"]),
-        ):
-            copies = where.split(" + ")
-            for tier in copies:
-                found[tier] += sign * size // len(copies)
-    return found
-
-
-def test_what_a_plan_books_comes_true_and_is_not_asked_for_again(
+def test_what_a_plan_asks_for_comes_true_and_is_not_asked_for_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     fleet = Fleet(tmp_path)
     with fleet.broker:
-        before = fleet.bytes_by_tier()
         first = run_plan(spark, Arguments(fleet.lake, full=True))
         assert counted(first) == {"archive": 3, "move": 3, "add_copy": 3}
-        told = booked(fleet.lake)
         assert fleet.apply(first.run) == (9, 0)
         wait_until(lambda: fleet.where() == SETTLED, "copies are where they should be")
-        after = fleet.bytes_by_tier()
-        overhead = 9 * 64
-        for tier in TIER_OF.values():
-            assert abs(after[tier] - before[tier] - told[tier]) <= overhead
         fleet.tell()
         again = run_plan(spark, Arguments(fleet.lake, full=True))
         assert counted(again) == {}

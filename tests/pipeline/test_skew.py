@@ -21,12 +21,12 @@ from ebbmq.policy.importance import current_importance
 from ebbmq.policy.placement import Terms
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.transforms.access import hot_set, message_access
-from ebbmq_spark.transforms.bounds import within_capacity
 from ebbmq_spark.transforms.parameters import parameters_of
 from ebbmq_spark.transforms.plans import REPAIR_VALUE, planned
 from tests.feeds import rows_of
 from tests.pipeline.lakes import DAY_MS, FADING, Node, rows
 from tests.pipeline.rows import NOW_MS, STORED, catalog, events
+from tests.pipeline.test_plans import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,10 +144,9 @@ def test_room_goes_to_the_most_valuable_of_a_queue_that_has_nearly_all_messages(
         tier: sum(sizes[key] for key, each in actions.items() if each[0] == action) // 2
         for tier, action in (("s3", "archive"), ("hdd", "move"))
     }
-    capacity = spark.createDataFrame(list(room.items()), "tier string, free_bytes long")
     parameters = parameters_of(spark, specs.values())
     plan = planned(catalog(spark, *stored), parameters, now_ms=NOW_MS, until_ms=NOW_MS + 1)
-    got = within_capacity(plan, capacity).collect()
+    got = within(plan, **room).collect()
     kept = {row.message_id for row in got}
     for tier, action in (("s3", "archive"), ("hdd", "move")):
         asked = {key: each[2] for key, each in actions.items() if each[0] == action}

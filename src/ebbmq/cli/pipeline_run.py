@@ -44,7 +44,7 @@ def _run_options(command: Any) -> Any:
             type=duration_ms,
             default=HOLD_DEFAULT,
             show_default=True,
-            help="How long the advice holds.",
+            help="How long the advice holds, from the snapshot on.",
         ),
         click.option(
             "--attended",

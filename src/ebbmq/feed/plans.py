@@ -28,8 +28,6 @@ PLANS: Final = Table(
         Column("target", "int32", "copies it should have"),
         Column("bytes", "int64", "that are to be written; 0 for what only goes"),
         optional("freed_bytes", "int64", "that go from where it is"),
-        optional("written_to", "text", "the tiers of what is written, if not all is in to_tier"),
-        optional("freed_from", "text", "the tiers of what goes, if that may not be from_tier"),
         Column("value", "float64", "what it is worth: the most valuable come first"),
         Column("reason", "text", "why, for people"),
         Column("policy_version", "int64", "of the queue's parameters it was judged by"),

@@ -14,8 +14,6 @@ from ebbmq.feed.heard import Stretch
 from ebbmq.feed.manifests import UnknownFeed
 
 RUNS: Final = "runs"
-#: How files begin that are written there and deleted to see what the clock of a lake says.
-CLOCK: Final = "_clock-"
 #: How files end that say what was begun; they go when the record comes.
 BEGUN: Final = ".begun"
 FORMAT: Final = 1

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ebbmq.policy.decay import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ebbmq.feed.plans import Action
     from ebbmq.policy.placement import Terms
 
@@ -57,46 +55,6 @@ def advised(kept: Kept, terms: Terms, phase: Phase, *, young: bool) -> Action | 
     if steps > 0:
         return "archive" if phase is Phase.FADED else "move"
     return "drop_copy" if kept.copies > target else None
-
-
-class Places(NamedTuple):
-    """The tiers of a node as a queue sees them: its own in their order, then the others."""
-
-    tiers: tuple[str, ...]
-    #: How many of them, from the first on, are the queue's.
-    named: int
-    #: Devices that can be used, of each.
-    devices: tuple[int, ...]
-
-    def arranged(self, held: Sequence[int], wanted: int, target: int) -> tuple[int, ...]:
-        """How many copies are in each tier once a plan is carried out, as `placement` puts them.
-
-        The nearest to the wanted tier first, and where two are as near those that have a copy.
-        Rules, failure domains and low status are left out: only the broker knows of them.
-
-        Args:
-            held: copies in each tier, on devices that can be used.
-            wanted: which tier it should be in.
-            target: copies it should have.
-        """
-        chosen = [0] * len(self.tiers)
-        by_distance: dict[int, list[int]] = {}
-        for place in range(len(self.tiers)):
-            by_distance.setdefault(self._distance(place, wanted), []).append(place)
-        for _, places in sorted(by_distance.items()):
-            for place in places:
-                chosen[place] = min(held[place], self.devices[place], target - sum(chosen))
-            for place in places:
-                more = self.devices[place] - chosen[place]
-                chosen[place] += min(more, target - sum(chosen))
-        return tuple(chosen)
-
-    def _distance(self, place: int, wanted: int) -> int:
-        if place == wanted:
-            return 0
-        if place >= self.named or wanted >= self.named:
-            return self.named + 1
-        return abs(place - wanted)
 
 
 def _steps(tier: str | None, terms: Terms, phase: Phase) -> int:

@@ -247,7 +247,7 @@ def _plan(told: Figures) -> str:
         (
             (
                 each.action.replace("_", " "),
-                each.freed_from or each.from_tier or "-", each.written_to or each.to_tier or "-",
+                each.from_tier or "-", each.to_tier or "-",
                 f"{each.times:,}",
                 _bytes(each.bytes), _bytes(each.freed_bytes),
             )

@@ -3,35 +3,33 @@
 Incremental by what the snapshots say: a broker writes down when there will be something to do with
 a message (`review_at_ms`), at once if it is not kept as it should be, and has messages in that
 order. So a run reads the rows that are due and skips the others, needs no memory of earlier runs,
-and leaves out nothing that a full one would find (ADR 0026). What happened to messages after the
-snapshot is told by events: those are planned for as they are by now, and looked at also if they
-were not due.
+and leaves out nothing that a full one would find (ADR 0026). A plan is of the instant of the
+snapshot and dated by it: what happened to a message since makes its broker refuse the row.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.sql import functions as F
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # it has no types
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
-from ebbmq.feed.events import EVENTS
 from ebbmq.feed.plans import PLANS
 from ebbmq.feed.runs import Action
 from ebbmq.feed.snapshots import CATALOG
 from ebbmq.limits import GIB
-from ebbmq_spark import reaching
-from ebbmq_spark.jobs import bounding, room
+from ebbmq_spark import soundness
+from ebbmq_spark.jobs import bounding
 from ebbmq_spark.jobs import fleet as fleets
 from ebbmq_spark.jobs import totals as totalling
 from ebbmq_spark.jobs.bounding import Limits
-from ebbmq_spark.jobs.ways import Ways
 from ebbmq_spark.lake import Reach, read_table
 from ebbmq_spark.transforms.plans import NEEDED, as_plan, due, judged
-from ebbmq_spark.transforms.quality import usable
-from ebbmq_spark.transforms.touched import KEY, as_now, since, touched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -42,10 +40,8 @@ if TYPE_CHECKING:
 
 #: How long advice holds unless the caller says otherwise.
 HOLD_MS: Final = 3_600_000
-#: Messages that were used since the snapshots, about 100 MB of them.
-_FEW: Final = 500_000
-#: Of so many messages that are due those that are there are kept, about 200 MB of them.
-_KEPT: Final = 1_000_000
+#: Files that are looked at at once: it is mostly waiting.
+_AT_ONCE: Final = 8
 #: What becomes due before the next full hour is looked at, too: the bound is part of what Spark
 #: compiles, and of what Java makes quick once it has run a while.
 _BOUND_MS: Final = 3_600_000
@@ -85,76 +81,52 @@ def plan(spark: SparkSession, fleet: Fleet, output: Output, asked: Asked) -> Pla
         output: where to write to.
         asked: how.
     """
-    changes = _changes(spark, fleet, output.lake)
-    told = changes.told if changes is not None and changes.messages else None
-    catalog, looked_at = _messages(spark, fleet, output.lake, told, full=asked.full)
-    # What was decided for a node is dated by its clock.
-    ways = Ways()
-    parameters = fleets.parameters_of(spark, fleet, ways)
-    chosen = as_plan(judged(catalog, parameters, 0, ways.frame(spark)), asked.hold_ms)
-    before, prices = fleets.cost(fleet), ways.priced(fleets.prices(fleet))
+    catalog, looked_at = _messages(spark, fleet, output.lake, full=asked.full)
+    chosen = as_plan(judged(catalog, fleets.parameters_of(spark, fleet), 0), asked.hold_ms)
+    before, prices = fleets.cost(fleet), fleets.prices(fleet)
     limits = Limits(
-        capacity=room.capacity(spark, fleet, ways.texts) if asked.bounded else None,
+        room=bounding.room_of(fleet) if asked.bounded else None,
         money=None if asked.budget is None else asked.budget - before,
         prices=prices,
     )
     within = bounding.bounded(chosen, limits)
     parts = output.write(PLANS, within.plan)
     catalog.unpersist()
-    if changes is not None:
-        changes.kept.unpersist()
-    totals = totalling.of_parts(spark, output.lake, parts)
+    totals = totalling.of_parts(output.lake, parts)
     output.publish(PLANS, parts)
     after = before + _change(totals, prices)
     actions = _by_action(totals)
     return Planned(fleet.rows, looked_at, actions, before, after, within.left_out, totals)
 
 
-class _Changes(NamedTuple):
-    """What became of messages since the snapshots."""
-
-    #: To be let go of when the plan is written.
-    kept: DataFrame
-    #: The same, to be joined with a catalog.
-    told: DataFrame
-    messages: int
-
-
-def _changes(spark: SparkSession, fleet: Fleet, lake: Lake) -> _Changes | None:
-    """What became of messages since the snapshots; None where nothing was told since."""
-    files = [lake.file(part.path) for each in fleet.told for part in each.parts]
-    if not files:
-        return None
-    events = usable(read_table(spark, EVENTS, files, lake))
-    kept = touched(since(events, fleets.snapshots_of(spark, fleet))).persist()
-    count = kept.count()
-    # Where they are few, no message of a catalog is moved to meet them.
-    return _Changes(kept, F.broadcast(kept) if count <= _FEW else kept, count)
-
-
 def _messages(
-    spark: SparkSession, fleet: Fleet, lake: Lake, changes: DataFrame | None, *, full: bool
+    spark: SparkSession, fleet: Fleet, lake: Lake, *, full: bool
 ) -> tuple[DataFrame, int]:
-    """The messages to be looked at, as they are by now, and how many there are."""
+    """The messages to be looked at, and how many there are."""
     if full:
-        every = read_table(spark, CATALOG, fleet.files, lake, NEEDED)
-        return (every if changes is None else as_now(every, changes)), fleet.rows
-    until_ms = -(-fleet.latest_ms // _BOUND_MS) * _BOUND_MS
-    reach = Reach("review_at_ms", until_ms)
-    files, rows = reaching.within(lake, fleet.files, reach)
-    found = due(read_table(spark, CATALOG, files, lake, NEEDED, reach), until_ms)
-    if changes is not None:
-        again = changes.where(F.col("now_state").isNull() | (F.col("now_state") == "ready"))
-        # Only for these is a snapshot read as a whole.
-        if not again.isEmpty():
-            rest = read_table(spark, CATALOG, fleet.files, lake, NEEDED)
-            rest = rest.where(F.coalesce("review_at_ms", F.lit(until_ms + 1)) > until_ms)
-            found = found.unionByName(rest.join(again.select(*KEY), on=list(KEY), how="left_semi"))
-        found = as_now(found, changes)
-    if lake.is_remote or (changes is not None and rows <= _KEPT):
-        # It may be gone through more than once, and is fetched, or looked for, once.
+        return read_table(spark, CATALOG, fleet.files, lake, NEEDED), fleet.rows
+    latest_ms = max((each.at_ms for each in fleet.snapshots), default=0)
+    until_ms = -(-latest_ms // _BOUND_MS) * _BOUND_MS
+    found = due(
+        read_table(spark, CATALOG, fleet.files, lake, NEEDED, Reach("review_at_ms", until_ms)),
+        until_ms,
+    )
+    if lake.is_remote:
+        # It may be gone through more than once, and is fetched once.
         found = found.persist()
-    return found, rows if changes is None else found.count()
+    return found, _count_due(lake, fleet.files, until_ms)
+
+
+def _count_due(lake: Lake, files: Sequence[str], until_ms: int) -> int:
+    """How many messages there are to be looked at, mostly by what the ends of files say."""
+
+    def count(file: str) -> int:
+        with soundness.named(file):
+            fragment = ds.ParquetFileFormat().make_fragment(lake.open(file), LocalFileSystem())
+            return int(fragment.count_rows(filter=pc.field("review_at_ms") <= until_ms))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return sum(pool.map(count, files))
 
 
 def _by_action(totals: list[Total]) -> dict[str, Action]:
@@ -169,11 +141,6 @@ def _by_action(totals: list[Total]) -> dict[str, Action]:
 
 def _change(totals: list[Total], prices: Mapping[str, float]) -> float:
     """What the actions change of the cost of a month."""
-    added = sum(
-        each.bytes * prices.get(each.written_to or each.to_tier or "", 0.0) for each in totals
-    )
-    freed = sum(
-        each.freed_bytes * prices.get(each.freed_from or each.from_tier or "", 0.0)
-        for each in totals
-    )
+    added = sum(each.bytes * prices.get(each.to_tier or "", 0.0) for each in totals)
+    freed = sum(each.freed_bytes * prices.get(each.from_tier or "", 0.0) for each in totals)
     return (added - freed) / GIB

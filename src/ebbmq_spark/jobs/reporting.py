@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -22,7 +21,7 @@ from ebbmq_spark.jobs import going_on, page
 from ebbmq_spark.jobs.changes import Changed, changed
 from ebbmq_spark.jobs.history import run_name
 from ebbmq_spark.jobs.reads import Reads, reads
-from ebbmq_spark.jobs.totals import summary
+from ebbmq_spark.jobs.totals import of_parts
 from ebbmq_spark.lake import read_table, visible
 from ebbmq_spark.schemas import frame_of
 from ebbmq_spark.transforms.profiles import HOUR_MS, latencies
@@ -149,7 +148,7 @@ def figures(
     clocks = _clocks(fleet, hours)
     known = frame_of(spark, [(node, *clock) for node, clock in clocks.items()], _CLOCKS)
     if planned is None:
-        planned = summary(read_table(spark, PLANS, _files(lake, sources.plan), lake))
+        planned = of_parts(lake, [part for each in sources.plan for part in each.parts])
     rates = _columns(lake, _files(lake, sources.rates), "queue", "factor", "reason")
     return Figures(
         lake=lake.where,
@@ -205,14 +204,9 @@ def _columns(lake: Lake, files: list[str], *names: str) -> list[dict[str, Any]]:
     """Rows of a few columns; one that an older file lacks is empty."""
     rows: list[dict[str, Any]] = []
     for file in files:
-        try:
-            with pq.ParquetFile(lake.open(file)) as opened:
-                there = [name for name in names if name in opened.schema_arrow.names]
-                found = opened.read(there, use_threads=False).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            raise soundness.Unreadable(
-                f"{file} cannot be read: {error}", soundness.ACTION
-            ) from error
+        with soundness.named(file), pq.ParquetFile(lake.open(file)) as opened:
+            there = [name for name in names if name in opened.schema_arrow.names]
+            found = opened.read(there, use_threads=False).to_pylist()
         rows += [{**dict.fromkeys(names), **row} for row in found]
     return rows
 

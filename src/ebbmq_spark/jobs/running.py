@@ -254,9 +254,6 @@ class _Run:
         told = self._arguments
         if self._record.kind == "run":
             self._look_again()
-        since = fleet.told_since(self._fleet, self._lake, self._aside)
-        self._manifests += since
-        self._fleet = self._fleet._replace(told=since)
         asked = Asked(told.full, told.bounded, told.budget, told.hold_ms)
         planned = plan(self._spark, self._fleet, self._output, asked)
         self._totals = planned.totals

@@ -131,9 +131,6 @@ def sweep_records(lake: Lake, known: History) -> None:
     """
     for kind in {each.kind for each in known.records}:
         sweep_kind(lake, known, kind)
-    # A run that was killed while it asked for the lake's clock left its question behind.
-    clocks = f"{runs.RUNS}/{runs.CLOCK}"
-    lake.delete([name for name in lake.list(runs.RUNS) if name.startswith(clocks)])
     begun = [name for name in lake.list(runs.RUNS) if name.endswith(runs.BEGUN)]
     lake.delete(begun[:-RUNS_KEPT])
     kept = {name.rpartition("/")[2].removesuffix(".json") for name in lake.list(runs.RUNS)}

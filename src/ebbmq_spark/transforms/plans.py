@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import NEVER, WAY_BACK_MIN, WAY_BACK_SHARE, Phase, decay_score
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.transforms.codegen import apart, once
+from ebbmq_spark.transforms.codegen import once
 from ebbmq_spark.transforms.importance import current_importance
 from ebbmq_spark.transforms.scores import access_rate_at, phase_of, tier_of
 
@@ -32,30 +31,8 @@ REPAIR_VALUE: Final = 1_000.0
 NEEDED: Final = (
     "node", "queue", "partition", "message_id", "generation", "state", "importance", "decay_rate",
     "ttl_ms", "bytes", "enqueued_at_ms", "access_rate", "access_at_ms", "replicas",
-    "replica_target", "copies", "tier", "devices", "review_at_ms", "policy_version",
+    "replica_target", "copies", "tier", "review_at_ms", "policy_version",
 )  # fmt: skip
-#: What a case comes to: the tiers of copies that are written (null: the wanted one) and that go,
-#: and how many these are.
-WAYS: Final = (
-    T.StructType()
-    .add("way", T.LongType(), nullable=False)
-    .add("written_to", T.StringType())
-    .add("freed_from", T.StringType())
-    .add("_written", T.IntegerType())
-    .add("_freed", T.IntegerType())
-)
-#: How cases are numbered, of a node and queue: of the first (null: none is), how many targets and
-#: ways to have copies there are, all tiers, and what a copy on a device adds to the number.
-NUMBERED: Final = (
-    T.StructType()
-    .add("first_way", T.LongType())
-    .add("targets", T.IntegerType())
-    .add("helds", T.LongType())
-    .add("order", T.ArrayType(T.StringType()))
-    .add("weights", T.MapType(T.StringType(), T.LongType()))
-)
-
-
 #: Which of the tiers of a queue phases mean, from 1 on (0: none), as one number.
 _PLACE_BITS: Final = 20
 _AT: Final = f"cast(shiftright(_places, {_PLACE_BITS} * {{}}) & {(1 << _PLACE_BITS) - 1} AS int)"
@@ -64,17 +41,6 @@ _THERE: Final = _AT.format("phase")
 _SETTLED: Final = f"""
     CASE WHEN _here > 0 AND {_AT.format("_back")} != {_AT.format("_phase")}
     AND _here >= {_AT.format("_back")} THEN _back ELSE _phase END"""
-#: Copies of a message whose tiers are told apart; more than so many are taken to stay.
-_COPIES_MAX: Final = 6
-_HELD: Final = " + ".join(
-    f"coalesce(weights[get(devices, {number})], 0L)" for number in range(_COPIES_MAX)
-)
-_WANTED: Final = "CASE WHEN _there > 0 THEN _there ELSE array_position(order, tier) END"
-#: Which case a message is; null where its only copy goes from where it is to where it should be.
-_WAY: Final = f"""
-    CASE WHEN copies > 1 OR target > 1 THEN first_way + {_HELD}
-        + helds * (targets * (nullif({_WANTED}, 0) - 1) + least(target, targets) - 1)
-    END"""
 _FRESH, _KEPT, _FADED = map(int, Phase)
 _CODES: Final = {action: number for number, action in enumerate(ACTIONS, 1)}
 _ASKED: Final = "greatest(replicas, min_copies)"
@@ -107,14 +73,14 @@ _SCORE: Final = f"""
         cast({_HUNDREDTHS} % 100 AS int))"""
 #: What an action is worth: what the message is worth now, and more if it is read.
 _WORTH: Final = "current_importance + least(access_rate, 100.0D)"
-#: Of what is no case: copies of a message that moves are all written anew.
+#: Copies of a message that moves are all written anew.
 _MOVED: Final = f"""
     CASE WHEN _code IN {tuple(_CODES[action] for action in ("promote", "move", "archive"))}
     THEN target ELSE 0 END"""
 #: What bounds are about.
 _BOUNDED: Final = {
-    "written_bytes": "bytes * coalesce(_written, greatest(_moved, target - copies, 0))",
-    "freed_bytes": "bytes * coalesce(_freed, greatest(copies - target + _moved, 0))",
+    "written_bytes": "bytes * greatest(_moved, target - copies, 0)",
+    "freed_bytes": "bytes * greatest(copies - target + _moved, 0)",
     "value": f"{_WORTH} + CASE WHEN _code = {_CODES['repair']} THEN {REPAIR_VALUE}D ELSE 0.0D END",
 }
 #: Columns of a plan that are not columns of what was judged.
@@ -143,9 +109,7 @@ def due(catalog: DataFrame, until_ms: int) -> DataFrame:
     return catalog.where(F.col("review_at_ms") <= until_ms)
 
 
-def judged(
-    catalog: DataFrame, parameters: DataFrame, now_ms: int, ways: DataFrame | None = None
-) -> DataFrame:
+def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
     """Messages about which something is to be done, with what, and by what it was decided.
 
     At most one action a message: the most urgent; the next run sees what is left to do. Leased
@@ -155,10 +119,8 @@ def judged(
     Args:
         catalog: of the table CATALOG, or the columns NEEDED of it.
         parameters: one row a queue, of `parameters.schema()`; or one row a node and queue, with
-            `now_ms`, what that node's clock says, and NUMBERED, where there are ways.
+            `now_ms`, the instant of that node's snapshot.
         now_ms: the instant, where the parameters have none.
-        ways: of WAYS, one row a case. Without, copies are taken to be all in one tier, and to go to
-            one; with them, what would change nothing is left out.
     """
     keys: list[str] = [name for name in ("node", "queue") if name in parameters.columns]
     if "now_ms" not in parameters.columns:
@@ -202,38 +164,21 @@ def judged(
     }
     acting = joined.select("*", *(column.alias(name) for name, column in by.items()))
     wanted = acting.where("_code > 0").withColumn("wanted_tier", F.expr("get(tiers, _there - 1)"))
-    return (
-        _by_ways(wanted, ways)
-        .withColumns(
-            {
-                "access_rate": F.col("_rate"),
-                "decay_score": F.col("_score"),
-                "current_importance": worth,
-                "_moved": once(F.expr(_MOVED)),
-                "action": F.expr(f"element_at(array{ACTIONS}, _code)"),
-            }
-        )
-        .select("*", *(once(F.expr(text)).alias(name) for name, text in _BOUNDED.items()))
-    )
+    return wanted.withColumns(
+        {
+            "access_rate": F.col("_rate"),
+            "decay_score": F.col("_score"),
+            "current_importance": worth,
+            "_moved": once(F.expr(_MOVED)),
+            "action": F.expr(f"element_at(array{ACTIONS}, _code)"),
+        }
+    ).select("*", *(once(F.expr(text)).alias(name) for name, text in _BOUNDED.items()))
 
 
 def _way_back(threshold: Column) -> Column:
     """As `Score.way_back`."""
     least = F.lit(WAY_BACK_MIN)
     return threshold - F.greatest(F.abs(threshold) * WAY_BACK_SHARE, least)
-
-
-def _by_ways(acting: DataFrame, ways: DataFrame | None) -> DataFrame:
-    """What copies come and go where, of messages about which something is to be done."""
-    if ways is None:
-        none = {field.name: F.lit(None).cast(field.dataType) for field in WAYS}
-        return acting.withColumns(none)
-    # What it takes to find a case and what becomes of it would be too long for one method.
-    return (
-        apart(acting.withColumn("way", F.expr(_WAY)))
-        .join(F.broadcast(ways), on="way", how="left")
-        .where("_written IS NULL OR _written + _freed > 0")
-    )
 
 
 def as_plan(judged: DataFrame, hold_ms: int) -> DataFrame:

@@ -23,7 +23,7 @@ def spark_options(command: F) -> F:
     command = click.option(
         "--conf",
         multiple=True,
-        metavar="KEY=VALUE",
+        type=pair,
         help="A setting by Spark's own name, as spark.executor.memory=2g; as often as needed.",
     )(command)
     command = click.option(
@@ -98,5 +98,5 @@ def spark_settings(options: dict[str, Any]) -> Settings:
     """
     from ebbmq_spark.session import Settings, settings_of  # noqa: PLC0415
 
-    more = settings_of(options["conf"])
+    more = settings_of(map("=".join, options["conf"]))
     return Settings(master=options["master"], memory=options["memory"], more=more)

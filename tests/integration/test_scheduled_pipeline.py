@@ -176,12 +176,6 @@ def test_a_run_is_left_to_who_is_at_work_on_the_lake(tmp_path, config) -> None:
     assert "pipeline_ended" not in server.log()
 
 
-def test_a_setting_of_spark_that_is_not_for_users_is_told(tmp_path, config) -> None:
-    config.write_text(config.read_text() + 'conf = { "spark.master" = "local" }\n')
-    with Running(tmp_path / "data", "--config", str(config)) as server:
-        wait_until(lambda: "spark.master is not to be set" in server.log(), "it is told")
-
-
 def test_a_pipeline_without_a_lake_is_told_in_the_log(tmp_path, config) -> None:
     config.write_text("[pipeline]\nevery_ms = 1000\n")
     with Running(tmp_path / "data", "--config", str(config)) as server:

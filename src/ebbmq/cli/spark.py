@@ -91,12 +91,8 @@ def require_spark(doing: str) -> None:
 
 
 def spark_settings(options: dict[str, Any]) -> Settings:
-    """How to run Spark, by what `spark_options` took in.
+    """How to run Spark, by what `spark_options` took in."""
+    from ebbmq_spark.session import Settings  # noqa: PLC0415
 
-    Raises:
-        InvalidSetting: what `--conf` says cannot be set.
-    """
-    from ebbmq_spark.session import Settings, settings_of  # noqa: PLC0415
-
-    more = settings_of(map("=".join, options["conf"]))
+    more = dict(options["conf"])
     return Settings(master=options["master"], memory=options["memory"], more=more)

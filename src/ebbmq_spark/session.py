@@ -25,7 +25,7 @@ from ebbmq_spark.attempts import first_line
 from ebbmq_spark.java import require_java, told_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from importlib.abc import Traversable
 
 MASTER_DEFAULT: Final = "local[*]"
@@ -44,19 +44,6 @@ _SOCKETS_AT: Final = 103 - 43
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
-#: Settings that are not for a user to choose by Spark's names, and what to do instead.
-_OURS: Final = {
-    "spark.master": "--master says where Spark runs",
-    "spark.remote": "--master says where Spark runs: sc://HOST:PORT",
-    "spark.api.mode": "--master says where Spark runs: sc://HOST:PORT is Spark Connect",
-    "spark.driver.memory": "--memory says how much it may take on this machine",
-    "spark.sql.session.timeZone": "leave it out: instants are UTC, wherever Spark runs",
-    "spark.local.dir": "TMPDIR says where scratch files are; they go with the session",
-    "spark.sql.warehouse.dir": "TMPDIR says where scratch files are; they go with the session",
-    "spark.sql.streaming.stateStore.providerClass": "leave it out: `pipeline stream` sets it",
-}
-
-
 class SparkFailed(ClientError):
     """Spark could not be started or reached."""
 
@@ -64,7 +51,7 @@ class SparkFailed(ClientError):
 
 
 class InvalidSetting(ClientError):
-    """A setting of Spark is of no form, not for users to choose, or not taken."""
+    """The memory of Spark is no amount, or too little."""
 
     code = "invalid_setting"
 
@@ -132,27 +119,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return settings | self.more
 
 
-def settings_of(given: Iterable[str]) -> dict[str, str]:
-    """Settings by Spark's names, each given as `KEY=VALUE`; of one given twice the last counts.
-
-    Raises:
-        InvalidSetting: one is of another form, is none of Spark, or is not for users to choose.
-    """
-    found: dict[str, str] = {}
-    for each in given:
-        name, separator, value = (part.strip() for part in each.partition("="))
-        if not separator or not value or not name.startswith("spark."):
-            # What follows the sign may be a secret.
-            raise InvalidSetting(
-                f"{name!r} is no setting of Spark" if separator else f"{each!r} has no value",
-                "give it as KEY=VALUE by Spark's name: spark.executor.memory=2g",
-            )
-        if name in _OURS:
-            raise InvalidSetting(f"{name} is not to be set", _OURS[name])
-        found[name] = value
-    return found
-
-
 @contextlib.contextmanager
 def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iterator[SparkSession]:
     """A session that is stopped in the end, and its scratch files removed.
@@ -162,8 +128,7 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
     Raises:
         JavaMissing: there is no Java that can run Spark.
         SparkFailed: Spark could not be started, or the cluster not be reached.
-        InvalidSetting: the memory is none, or too little; a server of Spark Connect does not take
-            one of the settings.
+        InvalidSetting: the memory is none, or too little.
     """
     settings = settings or Settings()
     if settings.has_driver:
@@ -188,7 +153,6 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
                 f"see {log}; --master names where to run",
             ) from error
         try:
-            _require_taken(spark, settings)
             yield spark
         finally:
             spark.stop()
@@ -198,19 +162,6 @@ def spark_session(settings: Settings | None = None, name: str = "ebbmq") -> Iter
 def _require_memory(settings: Settings) -> None:
     if not memory.is_enough(settings.memory):
         raise InvalidSetting(f"the memory of Spark is {settings.memory!r:.80}", memory.USE)
-
-
-def _require_taken(spark: SparkSession, settings: Settings) -> None:
-    """See that a server took what it was told: of what it does not take, PySpark only warns."""
-    if settings.has_driver:
-        return
-    for name, value in settings.more.items():
-        if spark.conf.get(name, None) != value:
-            raise InvalidSetting(
-                f"{_shown(settings.master)} does not take {name} from a client",
-                "set it where that server is started; from here only what is of a session counts, "
-                "as spark.sql.shuffle.partitions",
-            )
 
 
 def _require_connect(master: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,4 +85,21 @@ def test_another_that_is_at_work_on_the_lake(
     with open_lake(tmp_path).only_one(what):
         told = refused(capsys, "pipeline", words, "--lake", str(tmp_path))
     assert f"process {os.getpid()} is at work on {tmp_path}" in told
+    assert not started.exists()
+
+
+def test_a_run_every_so_often_is_left_to_another_at_work_and_ends_by_ctrl_c(
+    tmp_path: Path, started: Path
+) -> None:
+    claims.claim(tmp_path, "a")
+    command = [sys.executable, "-m", "ebbmq.cli", "pipeline", "run", "--lake", str(tmp_path)]
+    with (
+        open_lake(tmp_path).only_one("run"),
+        subprocess.Popen([*command, "--every", "10ms"], stderr=subprocess.PIPE, text=True) as child,
+    ):
+        assert child.stderr is not None
+        for _ in range(2):
+            assert "left to another: process" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
     assert not started.exists()

@@ -16,7 +16,7 @@ from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run, run_plan
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
-from ebbmq_spark.session import Settings, settings_of, spark_session
+from ebbmq_spark.session import Settings, spark_session
 from ebbmq_spark.simulation.generate import generate
 from ebbmq_spark.simulation.study import study, study_trace
 from ebbmq_spark.simulation.sweep import read_sweep
@@ -144,7 +144,7 @@ def copied(spark: SparkSession, asked: dict[str, Any]) -> None:
 
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
-    more = settings_of(map("=".join, {**CLUSTER, **asked["settings"]}.items()))
+    more = {**CLUSTER, **asked["settings"]}
     settings = Settings(master=master, memory="512m", shuffle_partitions=2, more=more)
     with spark_session(settings, "ebbmq cluster") as spark:
         context = spark.sparkContext

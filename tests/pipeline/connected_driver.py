@@ -16,7 +16,7 @@ from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.jobs.stream import Arguments as Streaming
 from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.lake import open_lake
-from ebbmq_spark.session import InvalidSetting, Settings, settings_of, spark_session
+from ebbmq_spark.session import Settings, spark_session
 from tests.pipeline.clustered_driver import (
     bounded,
     read_archive,
@@ -97,18 +97,9 @@ def replayed(spark: SparkSession, asked: dict[str, Any]) -> list[Any]:
         return [*seen, client.stats("replayed")["depth"]["ready"], commit.exists()]
 
 
-def refused(settings: Settings) -> str:
-    """Why a server does not take settings."""
-    try:
-        with spark_session(settings, "ebbmq connect"):
-            return ""
-    except InvalidSetting as error:
-        return error.detail
-
-
 def main(master: str) -> None:
     asked = json.load(sys.stdin)
-    more = settings_of(["spark.sql.shuffle.partitions=2"])
+    more = {"spark.sql.shuffle.partitions": "2"}
     with spark_session(Settings(master=master, more=more), "ebbmq connect") as spark:
         register(spark)
         places = spark.range(1).mapInArrow(_places, "place string")
@@ -129,7 +120,6 @@ def main(master: str) -> None:
         seen["drained"] = patiently(lambda: drained(spark, asked))
         copied(spark, asked)
         seen["replayed"] = replayed(spark, asked)
-    seen["refused"] = refused(Settings(master=master, more={"spark.executor.memory": "777m"}))
     sys.stdout.write(json.dumps(seen))
 
 

@@ -31,7 +31,7 @@ def sooner(path: Path) -> Path:
     return path
 
 
-def eventually(holds: Callable[[], bool], server: Running) -> None:
+def eventually(holds: Callable[[], object], server: Running) -> None:
     """Look again and again: Spark may take minutes where others are at work, too."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
@@ -61,7 +61,7 @@ def test_the_photos_of_make_run_move_and_a_run_on_spark_recommends_a_factor_and_
     with Running(data, "--config", str(config), "--example", environment=QUICK_JAVA) as server:
         assert copies(server)["slow"] == PHOTO_COUNT
         eventually(lambda: copies(server)["slow"] == 0, server)
-        eventually(lambda: "pipeline_ran" in server.log(), server)
+        eventually(lambda: "The report: " in server.log(), server)
         eventually(lambda: taken(server) == 1, server)
         with server.caller() as caller:
             assert caller.call("GET", "/health/ready").json["pipeline"] == []
@@ -70,4 +70,4 @@ def test_the_photos_of_make_run_move_and_a_run_on_spark_recommends_a_factor_and_
     assert report.exists()
     (told,) = [line for line in server.lines if line.startswith("  report ")]
     assert str(report) in told
-    assert f"report={report}" in server.log()
+    assert f"The report: {report}" in server.log()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ebbmq_spark.java import told_in
-from ebbmq_spark.session import InvalidSetting, Settings, SparkFailed, settings_of, spark_session
+from ebbmq_spark.session import InvalidSetting, Settings, SparkFailed, spark_session
 from tests.servers import free_port
 
 if TYPE_CHECKING:
@@ -96,38 +96,6 @@ def test_why_spark_did_not_start_is_in_the_last_telling_line_of_its_log(
 def test_what_a_user_sets_by_the_names_of_spark_wins() -> None:
     told = Settings(more={"spark.python.unix.domain.socket.enabled": "false"})
     assert told.of_spark(Path("/tmp/s"))["spark.python.unix.domain.socket.enabled"] == "false"
-
-
-def test_settings_are_given_by_the_names_of_spark_and_the_last_one_counts() -> None:
-    given = ("spark.executor.memory=2g", "spark.executor.extraJavaOptions=-Da=b", "spark.x = 1")
-    assert settings_of((*given, "spark.executor.memory=3g")) == {
-        "spark.executor.memory": "3g",
-        "spark.executor.extraJavaOptions": "-Da=b",
-        "spark.x": "1",
-    }
-    assert settings_of(()) == {}
-
-
-@pytest.mark.parametrize(
-    ("given", "detail"),
-    [
-        ("spark.executor.memory", "'spark.executor.memory' has no value"),
-        ("spark.executor.memory=", "'spark.executor.memory' is no setting of Spark"),
-        ("=2g", "'' is no setting of Spark"),
-        ("executor.memory=2g", "'executor.memory' is no setting of Spark"),
-        ("spark.master=local", "spark.master is not to be set"),
-        ("spark.driver.memory=2g", "spark.driver.memory is not to be set"),
-        ("spark.sql.session.timeZone=CET", "spark.sql.session.timeZone is not to be set"),
-        ("spark.local.dir=/mnt", "spark.local.dir is not to be set"),
-    ],
-)
-def test_a_setting_that_is_none_or_not_for_users_is_refused_by_name(
-    given: str, detail: str
-) -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        settings_of(("spark.executor.cores=2", given))
-    assert (refused.value.code, refused.value.detail) == ("invalid_setting", detail)
-    assert refused.value.action
 
 
 def test_java_options_of_a_user_are_left_to_the_user() -> None:

@@ -20,7 +20,6 @@ ON_SPARK = {
     "stream": ("pipeline", "stream", "--lake", "lake", "--once"),
     "report": ("pipeline", "report", "--lake", "lake"),
     "simulate": ("simulate", "--generate", "bursts", "--messages", "10"),
-    "bench of plans": ("bench", "--quick", "--only", "plan"),
 }
 
 
@@ -65,18 +64,6 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, command
     assert code != 0
     assert "pyspark" in told[0]
     assert "pip install 'ebbmq[" in "".join(told)
-
-
-@pytest.mark.parametrize("command", [name for name in ON_SPARK if "bench" not in name])
-def test_a_setting_that_is_not_for_users_is_refused_by_every_command_on_spark(
-    tmp_path: Path, command: str
-) -> None:
-    code, told = ebbmq(tmp_path, *ON_SPARK[command], "--conf", "spark.master=local")
-    assert code == 1
-    assert told == [
-        "error: spark.master is not to be set",
-        "hint: --master says where Spark runs",
-    ]
 
 
 @pytest.mark.parametrize("budget", ["-1", "nan", "inf", "much"])

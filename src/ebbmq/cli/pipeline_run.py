@@ -1,11 +1,11 @@
-"""`ebbmq pipeline run | plan`: decisions for the whole fleet, once."""
+"""`ebbmq pipeline run | plan`: decisions for the whole fleet."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,16 +15,10 @@ from ebbmq.cli.session import Session, common_options, pass_session
 from ebbmq.cli.spark import lake_option, open_lake, require_spark, spark_options, spark_settings
 from ebbmq.cli.values import duration_ms, money, show_bytes, show_count, show_duration
 from ebbmq.feed import money as amounts
-from ebbmq.feed.attended import Errand, Outcome
 from ebbmq.feed.runs import not_read, nothing_planned
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from ebbmq.feed.runs import Kind, Record
-    from ebbmq_spark.jobs.running import Job
-
-HOLD_DEFAULT = "1h"
 
 
 def _run_options(command: Any) -> Any:
@@ -38,21 +32,6 @@ def _run_options(command: Any) -> Any:
             type=money,
             help="What a month may cost with the plan, in the currency of cost_per_gib_month.",
         ),
-        click.option(
-            "--hold",
-            "hold_ms",
-            type=duration_ms,
-            default=HOLD_DEFAULT,
-            show_default=True,
-            help="How long the advice holds, from the snapshot on.",
-        ),
-        click.option(
-            "--attended",
-            is_flag=True,
-            help="For who starts this as a child: options of the lake and of Spark are the first "
-            "line of standard input, as JSON, this ends when it does, and one line of JSON says "
-            "what came of it.",
-        ),
         spark_options,
         lake_option,
     ):
@@ -60,12 +39,22 @@ def _run_options(command: Any) -> Any:
     return command
 
 
-@click.command(short_help="Check, count, recommend, plan and report, once.")
+@click.command(
+    short_help="Check, count, recommend, plan and report.",
+    context_settings={"auto_envvar_prefix": "EBBMQ_PIPELINE"},
+)
+@click.option(
+    "--every",
+    "every_ms",
+    type=duration_ms,
+    help="Run again so long after each run, until Ctrl-C or until one fails.",
+)
+@click.option("--parent", type=int, hidden=True, help="End with this process, which started it.")
 @_run_options
 @common_options
 @pass_session
-def run(session: Session, /, **options: Any) -> None:
-    """Do everything once, from where the last run ended.
+def run(session: Session, /, *, every_ms: int | None, parent: int | None, **options: Any) -> None:
+    """Do everything from where the last run ended, once or every so often.
 
     Checks what brokers told since, counts it by queue and hour, recommends decay factors, plans
     copies and tiers within the room there is, and writes a report. Brokers take up plans and
@@ -74,17 +63,30 @@ def run(session: Session, /, **options: Any) -> None:
 
     \b
     Examples:
-      ebbmq pipeline run --lake /var/lib/ebbmq-lake
+      ebbmq pipeline run --lake /var/lib/ebbmq-lake --every 10m
       ebbmq pipeline run --lake /mnt/lake --master spark://head:7077 --full
       ebbmq pipeline run --lake s3://bucket/lake --lake-option region=eu-central-1
     """
-    record = _carry_out(session, "run", options)
-    if options["attended"]:
-        session.show_json_line(Outcome() if record is None else Outcome.of(record))
+    if parent is not None:
+        _end_with(parent)
+    if every_ms is None:
+        _run_once(session, options)
         return
-    assert record is not None, "only who is attended leaves a run to another"
+    require_spark("the pipeline")
+    from ebbmq_spark.lake import PipelineBusy  # noqa: PLC0415  # an extra
+
+    while True:
+        try:
+            _run_once(session, options)
+        except PipelineBusy as error:
+            session.note(f"left to another: {error.detail}")
+        time.sleep(every_ms / 1_000)
+
+
+def _run_once(session: Session, options: dict[str, Any]) -> None:
+    record = _carry_out(session, "run", options)
     if session.as_json:
-        session.show_json(msgspec.to_builtins(record))
+        session.show_json_line(record)
     else:
         _show_run(session, record, options)
 
@@ -135,19 +137,13 @@ def plan(session: Session, /, **options: Any) -> None:
       ebbmq pipeline plan --lake /var/lib/ebbmq-lake --budget 120
     """
     record = _carry_out(session, "plan", options)
-    assert record is not None, "a plan is left to nobody"
     if session.as_json:
         session.show_json(msgspec.to_builtins(record))
         return
     _show_plan(session, record)
 
 
-def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Record | None:
-    if options["attended"]:
-        errand = _told_by_parent()
-        options["lake_options"] = [*options["lake_options"], *errand.lake_options.items()]
-        options["conf"] = [*options["conf"], *map("=".join, errand.conf.items())]
-        _end_with_parent()
+def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Record:
     require_spark("the pipeline")
     from ebbmq_spark.jobs import running  # noqa: PLC0415  # an extra
     from ebbmq_spark.session import spark_session  # noqa: PLC0415
@@ -157,13 +153,9 @@ def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Record 
         full=options["full"],
         bounded=not options["unbounded"],
         budget=options["budget"],
-        hold_ms=options["hold_ms"],
     )
     settings = spark_settings(options)
-    with contextlib.ExitStack() as turn, session.progress() as bar:
-        job = _entered(turn, running.alone(arguments, kind), may_leave=options["attended"])
-        if job is None:
-            return None
+    with running.alone(arguments, kind) as job, session.progress() as bar:
         task = bar.add_task("starting Spark", total=len(running.STAGES))
 
         def stage(doing: str) -> None:
@@ -175,20 +167,6 @@ def _carry_out(session: Session, kind: Kind, options: dict[str, Any]) -> Record 
         return record
 
 
-def _entered(
-    turn: contextlib.ExitStack, alone: AbstractContextManager[Job], *, may_leave: bool
-) -> Job | None:
-    """Begin with a run; None if another is at work on the lake, and it may be left to it."""
-    from ebbmq_spark.lake import PipelineBusy  # noqa: PLC0415  # an extra
-
-    try:
-        return turn.enter_context(alone)
-    except PipelineBusy:
-        if not may_leave:
-            raise
-        return None
-
-
 def _note(session: Session, record: Record) -> None:
     for note in record.notes:
         session.note(f"attention: {note}")
@@ -196,27 +174,15 @@ def _note(session: Session, record: Record) -> None:
         session.note(f"attention: {not_read(refused, why)}")
 
 
-def _told_by_parent() -> Errand:
-    """Options that may be secrets: on the command line everybody would see them."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (some := os.read(0, 1)):
-            raise SystemExit(1)
-        line += some
-    return msgspec.json.decode(line, type=Errand)
+def _end_with(parent: int) -> None:
+    """End with the process that started this one, at once; Java is of one group with this."""
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.killpg(0, signal.SIGKILL)
 
-def _end_with_parent() -> None:
-    """End at once when whoever holds the other end of standard input is gone; Java follows."""
-
-    def wait() -> None:
-        while os.read(0, 4_096):
-            pass
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True, name="attended").start()
+    threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
 def _show_plan(session: Session, record: Record) -> None:

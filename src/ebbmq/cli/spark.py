@@ -23,7 +23,7 @@ def spark_options(command: F) -> F:
     command = click.option(
         "--conf",
         multiple=True,
-        metavar="KEY=VALUE",
+        type=pair,
         help="A setting by Spark's own name, as spark.executor.memory=2g; as often as needed.",
     )(command)
     command = click.option(
@@ -91,12 +91,8 @@ def require_spark(doing: str) -> None:
 
 
 def spark_settings(options: dict[str, Any]) -> Settings:
-    """How to run Spark, by what `spark_options` took in.
+    """How to run Spark, by what `spark_options` took in."""
+    from ebbmq_spark.session import Settings  # noqa: PLC0415
 
-    Raises:
-        InvalidSetting: what `--conf` says cannot be set.
-    """
-    from ebbmq_spark.session import Settings, settings_of  # noqa: PLC0415
-
-    more = settings_of(options["conf"])
+    more = dict(options["conf"])
     return Settings(master=options["master"], memory=options["memory"], more=more)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
+from typing_extensions import override
 
 from ebbmq import limits
 
@@ -38,18 +39,27 @@ def money(text: str) -> float:
     return amount
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Read `name=value`."""
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise click.BadParameter(f"{text!r} is not of the form name=value")
-    return name.strip(), value
+class Pair(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
+    """`name=value`; in an environment variable one a line."""
 
+    name = "name=value"
+    envvar_list_splitter = "\n"
+
+    @override
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, separator, text = value.partition("=")
+        if not separator or not name.strip():
+            self.fail(f"{value!r} is not of the form name=value", param, ctx)
+        return name.strip(), text
+
+
+pair: Final = Pair()
 
 # click names a function's type after the function; these names are what `--help` shows.
 duration_ms.__name__ = "duration"
 money.__name__ = "amount"
-pair.__name__ = "name=value"
 
 
 def show_duration(ms: float | None) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ebbmq.node.async_broker import AsyncBroker
     from ebbmq.node.config import Config
     from ebbmq.node.server.access import Access
-    from ebbmq.node.server.scheduling import Scheduled
+    from ebbmq.node.server.pipeline import Pipeline
 
 
 #: Refusals that alerts ask for: counted from the start, so that the first one is a change.
@@ -42,7 +42,7 @@ class Context:
     access: Access
     started_at_ms: int
     #: The pipeline, where the server runs it.
-    scheduled: Scheduled | None = None
+    pipeline: Pipeline | None = None
     #: Set by `drain`: publishes and leases are refused, settling goes on.
     draining: bool = False
     #: Requests that are being received or answered, and answers that are not read yet.

@@ -26,14 +26,13 @@ async def readiness(context: Context) -> managing.HealthForm:
         problems.append(managing.ProblemForm("users", context.access.problem))
     if context.draining:
         problems.append(managing.ProblemForm("draining", "the server was told to stop"))
-    scheduled = context.scheduled
     return managing.HealthForm(
         not problems,
         problems,
         store["damage"],
         store["devices"],
         store["feed"],
-        scheduled.troubles() if scheduled is not None else [],
+        context.pipeline.troubles() if context.pipeline is not None else [],
     )
 
 

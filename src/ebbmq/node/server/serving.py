@@ -27,8 +27,8 @@ from ebbmq.node.server.access import Access
 from ebbmq.node.server.app import App
 from ebbmq.node.server.context import Context
 from ebbmq.node.server.listening import Listening, Server
+from ebbmq.node.server.pipeline import Pipeline
 from ebbmq.node.server.receiving import Connection
-from ebbmq.node.server.scheduling import Scheduled, address_of
 
 if TYPE_CHECKING:
     import socket
@@ -132,7 +132,7 @@ class Serving:
                 if self._with_example:
                     await (example.load if is_new else example.renew)(broker)
                 self._context = Context(broker, config, access, time.time_ns() // 1_000_000)
-                async with _scheduled(self._context):
+                async with _with_pipeline(self._context):
                     await self._serve(self._context, sockets)
                 if self._reloading is not None:
                     await self._reloading
@@ -188,7 +188,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def _scheduled(context: Context) -> AsyncIterator[None]:
+async def _with_pipeline(context: Context) -> AsyncIterator[None]:
     """Have the pipeline run now and then, if it is configured; it ends with the server."""
     config = context.config
     if not config.pipeline.every_ms:
@@ -201,9 +201,8 @@ async def _scheduled(context: Context) -> AsyncIterator[None]:
         yield
         return
     data = context.broker.engine.directory.path
-    lake = address_of(config.feed.lake, data)
-    context.scheduled = Scheduled(config.pipeline, lake, config.feed.options)
-    running = asyncio.create_task(context.scheduled.run())
+    context.pipeline = Pipeline(config.pipeline, config.feed, data)
+    running = asyncio.create_task(context.pipeline.run())
     try:
         yield
     finally:

@@ -112,11 +112,6 @@ def _simulate(
     from ebbmq_spark.simulation.traces import read_trace  # noqa: PLC0415
 
     started = time.perf_counter()
-    (told,) = study(
-        spark,
-        read_trace(spark, str(trace)),
-        Sweep(sweep=values or {}),
-        progress=lambda done, total: run.progress(trace.parent.name, done, total),
-    ).studies
+    (told,) = study(spark, read_trace(spark, str(trace)), Sweep(sweep=values or {})).studies
     took_s = time.perf_counter() - started
     return _Told(took_s, sum(each.messages for each in told.outcomes), len(told.outcomes))

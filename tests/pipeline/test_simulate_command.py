@@ -46,8 +46,8 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
     told = json.loads(done.stdout)["queues"]["work"]
     found = {each["policy"]: each for each in told["policies"]}
     assert set(found) == {
-        "fifo", "importance", "decay_rate=1 decay_unit_ms=60000",
-        "decay_rate=1 decay_unit_ms=120000",
+        "fifo", "importance", "decay_rate=1.0 decay_unit_ms=60000",
+        "decay_rate=1.0 decay_unit_ms=120000",
     }  # fmt: skip
     assert found[told["best"]]["worth_on_time"] > found["fifo"]["worth_on_time"]
     assert found["importance"]["important_on_time"] > found["fifo"]["important_on_time"]

@@ -14,14 +14,13 @@ from ebbmq.errors import InvalidSpec, UnknownQueue
 from ebbmq.model import QueueSpec
 from ebbmq_spark.simulation import fleet
 from ebbmq_spark.simulation.front import choose
-from ebbmq_spark.simulation.outcome import NOTHING_MORE
 from ebbmq_spark.simulation.picture import draw
 from ebbmq_spark.simulation.study import QueueStudy, best_toml, study, study_lake
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec, read_sweep
 from ebbmq_spark.simulation.traces import read_trace
-from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, save, settled, to_table
+from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, settled, to_table
 from tests.pipeline.handwritten import tell
-from tests.pipeline.loads import random_traffic
+from tests.pipeline.loads import random_traffic, save
 from tests.pipeline.test_sweep import told
 
 if TYPE_CHECKING:
@@ -41,13 +40,7 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     rows = to_table(small).set_column(0, "queue", pa.array(["small"] * 60))
     save(LARGE, tmp_path / "trace" / "0.parquet")
     pq.write_table(rows, tmp_path / "trace" / "1.parquet")
-    seen = []
-    studies = study(
-        spark,
-        read_trace(spark, str(tmp_path / "trace")),
-        SWEEP,
-        progress=lambda done, of: seen.append((done, of)),
-    ).studies
+    studies = study(spark, read_trace(spark, str(tmp_path / "trace")), SWEEP).studies
     assert [each.queue for each in studies] == ["q", "small"]
     for each, load in zip(studies, (LARGE, small), strict=True):
         assert len(each.outcomes) == 4
@@ -55,12 +48,11 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
         in_order = from_table(settled(to_table(load)))
         for outcome in each.outcomes:
             trial = fleet.Trial(each.queue, outcome.policy, each.specs[outcome.policy])
-            alone = fleet.try_policy(trial, in_order, NOTHING_MORE, None)
+            alone = fleet.try_policy(trial, in_order, {}, None)
             assert outcome.messages == len(load)
             assert outcome.worth_done_on_time == alone.worth_done_on_time
             assert outcome.left == alone.left
             assert outcome.wait_p99_ms == alone.wait_p99_ms
-    assert {of for _, of in seen} == {8}
     again = read_sweep(best_toml(studies, "two queues").encode(), "best.toml")
     assert set(again.queues) == {"q", "small"}
     # What every policy had counts as well.
@@ -94,7 +86,7 @@ def test_hundreds_of_policies_are_tried_and_each_has_its_own_outcome(
         }
         for name in ("fifo", "importance", *names[2::17], names[-1]):
             trial = fleet.Trial(each.queue, name, each.specs[name])
-            assert each.outcome(name) == fleet.try_policy(trial, load, NOTHING_MORE, None)
+            assert each.outcome(name) == fleet.try_policy(trial, load, {}, None)
     # They are not all the same one.
     assert len({outcome.byte_days for outcome in studies[0].outcomes}) > 20
 
@@ -289,4 +281,4 @@ def test_the_command_for_a_queue_names_what_policies_differ_in_and_is_not_there_
 def test_too_many_simulations_are_refused() -> None:
     queues = [fleet.QueueTraffic(f"q{n}", 1, 1, 1_000) for n in range(900)]
     with pytest.raises(InvalidSpec, match="23,400 simulations"):
-        fleet.trials_of(Sweep(), queues)
+        fleet.trials_of(Sweep(), queues, {})

@@ -18,7 +18,7 @@ from ebbmq.cli.spark import (
     spark_options,
     spark_settings,
 )
-from ebbmq.cli.values import duration_ms, show_count, show_duration
+from ebbmq.cli.values import duration_ms, money, pair, show_count, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,6 +81,13 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="How long a message is useful, where the trace does not say.",
 )
 @click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    type=pair,
+    help="What a GiB of a tier costs for a month, as ssd=0.1; as often as needed.",
+)
+@click.option(
     "--resolution",
     "resolution_ms",
     type=duration_ms,
@@ -124,17 +131,13 @@ def simulate(session: Session, /, **options: Any) -> None:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
-
-            def watch(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total)
-
             study = _studied(
                 spark,
                 trace,
                 sweep,
                 queues=options["queues"],
+                prices={tier: money(amount) for tier, amount in options["prices"]},
                 resolution_ms=options["resolution_ms"],
-                progress=watch if settings.has_driver and session.err.is_terminal else None,
             )
     _tell_what_is_not_in_it(session, study)
     _finish(session, study.studies, sweep, options)
@@ -252,7 +255,6 @@ def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:
 def _as_json(study: QueueStudy) -> dict[str, object]:
     return {
         "best": study.choice.best.policy,
-        "within": study.choice.within,
         "differ": study.choice.differ,
         "front": [each.policy for each in study.choice.front],
         "policies": [
@@ -282,19 +284,13 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     columns += [">PEAK", ">MB DAYS"]
     priced = any(each.cost is not None for each in shown)
     columns += [">COST"] if priced else []
-    columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
     session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
     if len(shown) < len(study.outcomes):
         session.say(f"and {len(study.outcomes) - len(shown)} more, which --json has, too")
     if not study.choice.differ and len(study.outcomes) > 1:
         session.note(
-            f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "
+            f"attention: no policy differs from another by more than 1 %; "
             f"for this traffic {best.policy} is as good as any: leave queue {study.queue} as it is"
-        )
-    if not study.choice.within:
-        session.note(
-            f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
-            f"{best.policy} is the nearest"
         )
 
 
@@ -314,5 +310,4 @@ def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
         *(["-" if outcome.cost is None else f"{outcome.cost:,.3g}"] if priced else []),
-        *([f"{outcome.unreadable_worst:,}"] if outcome.unreadable_worst is not None else []),
     )

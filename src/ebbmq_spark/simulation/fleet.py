@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 
 from ebbmq.errors import EbbError, InvalidSpec
 from ebbmq.model import QueueSpec, check_name
-from ebbmq_spark.simulation.outcome import Judged, Outcome, outcome_of
+from ebbmq_spark.simulation.outcome import Outcome, outcome_of
 from ebbmq_spark.simulation.replay import replay
 from ebbmq_spark.simulation.traces import blocks_of
 from ebbmq_spark.simulation.traffic import InvalidTrace, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -95,19 +95,26 @@ def _check_name(queue: object) -> None:
         raise InvalidTrace(f"column queue of the trace: {error.detail}", error.action) from error
 
 
-def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
+def trials_of(
+    sweep: Sweep, queues: Iterable[QueueTraffic], prices: Mapping[str, float]
+) -> list[Trial]:
     """Every queue under every policy, those that take longest first.
 
     Raises:
         InvalidSpec: a policy is not one a queue can have, or the goal asks what none can tell.
     """
-    trials = [
-        Trial(queue.queue, policy.name, sweep.spec(queue.queue, policy))
-        for queue in sorted(queues, key=lambda queue: -queue.messages)
-        for policy in sweep.candidates(queue.useful_ms)
-    ]
-    if sweep.asks(["cost"]) and not sweep.devices:
-        _check_tiers(trials)
+    trials: list[Trial] = []
+    for queue in sorted(queues, key=lambda queue: -queue.messages):
+        specs = {
+            each.name: sweep.spec(queue.queue, each) for each in sweep.candidates(queue.useful_ms)
+        }
+        priced = any(spec.tiers and prices.keys() >= set(spec.tiers) for spec in specs.values())
+        if sweep.goal.minimise == "cost" and not priced:
+            raise InvalidSpec(
+                f"the goal asks what storage costs, and no policy of queue {queue.queue!r} has one",
+                'say tiers in [base], such as tiers = ["ssd", "hdd", "s3"], and --price of each',
+            )
+        trials += [Trial(queue.queue, name, spec) for name, spec in specs.items()]
     if len(trials) > TRIALS_MAX:
         raise InvalidSpec(
             f"that is {len(trials):,} simulations, the limit is {TRIALS_MAX:,}",
@@ -116,25 +123,12 @@ def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
     return trials
 
 
-def _check_tiers(trials: Iterable[Trial]) -> None:
-    """A cost is that of tiers: some policy of each queue must have them."""
-    tiered: dict[str, bool] = {}
-    for trial in trials:
-        tiered[trial.queue] = tiered.get(trial.queue, False) or bool(trial.spec.tiers)
-    for queue, has_tiers in tiered.items():
-        if not has_tiers:
-            raise InvalidSpec(
-                f"the goal asks what storage costs, and no policy of queue {queue!r} has tiers",
-                'say them in [base], such as tiers = ["ssd", "hdd", "s3"]',
-            )
-
-
 def simulate(
     spark: SparkSession,
     blocks: Blocks,
     trials: list[Trial],
-    sweep: Sweep,
-    resolution_ms: int | None = None,
+    prices: Mapping[str, float],
+    resolution_ms: int | None,
 ) -> list[Outcome]:
     """What every trial comes to, in the order of the trials."""
     # Every queue has as many trials, so the number of a trial tells its queue.
@@ -142,7 +136,7 @@ def simulate(
     queue = F.get(F.array(*map(F.lit, names)), (F.col("id") * len(names) / len(trials)).cast("int"))
     asked = spark.range(0, len(trials), 1, len(trials)).withColumn("queue", queue)
     joined = asked.join(F.broadcast(blocks.rows), on="queue", how="inner").select("id", "block")
-    run = _simulator(trials, Judged(dict(sweep.prices), dict(sweep.devices)), resolution_ms)
+    run = _simulator(trials, dict(prices), resolution_ms)
     told = joined.mapInArrow(run, "id long, outcome string, error string").collect()
     outcomes = {}
     for row in told:
@@ -154,7 +148,7 @@ def simulate(
 
 
 def _simulator(
-    trials: list[Trial], judged: Judged, resolution_ms: int | None
+    trials: list[Trial], prices: Mapping[str, float], resolution_ms: int | None
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that runs where the tasks run; specs travel as JSON, which is checked anew."""
     encoded = [msgspec.json.encode(trial) for trial in trials]
@@ -167,7 +161,7 @@ def _simulator(
             for number, block in zip(ids, batch.column("block"), strict=True):
                 trial = msgspec.json.decode(encoded[number], type=Trial)
                 try:
-                    outcome = try_policy(trial, _unpacked(block.as_py()), judged, resolution_ms)
+                    outcome = try_policy(trial, _unpacked(block.as_py()), prices, resolution_ms)
                 except EbbError as error:
                     outcomes.append(None)
                     errors.append(f"{trial.policy}: {error.detail}\n{error.action}")
@@ -189,7 +183,7 @@ def _unpacked(block: bytes) -> Traffic:
 
 
 def try_policy(
-    trial: Trial, traffic: Traffic, judged: Judged, resolution_ms: int | None
+    trial: Trial, traffic: Traffic, prices: Mapping[str, float], resolution_ms: int | None
 ) -> Outcome:
     """What one queue's traffic comes to under one policy."""
     step_ms = resolution_of(traffic) if resolution_ms is None else resolution_ms
@@ -200,7 +194,7 @@ def try_policy(
         traffic,
         fates,
         resolution_ms=step_ms,
-        judged=judged,
+        prices=prices,
     )
 
 

@@ -62,8 +62,6 @@ AXES: Final = {
     "peak_messages": "messages waiting at most",
     "byte_days": "{unit} kept",
     "cost": "cost of storage",
-    "unreadable_worst": "messages unreadable after the loss of a device, at worst",
-    "unreadable_share": "share unreadable after the loss of a device",
 }
 #: Of bytes times days: how much one is of each unit, the largest first.
 UNITS: Final = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import shlex
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pyspark.sql import functions as F
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Sweep
     from ebbmq_spark.simulation.traffic import Traffic
-
-_GROUP: Final = "ebbmq simulate"
-_POLL_S: Final = 0.25
 
 
 class QueueStudy(NamedTuple):
@@ -87,8 +83,8 @@ def study(
     sweep: Sweep,
     *,
     queues: Collection[str] = (),
+    prices: Mapping[str, float] = MappingProxyType({}),
     resolution_ms: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Study:
     """Try every policy on the queues of a trace, as `traces.read_trace` makes it.
 
@@ -97,8 +93,8 @@ def study(
         trace: the traffic.
         sweep: what to try.
         queues: which to try it on; all but ledgers of the connector's sinks unless given.
+        prices: what a GiB costs for a month, by tier.
         resolution_ms: how long a slice of time is; as the traffic asks for unless given.
-        progress: is told how many simulations are done, and of how many.
 
     Raises:
         InvalidTrace: the trace is empty, none of its messages was ever done, or it holds what no
@@ -109,12 +105,8 @@ def study(
     blocks = fleet.prepare(_chosen(trace, queues), sweep)
     try:
         astray = _checked(trace, blocks, sweep, queues)
-        trials = fleet.trials_of(sweep, blocks.queues)
-
-        def run() -> list[Outcome]:
-            return fleet.simulate(spark, blocks, trials, sweep, resolution_ms)
-
-        outcomes = run() if progress is None else _watched(spark, run, len(trials), progress)
+        trials = fleet.trials_of(sweep, blocks.queues, prices)
+        outcomes = fleet.simulate(spark, blocks, trials, prices, resolution_ms)
     finally:
         blocks.rows.unpersist()
     studies = [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
@@ -240,35 +232,6 @@ def _of_queue(
         },
         front.choose(mine, sweep.goal),
     )
-
-
-def _watched(
-    spark: SparkSession,
-    run: Callable[[], list[Outcome]],
-    total: int,
-    progress: Callable[[int, int], None],
-) -> list[Outcome]:
-    """Tell how many tasks are done while they run."""
-    context = spark.sparkContext
-
-    def grouped() -> list[Outcome]:
-        context.setJobGroup(_GROUP, _GROUP)
-        return run()
-
-    tracker = context.statusTracker()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(grouped)
-        while not waiting.done():
-            concurrent.futures.wait([waiting], timeout=_POLL_S)
-            done = 0
-            for job in tracker.getJobIdsForGroup(_GROUP):
-                told = tracker.getJobInfo(job)
-                for stage in told.stageIds if told else ():
-                    seen = tracker.getStageInfo(stage)
-                    if seen is not None and seen.numTasks == total:
-                        done = max(done, seen.numCompletedTasks)
-            progress(done, total)
-        return waiting.result()
 
 
 def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from ebbmq_spark.simulation import front
 from ebbmq_spark.simulation.outcome import Outcome
-from ebbmq_spark.simulation.picture import Row, drawn
+from ebbmq_spark.simulation.picture import drawn
+from ebbmq_spark.simulation.study import QueueStudy
 from ebbmq_spark.simulation.sweep import Goal
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def outcome(policy: str, worth: int, byte_days: float, importances: list[int]) -
 
 
 def picture(outcomes: list[Outcome], goal: Goal) -> Figure:
-    figure = drawn([Row("q", outcomes, front.choose(outcomes, goal))], goal)
+    figure = drawn([QueueStudy("q", outcomes, {}, front.choose(outcomes, goal))], goal)
     figure.set_dpi(150)
     figure.canvas.draw()
     return figure

@@ -174,11 +174,9 @@ def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
         they = "it" if len(study.left_out) == 1 else "them"
         named = ", ".join(study.left_out)
         session.note(f"attention: left out, as no message of {they} was ever done: {named}")
-    for queue, near in study.astray.items():
-        hint = f"; did you mean {near!r}?" if near else ""
+    for queue in study.astray:
         session.note(
-            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the "
-            f"traffic{hint}"
+            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the traffic"
         )
 
 
@@ -225,7 +223,7 @@ def _finish(
     best.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
     drawn: Path | None = None if options["no_picture"] else options["picture"]
     if drawn is not None:
-        picture.draw([each.row() for each in studies], sweep.goal, drawn)
+        picture.draw(studies, sweep.goal, drawn)
     if session.as_json:
         session.show_json(
             {
@@ -238,9 +236,6 @@ def _finish(
     for each in studies:
         _show(session, each, sweep)
     session.say(f"The best as TOML: {best}")
-    differ = [each.queue for each in studies if each.choice.differ]
-    if differ:
-        session.say(f"It has a command that changes {', '.join(differ)}")
     if drawn is not None:
         session.say(f"The picture: {drawn}")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from ebbmq_spark.simulation.front import Choice, value
-from ebbmq_spark.simulation.outcome import IMPORTANCES, Outcome
+from ebbmq_spark.simulation.front import value
+from ebbmq_spark.simulation.outcome import IMPORTANCES
 from ebbmq_spark.simulation.sweep import REFERENCES
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ebbmq_spark.simulation.outcome import Outcome
+    from ebbmq_spark.simulation.study import QueueStudy
     from ebbmq_spark.simulation.sweep import Goal
 
     Place = tuple[float, float]
@@ -84,21 +86,13 @@ CLOSE_TICKS_MAX: Final = 4
 SHARES: Final = ("worth_on_time", "on_time_share", "let_go_share", "stale_share")
 
 
-class Row(NamedTuple):
-    """A queue and what its policies came to."""
-
-    queue: str
-    outcomes: Sequence[Outcome]
-    choice: Choice
-
-
-def draw(rows: Sequence[Row], goal: Goal, path: Path) -> None:
+def draw(rows: Sequence[QueueStudy], goal: Goal, path: Path) -> None:
     """Save the picture."""
     kind = path.suffix.removeprefix(".") or "png"
     drawn(rows, goal).savefig(path, format=kind, dpi=150, facecolor="white")
 
 
-def drawn(rows: Sequence[Row], goal: Goal) -> Figure:
+def drawn(rows: Sequence[QueueStudy], goal: Goal) -> Figure:
     """The picture, a line of it for each of the first queues; titles say what was found."""
     import matplotlib as mpl  # noqa: PLC0415  # slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -115,7 +109,7 @@ def drawn(rows: Sequence[Row], goal: Goal) -> Figure:
     return figure
 
 
-def _draw_front(axis: Axes, row: Row, goal: Goal) -> None:
+def _draw_front(axis: Axes, row: QueueStudy, goal: Goal) -> None:
     unit = _unit(row, goal)
     places = {
         each.policy: _place(each, goal, unit)
@@ -152,7 +146,7 @@ def _set_heights(axis: Axes, shares: list[float]) -> None:
     axis.set_ylim(min(shares) - room, min(max(shares) + room, 1.02))
 
 
-def _unit(row: Row, goal: Goal) -> str | None:
+def _unit(row: QueueStudy, goal: Goal) -> str | None:
     """In what to tell bytes times days."""
     if goal.minimise != "byte_days":
         return None
@@ -232,7 +226,7 @@ def _draw_close(
     close.spines[:].set(visible=True, color=FAINT)
 
 
-def _set_title(axis: Axes, row: Row, goal: Goal) -> None:
+def _set_title(axis: Axes, row: QueueStudy, goal: Goal) -> None:
     """What was found, and below it, smaller, with which policy."""
     best = row.choice.best
     fifo = next((each for each in row.outcomes if each.policy == "fifo"), None)
@@ -259,7 +253,7 @@ def _shown(outcome: Outcome, name: str) -> str:
     return f"{number:.1%}" if name in SHARES else f"{number:,.0f}"
 
 
-def _draw_on_time(axis: Axes, row: Row) -> None:
+def _draw_on_time(axis: Axes, row: QueueStudy) -> None:
     importances = list(IMPORTANCES)
     best = row.choice.best
     drawn = [each for each in row.outcomes if each.policy in REFERENCES and each is not best]

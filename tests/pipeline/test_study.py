@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,8 +17,8 @@ from ebbmq_spark.simulation.front import choose
 from ebbmq_spark.simulation.picture import draw
 from ebbmq_spark.simulation.study import QueueStudy, best_toml, study, study_lake
 from ebbmq_spark.simulation.sweep import Policy, Sweep, TrafficSpec, read_sweep
-from ebbmq_spark.simulation.traces import read_trace
-from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, settled, to_table
+from ebbmq_spark.simulation.traces import IN_ORDER, read_trace
+from ebbmq_spark.simulation.traffic import InvalidTrace, from_table, to_table
 from tests.pipeline.handwritten import tell
 from tests.pipeline.loads import random_traffic, save
 from tests.pipeline.test_sweep import told
@@ -51,7 +52,7 @@ def test_a_study_on_spark_finds_what_one_process_finds(spark: SparkSession, tmp_
     for each, load in zip(studies, (LARGE, small), strict=True):
         assert len(each.outcomes) == 4
         # What was published at one instant has an order of its own.
-        in_order = from_table(settled(to_table(load)))
+        in_order = from_table(to_table(load).sort_by(IN_ORDER))
         for outcome in each.outcomes:
             trial = fleet.Trial(each.queue, outcome.policy, spec_of(SWEEP, each, outcome.policy))
             alone = fleet.try_policy(trial, in_order, {}, None)
@@ -83,7 +84,7 @@ def test_hundreds_of_policies_are_tried_and_each_has_its_own_outcome(
     studies = study(spark, read_trace(spark, str(tmp_path / "trace")), sweep).studies
     assert sum(len(each.outcomes) for each in studies) == 2 * (2 + 20 * 5)
     for each in studies:
-        load = from_table(settled(to_table(loads[each.queue])))
+        load = from_table(to_table(loads[each.queue]).sort_by(IN_ORDER))
         names = [policy.name for policy in sweep.candidates(1_000)]
         assert [outcome.policy for outcome in each.outcomes] == names
         assert {(outcome.queue, outcome.messages) for outcome in each.outcomes} == {
@@ -101,6 +102,17 @@ def test_what_somebody_named_is_shown_however_it_did() -> None:
     found = QueueStudy("q", outcomes, {}, choose(outcomes, SWEEP.goal))
     shown = [each.policy for each in found.shown(3, ["today"])]
     assert shown == ["p18", "p17", "p16", "today"]
+
+
+def test_rows_of_a_trace_may_come_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
+    at_once = replace(LARGE, at_ms=LARGE.at_ms // 1_000 * 1_000)
+    found = []
+    for seed in (1, 2):
+        order = np.random.default_rng(seed).permutation(300)
+        pq.write_table(to_table(at_once).take(order), tmp_path / "t.parquet")
+        rows = read_trace(spark, str(tmp_path / "t.parquet"))
+        found += study(spark, rows, Sweep(policies={"only": {}})).studies
+    assert found[0].outcomes == found[1].outcomes
 
 
 @pytest.mark.parametrize(

@@ -166,10 +166,7 @@ def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
     for each in study.refused:
         session.note(f"attention: {each.detail}; {each.action}")
     for node, count in study.missing.items():
-        session.note(
-            f"attention: the lake lacks {show_count(count, 'event')} of node {node}: leases whose "
-            "end is among them count as if they had ended before"
-        )
+        session.note(f"attention: the lake lacks {show_count(count, 'event')} of node {node}")
     if study.left_out:
         they = "it" if len(study.left_out) == 1 else "them"
         named = ", ".join(study.left_out)

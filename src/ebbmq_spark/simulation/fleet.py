@@ -74,14 +74,15 @@ def prepare(trace: DataFrame, sweep: Sweep) -> Blocks:
     rows = blocks_of(
         trace, ignore=spec.ignore, useful_ms=spec.useful_ms, consumers=spec.consumers
     ).persist()
+    of_queues = rows.withColumn("block", F.col("block").isNotNull())
     queues, left_out = [], []
     # A queue is a row: sorting them is less work than asking Spark to.
-    for row in sorted(rows.drop("block").collect(), key=lambda row: str(row.queue)):
+    for row in sorted(of_queues.collect(), key=lambda row: str(row.queue)):
         _check_name(row.queue)
         if row.error is not None:
             detail, _, action = row.error.partition("\n")
             raise InvalidTrace(detail, action)
-        if row.is_done_at_all:
+        if row.block:
             queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
         else:
             left_out.append(row.queue)

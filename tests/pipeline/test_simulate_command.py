@@ -39,7 +39,7 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
     )
     done = ebbmq(
         tmp_path, "--generate", "overload", "--messages", "600", "--policies", "sweep.toml",
-        "--save-trace", "over.parquet", "--master", "local[2]", "--memory", "512m", "--json",
+        "--master", "local[2]", "--memory", "512m", "--json",
         JAVA_TOOL_OPTIONS=QUICK_JAVA,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_made_up_traffic_is_tried_and_the_best_can_be_used_again(tmp_path: Path)
     assert found["importance"]["important_on_time"] > found["fifo"]["important_on_time"]
     assert "decay_unit_ms = " in (tmp_path / "ebbmq-best.toml").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "ebbmq-best.toml", "ebbmq-simulate.png", "over.parquet", "sweep.toml",
+        "ebbmq-best.toml", "ebbmq-simulate.png", "sweep.toml",
     ]  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def test_a_damaged_file_of_a_lake_is_named_and_the_rest_replayed(tmp_path: Path)
     wiped(tell(lake, 2, [{"seq": n, "message_id": f"b{n}"} for n in range(51, 101)]))
     (tmp_path / "sweep.toml").write_text("[policies.today]\n")
     done = ebbmq(
-        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s", "--consumers",
-        "1", "--no-picture", "--master", "local[2]", "--memory", "512m", "--json",
+        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s",
+        "--master", "local[2]", "--memory", "512m", "--json",
         JAVA_TOOL_OPTIONS=QUICK_JAVA,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_what_of_a_lake_is_not_simulated_is_said(tmp_path: Path) -> None:
     tell(tmp_path / "lake", 1, [*told, {"seq": 11, "message_id": "d", "queue": "dead"}])
     (tmp_path / "sweep.toml").write_text("[policies.today]\n[queues.ordres]\nmax_attempts = 2\n")
     done = ebbmq(
-        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s", "--no-picture",
+        tmp_path, "--lake", "lake", "--policies", "sweep.toml", "--useful", "60s",
         "--master", "local[2]", "--memory", "512m",
         JAVA_TOOL_OPTIONS=QUICK_JAVA,
     )  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,14 +19,11 @@ from ebbmq.cli.spark import (
 from ebbmq.cli.values import duration_ms, money, pair, show_count, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ebbmq_spark.lake import Lake
-    from ebbmq_spark.session import Settings
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy, Study
     from ebbmq_spark.simulation.sweep import Sweep
-    from ebbmq_spark.simulation.traffic import Traffic
 
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
@@ -36,7 +31,6 @@ BEST: Final = Path("ebbmq-best.toml")
 #: Policies in the table, beside the references, the best and named ones; --json has all of them.
 SHOWN: Final = 8
 _PARTS: Final = 16
-FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(short_help="Try policies on traffic, on Spark.")
@@ -62,17 +56,10 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
-    type=click.IntRange(1, 20_000_000),
+    type=click.IntRange(1, 2_000_000),
     default=200_000,
     show_default=True,
     help="How many to generate.",
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Of generated traffic.")
-@click.option("--save-trace", type=FILE, help="Keep the generated traffic as Parquet.")
-@click.option(
-    "--consumers",
-    type=click.IntRange(1, 100_000),
-    help="How many work at once, where the trace does not say.",
 )
 @click.option(
     "--useful",
@@ -93,14 +80,8 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     type=duration_ms,
     help="1ms is exact and slow; a 25th of the useful time at most unless given.",
 )
-@click.option("--picture", type=FILE, default=PICTURE, show_default=True)
-@click.option("--no-picture", is_flag=True, help="Numbers only.")
 @click.option(
-    "--best",
-    type=FILE,
-    default=BEST,
-    show_default=True,
-    help="Where to write the best policy of each queue.",
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), default=PICTURE, show_default=True
 )
 @spark_options
 @common_options
@@ -110,35 +91,39 @@ def simulate(session: Session, /, **options: Any) -> None:
 
     Every policy runs the broker's own queue on a virtual clock, with the consumers and working
     times of the trace. Shown are the importance done on time, what was let go, how long messages
-    waited and what the backlog took; the best policy of each queue is written as TOML.
+    waited and what the backlog took; the best policy of each queue is written to
+    ebbmq-best.toml.
 
     \b
     Examples:
       ebbmq simulate --generate overload
       ebbmq simulate --lake /var/lib/ebbmq/lake --useful 60s
       ebbmq simulate --trace monday.parquet --policies sweep.toml --useful 60s
-      ebbmq simulate --generate bursts --messages 50000 --save-trace bursts.parquet --json
+      ebbmq simulate --generate bursts --messages 50000 --json
     """
     if sum(options[name] is not None for name in ("trace", "lake", "pattern")) != 1:
         raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
     require_spark("simulating")
     from ebbmq_spark.session import spark_session  # noqa: PLC0415  # an extra
+    from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
 
     sweep = _sweep(options)
+    trace = _trace(session, options, sweep)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
     settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
-    with _trace(session, options, sweep, settings) as trace, session.progress() as bar:
+    asked = {
+        "queues": options["queues"],
+        "prices": {tier: money(amount) for tier, amount in options["prices"]},
+        "resolution_ms": options["resolution_ms"],
+    }
+    with session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
-            study = _studied(
-                spark,
-                trace,
-                sweep,
-                queues=options["queues"],
-                prices={tier: money(amount) for tier, amount in options["prices"]},
-                resolution_ms=options["resolution_ms"],
-            )
+            if options["lake"] is None:
+                study = study_trace(spark, trace, sweep, **asked)
+            else:
+                study = study_lake(spark, trace, sweep, **asked)
     _tell_what_is_not_in_it(session, study)
     _finish(session, study.studies, sweep, options)
 
@@ -148,18 +133,25 @@ def _sweep(options: dict[str, Any]) -> Sweep:
 
     path: Path | None = options["policies"]
     sweep = Sweep() if path is None else read_sweep(path.read_bytes(), str(path))
-    said = {name: options[name] for name in ("consumers", "useful_ms") if options[name] is not None}
-    return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
+    if options["useful_ms"] is None:
+        return sweep
+    traffic = msgspec.structs.replace(sweep.traffic, useful_ms=options["useful_ms"])
+    return msgspec.structs.replace(sweep, traffic=traffic)
 
 
-def _studied(spark: Any, trace: str | Traffic | Lake, sweep: Sweep, **options: Any) -> Study:
-    """What policies come to on the traffic in a file, in memory, or in a lake."""
-    from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
-    from ebbmq_spark.simulation.traffic import Traffic  # noqa: PLC0415
+def _trace(session: Session, options: dict[str, Any], sweep: Sweep) -> Any:
+    """The traffic: the path of a trace, a lake, or what is generated."""
+    if options["trace"] is not None:
+        return options["trace"]
+    if options["lake"] is not None:
+        lake = open_lake(options)
+        lake.require()
+        return lake
+    from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
 
-    if isinstance(trace, str | Traffic):
-        return study_trace(spark, trace, sweep, **options)
-    return study_lake(spark, trace, sweep, **options)
+    pattern, count = options["pattern"], options["messages"]
+    session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
+    return generate(pattern, count, consumers=sweep.traffic.consumers or 0)
 
 
 def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
@@ -177,64 +169,27 @@ def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
         )
 
 
-@contextlib.contextmanager
-def _trace(
-    session: Session, options: dict[str, Any], sweep: Sweep, settings: Settings
-) -> Iterator[str | Traffic | Lake]:
-    """Where the traffic is: what was named, or what is generated, which is kept if asked for."""
-    if options["trace"] is not None:
-        yield options["trace"]
-        return
-    if options["lake"] is not None:
-        lake = open_lake(options)
-        lake.require()
-        yield lake
-        return
-    from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
-    from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
-
-    pattern, count = options["pattern"], options["messages"]
-    traffic = generate(pattern, count, seed=options["seed"], consumers=sweep.traffic.consumers or 0)
-    session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
-    path: Path | None = options["save_trace"]
-    if path is not None:
-        save(traffic, path)
-    if not settings.is_local:
-        # Other machines do not have the files of this one.
-        yield traffic
-        return
-    with tempfile.TemporaryDirectory(prefix="ebbmq-trace-") as directory:
-        if path is None:
-            path = Path(directory) / "trace.parquet"
-            save(traffic, path)
-        yield str(path)
-
-
 def _finish(
     session: Session, studies: Sequence[QueueStudy], sweep: Sweep, options: dict[str, Any]
 ) -> None:
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
     from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
 
-    best: Path = options["best"]
-    best.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
-    drawn: Path | None = None if options["no_picture"] else options["picture"]
-    if drawn is not None:
-        picture.draw(studies, sweep.goal, drawn)
+    BEST.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
+    picture.draw(studies, sweep.goal, options["picture"])
     if session.as_json:
         session.show_json(
             {
                 "queues": {each.queue: _as_json(each) for each in studies},
-                "best": str(best),
-                "picture": None if drawn is None else str(drawn),
+                "best": str(BEST),
+                "picture": str(options["picture"]),
             }
         )
         return
     for each in studies:
         _show(session, each, sweep)
-    session.say(f"The best as TOML: {best}")
-    if drawn is not None:
-        session.say(f"The picture: {drawn}")
+    session.say(f"The best as TOML: {BEST}")
+    session.say(f"The picture: {options['picture']}")
 
 
 def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:

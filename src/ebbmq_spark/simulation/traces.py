@@ -59,7 +59,7 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
         first = str(error).strip().splitlines()[0]
         raise InvalidTrace(
             f"{path} cannot be read as Parquet: {first}",
-            "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
+            "name a Parquet file or a directory of them; see docs/simulate.md",
         ) from error
 
 

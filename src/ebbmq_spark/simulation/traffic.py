@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
 from ebbmq.errors import ClientError
 from ebbmq.feed.traces import TRACE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
@@ -85,11 +82,6 @@ def to_table(traffic: Traffic) -> pa.Table:
         "consumers": [traffic.consumers] * len(traffic),
     }
     return pa.table({name: shared.get(name, getattr(traffic, name)) for name in TRACE.names})
-
-
-def save(traffic: Traffic, path: Path) -> None:
-    """Write the traffic as a Parquet file."""
-    pq.write_table(to_table(traffic), path, compression="zstd")
 
 
 def pack(traffic: Traffic) -> bytes:

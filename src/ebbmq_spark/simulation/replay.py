@@ -223,16 +223,13 @@ class _Replay:
         bounds, numbers = self.bounds, self.arrivals.numbers[start:stop]
         if bounds is None:
             return self._take_in(numbers, self.arrivals.which[start:stop], now_ms)
-        crowd = None
-        if stop - start > bounds.room(start):
-            crowd = bounds.crowd(start, stop, self._leaving(end_ms))
-            self._reject(numbers[~crowd.admitted])
-            numbers = numbers[crowd.admitted]
+        admitted = bounds.admitted(start, stop)
+        self._reject(numbers[~admitted])
+        numbers = numbers[admitted]
         if self.resolution_ms > 1:
             numbers = numbers[np.argsort(self.arrivals.kind_of[numbers], kind="stable")]
         count = self._take_in(numbers, self.arrivals.kind_of[numbers], now_ms)
-        if crowd is not None:
-            bounds.make_room(crowd, now_ms)
+        bounds.make_room(now_ms)
         return count
 
     def _take_in(self, numbers: Numbers, which: Numbers, now_ms: int) -> int:
@@ -243,13 +240,6 @@ class _Replay:
             self.number[self.rows : self.rows + count] = numbers
             self.rows += count
         return count
-
-    def _leaving(self, end_ms: int) -> Work:
-        """What consumers will have finished by then, who is done first before the others."""
-        ending = self.hands.ending(end_ms)
-        if self.may_fail:
-            ending = ending.where(ending.generations > self.traffic.failures[ending.numbers])
-        return ending.in_order()
 
     def _reject(self, numbers: Numbers) -> None:
         self.outcome[numbers] = REJECTED

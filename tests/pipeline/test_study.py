@@ -271,6 +271,6 @@ def test_the_best_of_a_queue_of_any_name_can_be_read_again() -> None:
 
 
 def test_too_many_simulations_are_refused() -> None:
-    queues = [fleet.QueueTraffic(f"q{n}", 1, 1, 1_000) for n in range(900)]
+    queues = [fleet.QueueTraffic(f"q{n}", 1, 1_000) for n in range(900)]
     with pytest.raises(InvalidSpec, match="23,400 simulations"):
         fleet.trials_of(Sweep(), queues, {})

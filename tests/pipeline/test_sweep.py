@@ -97,7 +97,7 @@ def test_a_value_that_a_field_does_not_take_names_the_policy() -> None:
 
 
 def test_a_goal_about_costs_needs_a_policy_that_has_one() -> None:
-    queues = [QueueTraffic("q", 1, 1, 1_000)]
+    queues = [QueueTraffic("q", 1, 1_000)]
     goal, prices = Goal(minimise="cost"), {"ssd": 0.1}
     for fields in ({}, {"tiers": ["ssd", "s3"]}):
         with pytest.raises(InvalidSpec, match="no policy of queue 'q' has one") as refused:

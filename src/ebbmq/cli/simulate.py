@@ -30,6 +30,13 @@ PICTURE: Final = Path("ebbmq-simulate.png")
 BEST: Final = Path("ebbmq-best.toml")
 #: Policies in the table, beside the references, the best and named ones; --json has all of them.
 SHOWN: Final = 8
+SHARES: Final = (
+    "worth_on_time", "on_time_share", "important_on_time", "let_go_share", "stale_share",
+)  # fmt: skip
+COLUMNS: Final = (
+    "", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99", ">PEAK",
+    ">MB DAYS", ">COST",
+)  # fmt: skip
 _PARTS: Final = 16
 
 
@@ -120,10 +127,8 @@ def simulate(session: Session, /, **options: Any) -> None:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
-            if options["lake"] is None:
-                study = study_trace(spark, trace, sweep, **asked)
-            else:
-                study = study_lake(spark, trace, sweep, **asked)
+            run = study_trace if options["lake"] is None else study_lake
+            study = run(spark, trace, sweep, **asked)
     _tell_what_is_not_in_it(session, study)
     _finish(session, study.studies, sweep, options)
 
@@ -207,11 +212,7 @@ def _as_json(study: QueueStudy) -> dict[str, object]:
         "policies": [
             {
                 **msgspec.to_builtins(each),
-                "worth_on_time": each.worth_on_time,
-                "on_time_share": each.on_time_share,
-                "important_on_time": each.important_on_time,
-                "let_go_share": each.let_go_share,
-                "stale_share": each.stale_share,
+                **{name: getattr(each, name) for name in SHARES},
                 "spec": study.fields[each.policy],
             }
             for each in study.outcomes
@@ -224,24 +225,20 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     shown = study.shown(SHOWN, sweep.policies)
     session.say(
         f"queue {study.queue}: {show_count(best.messages, 'message')}, "
-        f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
+        f"{len(study.outcomes)} policies, "
         f"time goes on in steps of {show_duration(best.resolution_ms)} (--resolution)"
     )
-    columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
-    columns += [">PEAK", ">MB DAYS"]
-    priced = any(each.cost is not None for each in shown)
-    columns += [">COST"] if priced else []
-    session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
+    session.show_table(COLUMNS, (_cells(each, study) for each in shown))
     if len(shown) < len(study.outcomes):
         session.say(f"and {len(study.outcomes) - len(shown)} more, which --json has, too")
     if not study.choice.differ and len(study.outcomes) > 1:
         session.note(
-            f"attention: no policy differs from another by more than 1 %; "
+            "attention: no policy differs from another by more than 1 %; "
             f"for this traffic {best.policy} is as good as any: leave queue {study.queue} as it is"
         )
 
 
-def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object, ...]:
+def _cells(outcome: Outcome, study: QueueStudy) -> tuple[object, ...]:
     mark = (
         "best" if outcome is study.choice.best else "front" if outcome in study.choice.front else ""
     )
@@ -256,5 +253,5 @@ def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object
         show_duration(outcome.wait_p99_ms),
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
-        *(["-" if outcome.cost is None else f"{outcome.cost:,.3g}"] if priced else []),
+        "-" if outcome.cost is None else f"{outcome.cost:,.3g}",
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
 
-from ebbmq.errors import EbbError, InvalidSpec
+from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, check_name
 from ebbmq_spark.simulation.outcome import Outcome, outcome_of
 from ebbmq_spark.simulation.replay import replay
@@ -43,7 +43,6 @@ class QueueTraffic(NamedTuple):
 
     queue: str
     messages: int
-    consumers: int
     useful_ms: int
 
 
@@ -83,7 +82,7 @@ def prepare(trace: DataFrame, sweep: Sweep) -> Blocks:
             detail, _, action = row.error.partition("\n")
             raise InvalidTrace(detail, action)
         if row.block:
-            queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
+            queues.append(QueueTraffic(row.queue, row.messages, row.useful_ms))
         else:
             left_out.append(row.queue)
     return Blocks(rows, queues, left_out)
@@ -138,13 +137,8 @@ def simulate(
     asked = spark.range(0, len(trials), 1, len(trials)).withColumn("queue", queue)
     joined = asked.join(F.broadcast(blocks.rows), on="queue", how="inner").select("id", "block")
     run = _simulator(trials, dict(prices), resolution_ms)
-    told = joined.mapInArrow(run, "id long, outcome string, error string").collect()
-    outcomes = {}
-    for row in told:
-        if row.error is not None:
-            detail, _, action = row.error.partition("\n")
-            raise InvalidTrace(detail, action)
-        outcomes[row.id] = msgspec.json.decode(row.outcome, type=Outcome)
+    told = joined.mapInArrow(run, "id long, outcome string").collect()
+    outcomes = {row.id: msgspec.json.decode(row.outcome, type=Outcome) for row in told}
     return [outcomes[number] for number in range(len(trials))]
 
 
@@ -154,25 +148,16 @@ def _simulator(
     """The function that runs where the tasks run; specs travel as JSON, which is checked anew."""
     encoded = [msgspec.json.encode(trial) for trial in trials]
 
+    def outcome(number: int, block: bytes) -> str:
+        trial = msgspec.json.decode(encoded[number], type=Trial)
+        told = try_policy(trial, _unpacked(block), prices, resolution_ms)
+        return msgspec.json.encode(told).decode()
+
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            ids = batch.column("id").to_pylist()
-            outcomes: list[str | None] = []
-            errors: list[str | None] = []
-            for number, block in zip(ids, batch.column("block"), strict=True):
-                trial = msgspec.json.decode(encoded[number], type=Trial)
-                try:
-                    outcome = try_policy(trial, _unpacked(block.as_py()), prices, resolution_ms)
-                except EbbError as error:
-                    outcomes.append(None)
-                    errors.append(f"{trial.policy}: {error.detail}\n{error.action}")
-                else:
-                    outcomes.append(msgspec.json.encode(outcome).decode())
-                    errors.append(None)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(ids), pa.array(outcomes, pa.string()), pa.array(errors, pa.string())],
-                names=["id", "outcome", "error"],
-            )
+            ids, blocks = (batch.column(name).to_pylist() for name in ("id", "block"))
+            outcomes = list(map(outcome, ids, blocks))
+            yield pa.RecordBatch.from_pydict({"id": ids, "outcome": outcomes})
 
     return run
 
@@ -190,12 +175,7 @@ def try_policy(
     step_ms = resolution_of(traffic) if resolution_ms is None else resolution_ms
     fates = replay(traffic, trial.spec, step_ms)
     return outcome_of(
-        trial.policy,
-        trial.spec,
-        traffic,
-        fates,
-        resolution_ms=step_ms,
-        prices=prices,
+        trial.policy, trial.spec, traffic, fates, resolution_ms=step_ms, prices=prices
     )
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy
     from ebbmq_spark.simulation.sweep import Goal
 
@@ -82,11 +81,10 @@ def drawn(studies: Sequence[QueueStudy], goal: Goal) -> Figure:
 def _draw_front(axis: Axes, study: QueueStudy, goal: Goal) -> None:
     """Every policy that can be compared as a dot, and the front as a line."""
     size = 1e6 if goal.minimise == "byte_days" else 1.0
-
-    def place(outcome: Outcome) -> tuple[float, float]:
-        return value(outcome, goal.minimise) / size, value(outcome, goal.maximise)
-
-    places = {each.policy: place(each) for each in study.outcomes}
+    places = {
+        each.policy: (value(each, goal.minimise) / size, value(each, goal.maximise))
+        for each in study.outcomes
+    }
     dots = [each for each in places.values() if math.isfinite(each[0])]
     axis.scatter([x for x, _ in dots], [y for _, y in dots], s=20, color=FAINT, zorder=2)
     front = [places[each.policy] for each in study.choice.front]

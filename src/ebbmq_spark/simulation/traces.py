@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from ebbmq_spark.lake import Where
     from ebbmq_spark.simulation.traffic import Traffic
 
-BLOCKS = "queue string, messages long, consumers long, useful_ms long, block binary, error string"
+BLOCKS = "queue string, messages long, useful_ms long, block binary, error string"
 _BLOCKS = pa.schema(
     {
         "queue": pa.string(),
         "messages": pa.int64(),
-        "consumers": pa.int64(),
         "useful_ms": pa.int64(),
         "block": pa.binary(),
         "error": pa.string(),
@@ -200,4 +199,4 @@ def _block(table: pa.Table, consumers: int) -> dict[str, Any]:
             "say it: consumers = 8 in [traffic] of the policies",
         )
     useful_ms = int(np.median(traffic.useful_ms))
-    return {"consumers": traffic.consumers, "useful_ms": useful_ms, "block": pack(traffic)}
+    return {"useful_ms": useful_ms, "block": pack(traffic)}

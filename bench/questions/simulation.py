@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no types
+
 from bench.row import Row, at_least, stated
 
 if TYPE_CHECKING:
@@ -96,10 +98,10 @@ def _session(master: str) -> Any:
 
 def _trace(run: Run, pattern: Any, count: int, name: str = "") -> Path:
     from ebbmq_spark.simulation.generate import generate  # noqa: PLC0415
-    from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
+    from ebbmq_spark.simulation.traffic import to_table  # noqa: PLC0415
 
     path = run.fresh(name or pattern) / "trace.parquet"
-    save(generate(pattern, count), path)
+    pq.write_table(to_table(generate(pattern, count)), path)
     return path
 
 
@@ -112,11 +114,6 @@ def _simulate(
     from ebbmq_spark.simulation.traces import read_trace  # noqa: PLC0415
 
     started = time.perf_counter()
-    (told,) = study(
-        spark,
-        read_trace(spark, str(trace)),
-        Sweep(sweep=values or {}),
-        progress=lambda done, total: run.progress(trace.parent.name, done, total),
-    ).studies
+    (told,) = study(spark, read_trace(spark, str(trace)), Sweep(sweep=values or {})).studies
     took_s = time.perf_counter() - started
     return _Told(took_s, sum(each.messages for each in told.outcomes), len(told.outcomes))

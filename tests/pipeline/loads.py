@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from ebbmq_spark.simulation.traffic import NONE, Traffic
+from ebbmq_spark.simulation.traffic import NONE, Traffic, to_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 START_MS = 1_700_000_000_000
 
@@ -46,3 +48,9 @@ def random_traffic(seed: int, count: int, *, consumers: int = 3, load: float = 1
         delay_ms=chance.choice([0, 0, 0, 0, 40], count),
         useful_ms=[1_000] * count,
     )
+
+
+def save(load: Traffic, path: Path) -> None:
+    """Write traffic as a trace, in a directory that need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(to_table(load), path)

@@ -16,8 +16,10 @@ from ebbmq import Client, Message, QueueSpec
 from ebbmq_spark.connector import register
 from ebbmq_spark.jobs.running import Arguments, run
 from ebbmq_spark.session import SHIPPED
+from ebbmq_spark.simulation.generate import generate
 from tests.pipeline.clustered_driver import read_archive, read_events, read_queue, simulated
 from tests.pipeline.lakes import DAY_MS, Node
+from tests.pipeline.loads import save
 from tests.pipeline.patience import patiently
 from tests.pipeline.test_cluster import (
     HOME,
@@ -92,13 +94,13 @@ def connect(directory: Path) -> Iterator[str]:
 
 def test_traffic_that_is_here_is_simulated_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text("[policies.today]\n")
-    generated = ("--generate", "bursts", "--messages", "200", "--save-trace", "m[1].parquet")
+    generated = ("--generate", "bursts", "--messages", "200")
 
     def simulate(*arguments: str) -> object:
         # What is named is here, not where the server is.
         done = subprocess.run(
             [sys.executable, "-m", "ebbmq.cli", "simulate", *arguments, "--policies", "sweep.toml",
-             "--no-picture", "--json", "--master", master],
+             "--json", "--master", master],
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
@@ -106,6 +108,7 @@ def test_traffic_that_is_here_is_simulated_elsewhere(tmp_path: Path) -> None:
 
     with connect(tmp_path / "connect") as master:
         found = simulate(*generated)
+        save(generate("bursts", 200), tmp_path / "m[1].parquet")
         assert simulate("--trace", "m[1].parquet") == found
     master = "local[2]"
     assert simulate(*generated) == found

@@ -105,7 +105,7 @@ def test_a_directory_that_no_node_claimed_is_no_lake(tmp_path: Path) -> None:
 
 
 def test_recorded_events_are_traffic_to_replay(spark: SparkSession) -> None:
-    sent = {"event": "published", "bytes": 50, "importance": 7, "decay_rate": 0.0}
+    sent = {"event": "published", "bytes": 50, "importance": 7, "given": "importance ttl_ms"}
     told = events(
         spark,
         {"seq": 1, "message_id": "done", **sent, "ttl_ms": 900, "delay_ms": 3},
@@ -135,8 +135,6 @@ def test_what_publishers_gave_is_told_apart_from_what_the_queue_did(spark: Spark
         {"seq": 1, "message_id": "a", **counted, "given": "nothing"},
         {"seq": 2, "message_id": "b", **counted, "given": "importance ttl_ms"},
         {"seq": 3, "message_id": "c", **counted, "given": "decay_rate", "given_decay_rate": 0.0},
-        # A broker that did not say who gave it.
-        {"seq": 4, "message_id": "d", **counted},
     )
     got = {
         (row.importance, row.ttl_ms, row.decay_rate, row.useful_ms)
@@ -146,7 +144,6 @@ def test_what_publishers_gave_is_told_apart_from_what_the_queue_did(spark: Spark
         (None, None, None, 900),
         (7, 900, None, 900),
         (None, None, 0.0, 900),
-        (7, 900, 1.0, 900),
     }
 
 

@@ -24,10 +24,11 @@ from ebbmq_spark.jobs.stream import stream
 from ebbmq_spark.simulation.generate import generate
 from ebbmq_spark.simulation.study import study_lake, study_trace
 from ebbmq_spark.simulation.sweep import Sweep, TrafficSpec
-from ebbmq_spark.simulation.traffic import InvalidTrace, save
+from ebbmq_spark.simulation.traffic import InvalidTrace
 from tests.feeds import manifests_of
 from tests.pipeline.handwritten import show, tell, wiped
 from tests.pipeline.lakes import DAY_MS, Node, rows
+from tests.pipeline.loads import save
 from tests.pipeline.rows import STORED
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from ebbmq import Broker, Message, QueueSpec
 from ebbmq.journal.disk import MemoryDisk
+from ebbmq.limits import GIB
 from ebbmq.model import REASON_TEXT, AdaptSpec, Reason
 from ebbmq.testing import ManualClock
 from ebbmq_spark.simulation.fleet import resolution_of
 from ebbmq_spark.simulation.generate import generate
-from ebbmq_spark.simulation.outcome import Judged, outcome_of
+from ebbmq_spark.simulation.outcome import outcome_of
 from ebbmq_spark.simulation.replay import ACKED, REJECTED, WAITING, replay
 from tests.pipeline.loads import START_MS, random_traffic, traffic
 
@@ -280,7 +281,7 @@ def test_slow_work_makes_new_messages_fade_faster_where_the_queue_adapts() -> No
     assert stale[1] > stale[0]
 
 
-PRICES = {"ssd": 30e9, "hdd": 0.0, "s3": 0.0}
+PRICES = {"ssd": 30.0 * GIB, "hdd": 0.0, "s3": 0.0}
 
 
 def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
@@ -295,7 +296,7 @@ def test_bytes_are_counted_by_the_tier_of_their_age() -> None:
         default_importance=5,
     )
     fates = replay(load, spec, 1_000)
-    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, prices=PRICES)
     # Above 50 after 1 2/3 days, above 100 after 3 1/3.
     assert told.byte_days_by_tier["ssd"] == pytest.approx(3_000 * 5 / 3, rel=1e-3)
     assert told.byte_days_by_tier["hdd"] == pytest.approx(3_000 * 4 / 3, rel=1e-3)
@@ -308,5 +309,5 @@ def test_what_is_kept_where_nobody_knows_the_price_has_no_cost(tiers: tuple[str,
     load = traffic([0, 0], service_ms=[1_000, 10])
     spec = QueueSpec("q", tiers=tiers)
     fates = replay(load, spec, 1_000)
-    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, judged=Judged(PRICES, {}))
+    told = outcome_of("p", spec, load, fates, resolution_ms=1_000, prices=PRICES)
     assert told.cost is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,25 +16,28 @@ from ebbmq.cli.spark import (
     spark_options,
     spark_settings,
 )
-from ebbmq.cli.values import duration_ms, show_count, show_duration
+from ebbmq.cli.values import duration_ms, money, pair, show_count, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ebbmq_spark.lake import Lake
-    from ebbmq_spark.session import Settings
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.study import QueueStudy, Study
     from ebbmq_spark.simulation.sweep import Sweep
-    from ebbmq_spark.simulation.traffic import Traffic
 
 PATTERNS: Final = ("bursts", "diurnal", "overload")
 PICTURE: Final = Path("ebbmq-simulate.png")
 BEST: Final = Path("ebbmq-best.toml")
 #: Policies in the table, beside the references, the best and named ones; --json has all of them.
 SHOWN: Final = 8
+SHARES: Final = (
+    "worth_on_time", "on_time_share", "important_on_time", "let_go_share", "stale_share",
+)  # fmt: skip
+COLUMNS: Final = (
+    "", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99", ">PEAK",
+    ">MB DAYS", ">COST",
+)  # fmt: skip
 _PARTS: Final = 16
-FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(short_help="Try policies on traffic, on Spark.")
@@ -62,17 +63,10 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Made-up traffic instead.")
 @click.option(
     "--messages",
-    type=click.IntRange(1, 20_000_000),
+    type=click.IntRange(1, 2_000_000),
     default=200_000,
     show_default=True,
     help="How many to generate.",
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Of generated traffic.")
-@click.option("--save-trace", type=FILE, help="Keep the generated traffic as Parquet.")
-@click.option(
-    "--consumers",
-    type=click.IntRange(1, 100_000),
-    help="How many work at once, where the trace does not say.",
 )
 @click.option(
     "--useful",
@@ -81,19 +75,20 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="How long a message is useful, where the trace does not say.",
 )
 @click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    type=pair,
+    help="What a GiB of a tier costs for a month, as ssd=0.1; as often as needed.",
+)
+@click.option(
     "--resolution",
     "resolution_ms",
     type=duration_ms,
     help="1ms is exact and slow; a 25th of the useful time at most unless given.",
 )
-@click.option("--picture", type=FILE, default=PICTURE, show_default=True)
-@click.option("--no-picture", is_flag=True, help="Numbers only.")
 @click.option(
-    "--best",
-    type=FILE,
-    default=BEST,
-    show_default=True,
-    help="Where to write the best policy of each queue.",
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), default=PICTURE, show_default=True
 )
 @spark_options
 @common_options
@@ -103,39 +98,37 @@ def simulate(session: Session, /, **options: Any) -> None:
 
     Every policy runs the broker's own queue on a virtual clock, with the consumers and working
     times of the trace. Shown are the importance done on time, what was let go, how long messages
-    waited and what the backlog took; the best policy of each queue is written as TOML.
+    waited and what the backlog took; the best policy of each queue is written to
+    ebbmq-best.toml.
 
     \b
     Examples:
       ebbmq simulate --generate overload
       ebbmq simulate --lake /var/lib/ebbmq/lake --useful 60s
       ebbmq simulate --trace monday.parquet --policies sweep.toml --useful 60s
-      ebbmq simulate --generate bursts --messages 50000 --save-trace bursts.parquet --json
+      ebbmq simulate --generate bursts --messages 50000 --json
     """
     if sum(options[name] is not None for name in ("trace", "lake", "pattern")) != 1:
         raise click.UsageError("name the traffic once: --lake DIR, --trace FILE or --generate NAME")
     require_spark("simulating")
     from ebbmq_spark.session import spark_session  # noqa: PLC0415  # an extra
+    from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
 
     sweep = _sweep(options)
+    trace = _trace(session, options, sweep)
     # A trace is cut by queue, of which there are few: Spark's own 200 parts are mostly empty tasks.
     settings = msgspec.structs.replace(spark_settings(options), shuffle_partitions=_PARTS)
-    with _trace(session, options, sweep, settings) as trace, session.progress() as bar:
+    asked = {
+        "queues": options["queues"],
+        "prices": {tier: money(amount) for tier, amount in options["prices"]},
+        "resolution_ms": options["resolution_ms"],
+    }
+    with session.progress() as bar:
         task = bar.add_task("starting Spark", total=None)
         with spark_session(settings, "ebbmq simulate") as spark:
             bar.update(task, description="simulating")
-
-            def watch(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total)
-
-            study = _studied(
-                spark,
-                trace,
-                sweep,
-                queues=options["queues"],
-                resolution_ms=options["resolution_ms"],
-                progress=watch if settings.has_driver and session.err.is_terminal else None,
-            )
+            run = study_trace if options["lake"] is None else study_lake
+            study = run(spark, trace, sweep, **asked)
     _tell_what_is_not_in_it(session, study)
     _finish(session, study.studies, sweep, options)
 
@@ -145,71 +138,40 @@ def _sweep(options: dict[str, Any]) -> Sweep:
 
     path: Path | None = options["policies"]
     sweep = Sweep() if path is None else read_sweep(path.read_bytes(), str(path))
-    said = {name: options[name] for name in ("consumers", "useful_ms") if options[name] is not None}
-    return msgspec.structs.replace(sweep, traffic=msgspec.structs.replace(sweep.traffic, **said))
+    if options["useful_ms"] is None:
+        return sweep
+    traffic = msgspec.structs.replace(sweep.traffic, useful_ms=options["useful_ms"])
+    return msgspec.structs.replace(sweep, traffic=traffic)
 
 
-def _studied(spark: Any, trace: str | Traffic | Lake, sweep: Sweep, **options: Any) -> Study:
-    """What policies come to on the traffic in a file, in memory, or in a lake."""
-    from ebbmq_spark.simulation.study import study_lake, study_trace  # noqa: PLC0415
-    from ebbmq_spark.simulation.traffic import Traffic  # noqa: PLC0415
+def _trace(session: Session, options: dict[str, Any], sweep: Sweep) -> Any:
+    """The traffic: the path of a trace, a lake, or what is generated."""
+    if options["trace"] is not None:
+        return options["trace"]
+    if options["lake"] is not None:
+        lake = open_lake(options)
+        lake.require()
+        return lake
+    from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
 
-    if isinstance(trace, str | Traffic):
-        return study_trace(spark, trace, sweep, **options)
-    return study_lake(spark, trace, sweep, **options)
+    pattern, count = options["pattern"], options["messages"]
+    session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
+    return generate(pattern, count, consumers=sweep.traffic.consumers or 0)
 
 
 def _tell_what_is_not_in_it(session: Session, study: Study) -> None:
     for each in study.refused:
         session.note(f"attention: {each.detail}; {each.action}")
     for node, count in study.missing.items():
-        session.note(
-            f"attention: the lake lacks {show_count(count, 'event')} of node {node}: leases whose "
-            "end is among them count as if they had ended before"
-        )
+        session.note(f"attention: the lake lacks {show_count(count, 'event')} of node {node}")
     if study.left_out:
         they = "it" if len(study.left_out) == 1 else "them"
         named = ", ".join(study.left_out)
         session.note(f"attention: left out, as no message of {they} was ever done: {named}")
-    for queue, near in study.astray.items():
-        hint = f"; did you mean {near!r}?" if near else ""
+    for queue in study.astray:
         session.note(
-            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the "
-            f"traffic{hint}"
+            f"attention: [queues.{queue}] counts for nothing: there is no such queue in the traffic"
         )
-
-
-@contextlib.contextmanager
-def _trace(
-    session: Session, options: dict[str, Any], sweep: Sweep, settings: Settings
-) -> Iterator[str | Traffic | Lake]:
-    """Where the traffic is: what was named, or what is generated, which is kept if asked for."""
-    if options["trace"] is not None:
-        yield options["trace"]
-        return
-    if options["lake"] is not None:
-        lake = open_lake(options)
-        lake.require()
-        yield lake
-        return
-    from ebbmq_spark.simulation.generate import SHAPES, generate  # noqa: PLC0415
-    from ebbmq_spark.simulation.traffic import save  # noqa: PLC0415
-
-    pattern, count = options["pattern"], options["messages"]
-    traffic = generate(pattern, count, seed=options["seed"], consumers=sweep.traffic.consumers or 0)
-    session.note(f"{pattern}: {show_count(count, 'message')}, {SHAPES[pattern].says}")
-    path: Path | None = options["save_trace"]
-    if path is not None:
-        save(traffic, path)
-    if not settings.is_local:
-        # Other machines do not have the files of this one.
-        yield traffic
-        return
-    with tempfile.TemporaryDirectory(prefix="ebbmq-trace-") as directory:
-        if path is None:
-            path = Path(directory) / "trace.parquet"
-            save(traffic, path)
-        yield str(path)
 
 
 def _finish(
@@ -218,28 +180,21 @@ def _finish(
     from ebbmq_spark.simulation import picture  # noqa: PLC0415
     from ebbmq_spark.simulation.study import best_toml  # noqa: PLC0415
 
-    best: Path = options["best"]
-    best.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
-    drawn: Path | None = None if options["no_picture"] else options["picture"]
-    if drawn is not None:
-        picture.draw([each.row() for each in studies], sweep.goal, drawn)
+    BEST.write_text(best_toml(studies, _heading(studies, options)), encoding="utf-8")
+    picture.draw(studies, sweep.goal, options["picture"])
     if session.as_json:
         session.show_json(
             {
                 "queues": {each.queue: _as_json(each) for each in studies},
-                "best": str(best),
-                "picture": None if drawn is None else str(drawn),
+                "best": str(BEST),
+                "picture": str(options["picture"]),
             }
         )
         return
     for each in studies:
         _show(session, each, sweep)
-    session.say(f"The best as TOML: {best}")
-    differ = [each.queue for each in studies if each.choice.differ]
-    if differ:
-        session.say(f"It has a command that changes {', '.join(differ)}")
-    if drawn is not None:
-        session.say(f"The picture: {drawn}")
+    session.say(f"The best as TOML: {BEST}")
+    session.say(f"The picture: {options['picture']}")
 
 
 def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:
@@ -252,17 +207,12 @@ def _heading(studies: Sequence[QueueStudy], options: dict[str, Any]) -> str:
 def _as_json(study: QueueStudy) -> dict[str, object]:
     return {
         "best": study.choice.best.policy,
-        "within": study.choice.within,
         "differ": study.choice.differ,
         "front": [each.policy for each in study.choice.front],
         "policies": [
             {
                 **msgspec.to_builtins(each),
-                "worth_on_time": each.worth_on_time,
-                "on_time_share": each.on_time_share,
-                "important_on_time": each.important_on_time,
-                "let_go_share": each.let_go_share,
-                "stale_share": each.stale_share,
+                **{name: getattr(each, name) for name in SHARES},
                 "spec": study.fields[each.policy],
             }
             for each in study.outcomes
@@ -275,30 +225,20 @@ def _show(session: Session, study: QueueStudy, sweep: Sweep) -> None:
     shown = study.shown(SHOWN, sweep.policies)
     session.say(
         f"queue {study.queue}: {show_count(best.messages, 'message')}, "
-        f"{show_count(len(study.outcomes), 'policy').replace('policys', 'policies')}, "
+        f"{len(study.outcomes)} policies, "
         f"time goes on in steps of {show_duration(best.resolution_ms)} (--resolution)"
     )
-    columns = ["", "POLICY", ">WORTH", ">ON TIME", ">8-10", ">LET GO", ">WAIT P50", ">P99"]
-    columns += [">PEAK", ">MB DAYS"]
-    priced = any(each.cost is not None for each in shown)
-    columns += [">COST"] if priced else []
-    columns += [">UNREADABLE"] if best.unreadable_worst is not None else []
-    session.show_table(columns, (_cells(each, study, priced=priced) for each in shown))
+    session.show_table(COLUMNS, (_cells(each, study) for each in shown))
     if len(shown) < len(study.outcomes):
         session.say(f"and {len(study.outcomes) - len(shown)} more, which --json has, too")
     if not study.choice.differ and len(study.outcomes) > 1:
         session.note(
-            f"attention: no policy differs from another by more than {sweep.goal.tolerance:.1%}; "
+            "attention: no policy differs from another by more than 1 %; "
             f"for this traffic {best.policy} is as good as any: leave queue {study.queue} as it is"
         )
-    if not study.choice.within:
-        session.note(
-            f"attention: no policy keeps within {dict(sweep.goal.at_most)}; "
-            f"{best.policy} is the nearest"
-        )
 
 
-def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object, ...]:
+def _cells(outcome: Outcome, study: QueueStudy) -> tuple[object, ...]:
     mark = (
         "best" if outcome is study.choice.best else "front" if outcome in study.choice.front else ""
     )
@@ -313,6 +253,5 @@ def _cells(outcome: Outcome, study: QueueStudy, *, priced: bool) -> tuple[object
         show_duration(outcome.wait_p99_ms),
         f"{outcome.peak_messages:,}",
         f"{outcome.byte_days / 1e6:,.3g}",
-        *(["-" if outcome.cost is None else f"{outcome.cost:,.3g}"] if priced else []),
-        *([f"{outcome.unreadable_worst:,}"] if outcome.unreadable_worst is not None else []),
+        "-" if outcome.cost is None else f"{outcome.cost:,.3g}",
     )

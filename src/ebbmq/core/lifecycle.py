@@ -167,11 +167,6 @@ def postpone_move(
 
 def _end(partition: Partition, now_ms: int, budget: int) -> None:
     seqs = partition.end_wheel.due(now_ms, budget, lambda asked: end_instants(partition, asked))
-    end_waiting(partition, seqs, now_ms)
-
-
-def end_waiting(partition: Partition, seqs: Seqs, now_ms: int) -> None:
-    """End those of these rows that wait and whose time has come."""
     for number, where in partition.index.by_page(seqs):
         page = partition.index.pages.get(number)
         if page is None:

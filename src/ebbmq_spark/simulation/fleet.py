@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import functions as F
 
-from ebbmq.errors import EbbError, InvalidSpec
+from ebbmq.errors import InvalidSpec
 from ebbmq.model import QueueSpec, check_name
-from ebbmq_spark.simulation.outcome import Judged, Outcome, outcome_of
+from ebbmq_spark.simulation.outcome import Outcome, outcome_of
 from ebbmq_spark.simulation.replay import replay
 from ebbmq_spark.simulation.traces import blocks_of
 from ebbmq_spark.simulation.traffic import InvalidTrace, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -43,7 +43,6 @@ class QueueTraffic(NamedTuple):
 
     queue: str
     messages: int
-    consumers: int
     useful_ms: int
 
 
@@ -74,15 +73,16 @@ def prepare(trace: DataFrame, sweep: Sweep) -> Blocks:
     rows = blocks_of(
         trace, ignore=spec.ignore, useful_ms=spec.useful_ms, consumers=spec.consumers
     ).persist()
+    of_queues = rows.withColumn("block", F.col("block").isNotNull())
     queues, left_out = [], []
     # A queue is a row: sorting them is less work than asking Spark to.
-    for row in sorted(rows.drop("block").collect(), key=lambda row: str(row.queue)):
+    for row in sorted(of_queues.collect(), key=lambda row: str(row.queue)):
         _check_name(row.queue)
         if row.error is not None:
             detail, _, action = row.error.partition("\n")
             raise InvalidTrace(detail, action)
-        if row.is_done_at_all:
-            queues.append(QueueTraffic(row.queue, row.messages, row.consumers, row.useful_ms))
+        if row.block:
+            queues.append(QueueTraffic(row.queue, row.messages, row.useful_ms))
         else:
             left_out.append(row.queue)
     return Blocks(rows, queues, left_out)
@@ -95,19 +95,26 @@ def _check_name(queue: object) -> None:
         raise InvalidTrace(f"column queue of the trace: {error.detail}", error.action) from error
 
 
-def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
+def trials_of(
+    sweep: Sweep, queues: Iterable[QueueTraffic], prices: Mapping[str, float]
+) -> list[Trial]:
     """Every queue under every policy, those that take longest first.
 
     Raises:
         InvalidSpec: a policy is not one a queue can have, or the goal asks what none can tell.
     """
-    trials = [
-        Trial(queue.queue, policy.name, sweep.spec(queue.queue, policy))
-        for queue in sorted(queues, key=lambda queue: -queue.messages)
-        for policy in sweep.candidates(queue.useful_ms)
-    ]
-    if sweep.asks(["cost"]) and not sweep.devices:
-        _check_tiers(trials)
+    trials: list[Trial] = []
+    for queue in sorted(queues, key=lambda queue: -queue.messages):
+        specs = {
+            each.name: sweep.spec(queue.queue, each) for each in sweep.candidates(queue.useful_ms)
+        }
+        priced = any(spec.tiers and prices.keys() >= set(spec.tiers) for spec in specs.values())
+        if sweep.goal.minimise == "cost" and not priced:
+            raise InvalidSpec(
+                f"the goal asks what storage costs, and no policy of queue {queue.queue!r} has one",
+                'say tiers in [base], such as tiers = ["ssd", "hdd", "s3"], and --price of each',
+            )
+        trials += [Trial(queue.queue, name, spec) for name, spec in specs.items()]
     if len(trials) > TRIALS_MAX:
         raise InvalidSpec(
             f"that is {len(trials):,} simulations, the limit is {TRIALS_MAX:,}",
@@ -116,25 +123,12 @@ def trials_of(sweep: Sweep, queues: Iterable[QueueTraffic]) -> list[Trial]:
     return trials
 
 
-def _check_tiers(trials: Iterable[Trial]) -> None:
-    """A cost is that of tiers: some policy of each queue must have them."""
-    tiered: dict[str, bool] = {}
-    for trial in trials:
-        tiered[trial.queue] = tiered.get(trial.queue, False) or bool(trial.spec.tiers)
-    for queue, has_tiers in tiered.items():
-        if not has_tiers:
-            raise InvalidSpec(
-                f"the goal asks what storage costs, and no policy of queue {queue!r} has tiers",
-                'say them in [base], such as tiers = ["ssd", "hdd", "s3"]',
-            )
-
-
 def simulate(
     spark: SparkSession,
     blocks: Blocks,
     trials: list[Trial],
-    sweep: Sweep,
-    resolution_ms: int | None = None,
+    prices: Mapping[str, float],
+    resolution_ms: int | None,
 ) -> list[Outcome]:
     """What every trial comes to, in the order of the trials."""
     # Every queue has as many trials, so the number of a trial tells its queue.
@@ -142,42 +136,28 @@ def simulate(
     queue = F.get(F.array(*map(F.lit, names)), (F.col("id") * len(names) / len(trials)).cast("int"))
     asked = spark.range(0, len(trials), 1, len(trials)).withColumn("queue", queue)
     joined = asked.join(F.broadcast(blocks.rows), on="queue", how="inner").select("id", "block")
-    run = _simulator(trials, Judged(dict(sweep.prices), dict(sweep.devices)), resolution_ms)
-    told = joined.mapInArrow(run, "id long, outcome string, error string").collect()
-    outcomes = {}
-    for row in told:
-        if row.error is not None:
-            detail, _, action = row.error.partition("\n")
-            raise InvalidTrace(detail, action)
-        outcomes[row.id] = msgspec.json.decode(row.outcome, type=Outcome)
+    run = _simulator(trials, dict(prices), resolution_ms)
+    told = joined.mapInArrow(run, "id long, outcome string").collect()
+    outcomes = {row.id: msgspec.json.decode(row.outcome, type=Outcome) for row in told}
     return [outcomes[number] for number in range(len(trials))]
 
 
 def _simulator(
-    trials: list[Trial], judged: Judged, resolution_ms: int | None
+    trials: list[Trial], prices: Mapping[str, float], resolution_ms: int | None
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that runs where the tasks run; specs travel as JSON, which is checked anew."""
     encoded = [msgspec.json.encode(trial) for trial in trials]
 
+    def outcome(number: int, block: bytes) -> str:
+        trial = msgspec.json.decode(encoded[number], type=Trial)
+        told = try_policy(trial, _unpacked(block), prices, resolution_ms)
+        return msgspec.json.encode(told).decode()
+
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            ids = batch.column("id").to_pylist()
-            outcomes: list[str | None] = []
-            errors: list[str | None] = []
-            for number, block in zip(ids, batch.column("block"), strict=True):
-                trial = msgspec.json.decode(encoded[number], type=Trial)
-                try:
-                    outcome = try_policy(trial, _unpacked(block.as_py()), judged, resolution_ms)
-                except EbbError as error:
-                    outcomes.append(None)
-                    errors.append(f"{trial.policy}: {error.detail}\n{error.action}")
-                else:
-                    outcomes.append(msgspec.json.encode(outcome).decode())
-                    errors.append(None)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(ids), pa.array(outcomes, pa.string()), pa.array(errors, pa.string())],
-                names=["id", "outcome", "error"],
-            )
+            ids, blocks = (batch.column(name).to_pylist() for name in ("id", "block"))
+            outcomes = list(map(outcome, ids, blocks))
+            yield pa.RecordBatch.from_pydict({"id": ids, "outcome": outcomes})
 
     return run
 
@@ -189,18 +169,13 @@ def _unpacked(block: bytes) -> Traffic:
 
 
 def try_policy(
-    trial: Trial, traffic: Traffic, judged: Judged, resolution_ms: int | None
+    trial: Trial, traffic: Traffic, prices: Mapping[str, float], resolution_ms: int | None
 ) -> Outcome:
     """What one queue's traffic comes to under one policy."""
     step_ms = resolution_of(traffic) if resolution_ms is None else resolution_ms
     fates = replay(traffic, trial.spec, step_ms)
     return outcome_of(
-        trial.policy,
-        trial.spec,
-        traffic,
-        fates,
-        resolution_ms=step_ms,
-        judged=judged,
+        trial.policy, trial.spec, traffic, fates, resolution_ms=step_ms, prices=prices
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Goal
 
+TOLERANCE: Final = 0.01
+
 
 class Choice(NamedTuple):
     """What is left of a queue's policies once they were compared."""
 
     #: Those no other beats, from the least of what is minimised to the most.
     front: list[Outcome]
-    #: The best that keeps within the bounds of the goal; without one that does, the nearest.
+    #: The best: a gain of less than TOLERANCE is none, then less of what is minimised is better.
     best: Outcome
-    within: bool
-    #: Whether any two policies differ by more than the tolerance in what the goal is about.
-    differ: bool = True
+    #: Whether any two policies differ by more than that in what the goal is about.
+    differ: bool
 
 
 def value(outcome: Outcome, name: str) -> float:
@@ -50,30 +51,17 @@ def front_of(outcomes: Sequence[Outcome], goal: Goal) -> list[Outcome]:
 def choose(outcomes: Sequence[Outcome], goal: Goal) -> Choice:
     """Compare the outcomes of one queue; where none differs, the first of them is the best."""
     front = front_of(outcomes, goal)
-    differ = _differ(outcomes, goal)
-
-    def excess(outcome: Outcome) -> float:
-        return max(
-            (value(outcome, name) - most for name, most in goal.at_most.items()), default=0.0
-        )
-
-    told = [each for each in outcomes if math.isfinite(value(each, goal.minimise))]
-    allowed = [outcome for outcome in told if excess(outcome) <= 0]
-    if not allowed:
-        return Choice(front, min(told, key=excess), within=False, differ=differ)
-    if not differ:
-        return Choice(front, allowed[0], within=True, differ=False)
-    candidates = front_of(allowed, goal)
+    if not _differ(outcomes, goal):
+        return Choice(front, outcomes[0], differ=False)
     # The front rises, so the last of it is the most there is, and the first near it the cheapest.
-    enough = value(candidates[-1], goal.maximise) * (1 - goal.tolerance)
-    best = next(each for each in candidates if value(each, goal.maximise) >= enough)
-    return Choice(front, best, within=True)
+    enough = value(front[-1], goal.maximise) * (1 - TOLERANCE)
+    best = next(each for each in front if value(each, goal.maximise) >= enough)
+    return Choice(front, best, differ=True)
 
 
 def _differ(outcomes: Sequence[Outcome], goal: Goal) -> bool:
-    """Whether there is anything to choose; a difference within the tolerance is none."""
-    for name in (goal.maximise, goal.minimise, *goal.at_most):
+    for name in (goal.maximise, goal.minimise):
         values = [value(each, name) for each in outcomes]
-        if min(values) < max(values) * (1 - goal.tolerance):
+        if min(values) < max(values) * (1 - TOLERANCE):
             return True
     return False

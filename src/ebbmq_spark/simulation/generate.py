@@ -37,9 +37,7 @@ SHAPES: Final[dict[Pattern, Shape]] = {
 }
 
 
-def generate(
-    pattern: Pattern, messages: int, *, seed: int = 1, queue: str = "work", consumers: int = 0
-) -> Traffic:
+def generate(pattern: Pattern, messages: int, *, seed: int = 1, consumers: int = 0) -> Traffic:
     """Traffic of a pattern: so many messages, and consumers fast enough for the usual rate.
 
     Messages say how important they are and nothing of TTL and decay, so that a queue's own decide.
@@ -55,7 +53,7 @@ def generate(
     importance = chance.choice(np.arange(1, 11), size=messages, p=_IMPORTANCE_SHARES)
     failures = chance.choice([0, 1, 3], size=messages, p=[0.989, 0.01, 0.001])
     return Traffic(
-        queue=queue,
+        queue="work",
         at_ms=at_ms,
         importance=importance.astype(np.int64),
         ttl_ms=np.full(messages, NONE, dtype=np.int64),

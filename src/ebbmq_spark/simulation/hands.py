@@ -77,14 +77,6 @@ class Hands:
         self.working += len(work.until_ms)
         self.soonest_ms = min(self.soonest_ms, float(work.until_ms.min()))
 
-    def ending(self, end_ms: int) -> Work:
-        """What will be done before an instant; it stays in hand."""
-        if self.soonest_ms >= end_ms:
-            return _NO_WORK
-        work = _joined(self._begun)
-        self._begun = [work]
-        return work.where(work.until_ms < end_ms)
-
     def done(self, now_ms: int) -> Work:
         """Take what is done by now."""
         if self.soonest_ms > now_ms:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from ebbmq import limits
-from ebbmq.policy.decay import Access, Phase, Score, next_crossing_ms
+from ebbmq.policy.decay import Access, Score, next_crossing_ms
 from ebbmq.policy.placement import Terms
-from ebbmq_spark.simulation import copies
 from ebbmq_spark.simulation.replay import ACKED, LEFT
 from ebbmq_spark.simulation.traffic import NONE
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ebbmq.model import QueueSpec
-    from ebbmq_spark.simulation.copies import DeviceTerms
     from ebbmq_spark.simulation.replay import Fates
     from ebbmq_spark.simulation.traffic import Traffic
 
@@ -29,18 +28,7 @@ if TYPE_CHECKING:
 IMPORTANCES: Final = range(limits.IMPORTANCE_MIN, limits.IMPORTANCE_MAX + 1)
 #: From this importance on a message is an important one.
 IMPORTANT: Final = 8
-_GB_MONTH: Final = 1e9 * 30
-_ENDLESS_MS: Final = limits.DURATION_MS_MAX * 2
-
-
-class Judged(NamedTuple):
-    """What outcomes are judged by beside their policy: prices of tiers, and the devices."""
-
-    prices: Mapping[str, float]
-    devices: Mapping[str, DeviceTerms]
-
-
-NOTHING_MORE: Final = Judged({}, {})
+_GIB_MONTH: Final = limits.GIB * 30
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +55,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     peak_messages: int
     byte_days: float
     byte_days_by_tier: dict[str, float]
-    #: None where a price is missing, or the policy does not say on which tiers messages are.
+    #: None where a tier has no price, or the policy does not say on which tiers messages are.
     cost: float | None
     resolution_ms: int
-    #: Where the sweep says which devices there are: what the loss of the worst failure domain makes
-    #: unreadable; the most messages at one instant, the share of all message-days, and which it is.
-    unreadable_worst: int | None = None
-    unreadable_share: float | None = None
-    unreadable_domain: str | None = None
 
     @property
     def on_time_share(self) -> float:
@@ -110,15 +93,15 @@ def outcome_of(
     fates: Fates,
     *,
     resolution_ms: int,
-    judged: Judged = NOTHING_MORE,
+    prices: Mapping[str, float] = MappingProxyType({}),
 ) -> Outcome:
-    """The figures of a replay."""
+    """The figures of a replay; a price is that of a GiB of a tier for a month."""
     importance = np.where(traffic.importance == NONE, spec.default_importance, traffic.importance)
     done = fates.outcome == ACKED
     on_time = done & (fates.left_ms - traffic.at_ms <= traffic.useful_ms)
     waits = (fates.started_ms - traffic.at_ms - np.maximum(traffic.delay_ms, 0))[done]
     middle, high = np.percentile(waits, [50, 99]).tolist() if len(waits) else (0.0, 0.0)
-    kept = _kept(spec, traffic, fates.left_ms, judged)
+    by_tier, cost = _kept(spec, traffic, fates.left_ms, prices)
     size = limits.IMPORTANCE_MAX + 1
     return Outcome(
         queue=traffic.queue,
@@ -135,37 +118,11 @@ def outcome_of(
         wait_p50_ms=round(middle, 3),
         wait_p99_ms=round(high, 3),
         peak_messages=_peak(traffic, fates.left_ms),
+        byte_days=sum(by_tier.values()),
+        byte_days_by_tier=by_tier if spec.tiers else {},
+        cost=cost,
         resolution_ms=resolution_ms,
-        **kept,
     )
-
-
-def _kept(
-    spec: QueueSpec,
-    traffic: Traffic,
-    left_ms: Floats,
-    judged: Judged,
-) -> dict[str, Any]:
-    """What the bodies take, what that costs, and what the loss of a device would."""
-    prices, devices = judged
-    if not devices:
-        by_tier = _byte_days(spec, traffic, left_ms)
-        return {
-            "byte_days": sum(by_tier.values()),
-            "byte_days_by_tier": by_tier if spec.tiers else {},
-            "cost": _cost(by_tier, prices) if prices else None,
-        }
-    stages = copies.stages_of(spec, devices)
-    by_tier, cost = copies.byte_days(stages, devices, traffic, left_ms)
-    loss = copies.loss_of(stages, devices, traffic, left_ms)
-    return {
-        "byte_days": sum(by_tier.values()),
-        "byte_days_by_tier": by_tier,
-        "cost": _cost(by_tier, prices) if prices else cost,
-        "unreadable_worst": loss.worst,
-        "unreadable_share": loss.share,
-        "unreadable_domain": loss.domain,
-    }
 
 
 def _peak(traffic: Traffic, left_ms: Floats) -> int:
@@ -177,26 +134,21 @@ def _peak(traffic: Traffic, left_ms: Floats) -> int:
     return int((np.arange(1, len(traffic) + 1) - gone).max())
 
 
-def _byte_days(spec: QueueSpec, traffic: Traffic, left_ms: Floats) -> dict[str, float]:
-    """Bytes times days in the queue, by the tier that a message of its age belongs to."""
+def _kept(
+    spec: QueueSpec, traffic: Traffic, left_ms: Floats, prices: Mapping[str, float]
+) -> tuple[dict[str, float], float | None]:
+    """Bytes times days by the tier that a message of its age belongs to, and what they cost."""
     terms, score = Terms.of(spec), Score.of(spec)
     ages_ms = np.maximum(left_ms - traffic.at_ms, 0)
-    out: dict[str, float] = {}
-    begin_ms = 0
-    while begin_ms < _ENDLESS_MS:
-        phase = score.phase(score.at(begin_ms, 0.0))
-        crossing = next_crossing_ms(score, 0, Access(), begin_ms)
-        end_ms = _ENDLESS_MS if crossing is None or phase is Phase.FADED else crossing
+    by_tier: dict[str, float] = {}
+    begin_ms: int | None = 0
+    while begin_ms is not None:
+        end_ms = next_crossing_ms(score, 0, Access(), begin_ms)
         stay_ms = np.clip(ages_ms, begin_ms, end_ms) - begin_ms
-        tier = terms.tier(phase) or ""
+        tier = terms.tier(score.phase(score.at(begin_ms, 0.0))) or ""
         days = float((stay_ms * traffic.bytes).sum()) / limits.DAY_MS
-        out[tier] = out.get(tier, 0.0) + days
+        by_tier[tier] = by_tier.get(tier, 0.0) + days
         begin_ms = end_ms
-    return out
-
-
-def _cost(by_tier: Mapping[str, float], prices: Mapping[str, float]) -> float | None:
-    """What bytes cost by their tiers; None if one of them has no price."""
     if not by_tier.keys() <= prices.keys():
-        return None
-    return sum(days / _GB_MONTH * prices[tier] for tier, days in by_tier.items())
+        return by_tier, None
+    return by_tier, sum(days / _GIB_MONTH * prices[tier] for tier, days in by_tier.items())

@@ -8,10 +8,6 @@ capacity is lost to rounding. A resolution of 1 ms is exact, for the partition's
 milliseconds; a coarser one may serve a message before another that came up to a slice earlier.
 Slices of a bounded queue are shorter where it is about to be full (`bounds`).
 
-When a message ends by its age is known before it comes, unless the decay factor adapts. So that is
-followed in the order of the ends instead of with a timer for each message, and a message leaves at
-the instant of its end, not at that of a slice.
-
 Consumers are `consumers` hands that each work on one message at a time, for as long as the trace
 says, and take the next one at once. They extend their leases while they work, as `consume` does, so
 leases do not expire; a message that fails by the trace is retried when the work on it ends.
@@ -34,7 +30,6 @@ from ebbmq.core.tokens import TOKEN, TOKEN_DTYPE
 from ebbmq.model import Reason
 from ebbmq_spark.simulation.arrivals import arrivals_of
 from ebbmq_spark.simulation.bounds import Bounds
-from ebbmq_spark.simulation.ends import WAITING, DueWheel, Ends
 from ebbmq_spark.simulation.hands import Hands, Work
 
 if TYPE_CHECKING:
@@ -48,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ACKED", "LEFT", "REJECTED", "WAITING", "Fates", "replay"]
 
+#: The outcome of a message that has none yet.
+WAITING: Final = 0
 ACKED: Final = 100
 REJECTED: Final = 101
 
@@ -59,7 +56,6 @@ _LEASE_MAX: Final = 4_096
 _CAUTION: Final = 0.9
 #: Fewer messages are packed one by one.
 _TOGETHER_MIN: Final = 16
-_BY_AGE: Final = (int(Reason.STALE), int(Reason.EXPIRED), int(Reason.RETENTION))
 
 
 class Fates(NamedTuple):
@@ -89,8 +85,6 @@ class _Replay:
         spec = msgspec.structs.replace(spec, lease_timeout_ms=limits.DURATION_MS_MAX, partitions=1)
         self.spec = spec
         self.partition = Partition(_PID, spec, _EPOCH)
-        if count and traffic.delay_ms.max() < limits.DURATION_MS_MAX // 2:
-            self.partition.due_wheel = DueWheel(start_ms + limits.DURATION_MS_MAX)
         self.first = self.partition.index.next_seq
         bounded = bool(spec.max_messages or spec.max_bytes)
         # Not by kind where a slice is the smallest there is, or it may end before all have come.
@@ -109,10 +103,6 @@ class _Replay:
         self.left_ms = np.full(count, np.nan)
         self.is_dead_lettered = np.zeros(count, dtype=np.bool_)
         self.hands = Hands(traffic.consumers, float(start_ms))
-        self.ends: Ends | None = None
-        if resolution_ms > 1 and not bounded and spec.adapt is None:
-            self.ends = Ends(self.partition, traffic, self.arrivals, resolution_ms)
-            self.partition.end_wheel = self.ends
 
     def run(self) -> Fates:
         """Go from slice to slice until nothing is left to happen."""
@@ -123,14 +113,7 @@ class _Replay:
             if later_ms is None:
                 break
             now_ms = max(later_ms, end_ms)
-        if self.ends is not None:
-            self._date(self.ends)
         return Fates(self.outcome, self.started_ms, self.left_ms, self.is_dead_lettered)
-
-    def _date(self, ends: Ends) -> None:
-        """Let messages that nobody began with leave when they ended, not when that was noticed."""
-        ended = np.isin(self.outcome, _BY_AGE) & np.isnan(self.started_ms)
-        self.left_ms[ended] = np.minimum(self.left_ms, ends.ends_ms)[ended]
 
     def _next_ms(self) -> int | None:
         """The slice in which something happens next."""
@@ -143,11 +126,7 @@ class _Replay:
         if hands.working:
             instants.append(hands.soonest_ms)
         if partition.live() > hands.working:
-            wheels = [partition.due_wheel]
-            if self.ends is None:
-                wheels.append(partition.end_wheel)
-            elif not instants:
-                instants.append(self.ends.next_ms(self.outcome))
+            wheels = (partition.due_wheel, partition.end_wheel)
             instants += [float(at) for wheel in wheels if (at := wheel.next_deadline_ms())]
         if not instants:
             return None
@@ -197,15 +176,9 @@ class _Replay:
         partition = self.partition
         partition.refresh_factor(now_ms)
         # Crossings alone need no tick: a lease looks at what it is about to take.
-        wheels = [partition.due_wheel]
-        if self.ends is None:
-            wheels.append(partition.end_wheel)
-        partition.removes_by_age = self.ends is None
+        wheels = (partition.due_wheel, partition.end_wheel)
         while any((at := wheel.next_deadline_ms()) and at <= now_ms for wheel in wheels):
             lifecycle.tick(partition, now_ms)
-        partition.removes_by_age = True
-        if self.ends is not None:
-            self.ends.take_out(self.outcome, now_ms)
 
     def _move(self, now_ms: int) -> None:
         """Let go of what the dead queue takes."""
@@ -223,16 +196,13 @@ class _Replay:
         bounds, numbers = self.bounds, self.arrivals.numbers[start:stop]
         if bounds is None:
             return self._take_in(numbers, self.arrivals.which[start:stop], now_ms)
-        crowd = None
-        if stop - start > bounds.room(start):
-            crowd = bounds.crowd(start, stop, self._leaving(end_ms))
-            self._reject(numbers[~crowd.admitted])
-            numbers = numbers[crowd.admitted]
+        admitted = bounds.admitted(start, stop)
+        self._reject(numbers[~admitted])
+        numbers = numbers[admitted]
         if self.resolution_ms > 1:
             numbers = numbers[np.argsort(self.arrivals.kind_of[numbers], kind="stable")]
         count = self._take_in(numbers, self.arrivals.kind_of[numbers], now_ms)
-        if crowd is not None:
-            bounds.make_room(crowd, now_ms)
+        bounds.make_room(now_ms)
         return count
 
     def _take_in(self, numbers: Numbers, which: Numbers, now_ms: int) -> int:
@@ -243,13 +213,6 @@ class _Replay:
             self.number[self.rows : self.rows + count] = numbers
             self.rows += count
         return count
-
-    def _leaving(self, end_ms: int) -> Work:
-        """What consumers will have finished by then, who is done first before the others."""
-        ending = self.hands.ending(end_ms)
-        if self.may_fail:
-            ending = ending.where(ending.generations > self.traffic.failures[ending.numbers])
-        return ending.in_order()
 
     def _reject(self, numbers: Numbers) -> None:
         self.outcome[numbers] = REJECTED

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import json
-import shlex
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pyspark.sql import functions as F
 
 from ebbmq.errors import UnknownQueue
-from ebbmq.spelling import get_close_matches
 from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS, carried_through, failed
 from ebbmq_spark.connector import ledger
 from ebbmq_spark.lake import opened
-from ebbmq_spark.simulation import fleet, front, picture, traces
+from ebbmq_spark.simulation import fleet, front, traces
 from ebbmq_spark.simulation.sweep import REFERENCES
 from ebbmq_spark.simulation.traffic import InvalidTrace
 
@@ -27,14 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ebbmq.feed.manifests import UnknownFeed
-    from ebbmq.model import QueueSpec
     from ebbmq_spark.lake import Lake, Where
     from ebbmq_spark.simulation.outcome import Outcome
     from ebbmq_spark.simulation.sweep import Sweep
     from ebbmq_spark.simulation.traffic import Traffic
-
-_GROUP: Final = "ebbmq simulate"
-_POLL_S: Final = 0.25
 
 
 class QueueStudy(NamedTuple):
@@ -42,7 +34,6 @@ class QueueStudy(NamedTuple):
 
     queue: str
     outcomes: list[Outcome]
-    specs: dict[str, QueueSpec]
     #: Fields that were given, for every queue, for this one, and by the policy.
     fields: dict[str, dict[str, Any]]
     choice: front.Choice
@@ -52,19 +43,11 @@ class QueueStudy(NamedTuple):
         return next(each for each in self.outcomes if each.policy == policy)
 
     def shown(self, most: int, named: Collection[str]) -> list[Outcome]:
-        """The most worth done on time, and beside it whatever a reader will look for.
-
-        That is the best, the references, and policies somebody named unless they are many.
-        """
-        always = {self.choice.best.policy, *REFERENCES, *(named if len(named) <= most else ())}
+        """The most worth done on time, the best, the references, and what somebody named."""
         ranked = sorted(self.outcomes, key=lambda each: -each.worth_on_time)
         others = [each.policy for each in ranked if each.policy not in REFERENCES]
-        wanted = always.union(others[:most])
+        wanted = {self.choice.best.policy, *REFERENCES, *named, *others[:most]}
         return [each for each in ranked if each.policy in wanted]
-
-    def row(self) -> picture.Row:
-        """The queue as the picture shows it."""
-        return picture.Row(self.queue, self.outcomes, self.choice)
 
 
 class Study(NamedTuple):
@@ -73,8 +56,8 @@ class Study(NamedTuple):
     studies: list[QueueStudy]
     #: Queues of which no message was ever done, so that nobody knows how long it takes.
     left_out: list[str]
-    #: Queues that the sweep has a table for and the traffic has not, with the nearest it has.
-    astray: dict[str, str | None]
+    #: Queues that the sweep has a table for, and the traffic has not.
+    astray: list[str]
     #: What of a lake could not be read.
     refused: Sequence[UnknownFeed] = ()
     #: By node, how many events between others are not in the lake.
@@ -87,8 +70,8 @@ def study(
     sweep: Sweep,
     *,
     queues: Collection[str] = (),
+    prices: Mapping[str, float] = MappingProxyType({}),
     resolution_ms: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Study:
     """Try every policy on the queues of a trace, as `traces.read_trace` makes it.
 
@@ -97,8 +80,8 @@ def study(
         trace: the traffic.
         sweep: what to try.
         queues: which to try it on; all but ledgers of the connector's sinks unless given.
+        prices: what a GiB costs for a month, by tier.
         resolution_ms: how long a slice of time is; as the traffic asks for unless given.
-        progress: is told how many simulations are done, and of how many.
 
     Raises:
         InvalidTrace: the trace is empty, none of its messages was ever done, or it holds what no
@@ -106,43 +89,31 @@ def study(
         UnknownQueue: one of the queues is not in it.
         InvalidSpec: a policy is not one a queue can have.
     """
-    blocks = fleet.prepare(_chosen(trace, queues), sweep)
+    queue = F.col("queue")
+    # A row without a queue stays, to be named.
+    others = queue.isNull() | ~queue.startswith(ledger.PREFIX)
+    blocks = fleet.prepare(trace.where(queue.isin(*queues) if queues else others), sweep)
     try:
-        astray = _checked(trace, blocks, sweep, queues)
-        trials = fleet.trials_of(sweep, blocks.queues)
-
-        def run() -> list[Outcome]:
-            return fleet.simulate(spark, blocks, trials, sweep, resolution_ms)
-
-        outcomes = run() if progress is None else _watched(spark, run, len(trials), progress)
+        known = {*(each.queue for each in blocks.queues), *blocks.left_out}
+        _check(blocks, queues, known)
+        trials = fleet.trials_of(sweep, blocks.queues, prices)
+        outcomes = fleet.simulate(spark, blocks, trials, prices, resolution_ms)
     finally:
         blocks.rows.unpersist()
-    studies = [_of_queue(queue, sweep, trials, outcomes) for queue in blocks.queues]
+    studies = [_of_queue(each, sweep, outcomes) for each in blocks.queues]
+    astray = [] if queues else [each for each in sweep.queues if each not in known]
     return Study(studies, blocks.left_out, astray)
 
 
-def _chosen(trace: DataFrame, queues: Collection[str]) -> DataFrame:
-    queue = F.col("queue")
-    if queues:
-        return trace.where(queue.isin(*queues))
-    # A row without a queue stays, to be named.
-    return trace.where(queue.isNull() | ~queue.startswith(ledger.PREFIX))
-
-
-def _checked(
-    trace: DataFrame, blocks: fleet.Blocks, sweep: Sweep, queues: Collection[str]
-) -> dict[str, str | None]:
-    """See that there is something to simulate; returns tables of the sweep that are astray."""
-    found = {*(each.queue for each in blocks.queues), *blocks.left_out}
+def _check(blocks: fleet.Blocks, queues: Collection[str], known: Collection[str]) -> None:
+    """See that there is something to simulate."""
     for queue in queues:
-        if queue not in found:
-            known = _names(trace)
-            near = _nearest(queue, known)
+        if queue not in known:
             raise UnknownQueue(
                 f"there is no queue {queue!r} in the traffic",
-                f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(known))}",
+                "simulate without naming queues to see which there are",
             )
-    if blocks.left_out and not blocks.queues:
+    if not blocks.queues and blocks.left_out:
         raise InvalidTrace(
             f"no message of {', '.join(blocks.left_out)} was ever done: how long is not known",
             "simulate queues that have consumers, or say it in a trace: see docs/simulate.md",
@@ -152,18 +123,6 @@ def _checked(
             "the trace has no messages",
             f"name another one; queues {ledger.PREFIX}* count where they are chosen by name",
         )
-    astray = sweep.queues.keys() - found
-    known = _names(trace) if astray and queues else found
-    return {each: _nearest(each, known) for each in sweep.queues if each in astray - known}
-
-
-def _names(trace: DataFrame) -> set[str]:
-    """The queues of all the traffic."""
-    return {row.queue for row in trace.select("queue").distinct().collect() if row.queue}
-
-
-def _nearest(queue: str, known: Iterable[str]) -> str | None:
-    return next(iter(get_close_matches(queue, known, 1)), None)
 
 
 def study_trace(spark: SparkSession, trace: str | Traffic, sweep: Sweep, **options: Any) -> Study:
@@ -226,49 +185,11 @@ class _OfLake(NamedTuple):
         return soundness.is_any_gone(self.lake, self.found.manifests)
 
 
-def _of_queue(
-    queue: fleet.QueueTraffic, sweep: Sweep, trials: list[fleet.Trial], outcomes: list[Outcome]
-) -> QueueStudy:
+def _of_queue(queue: fleet.QueueTraffic, sweep: Sweep, outcomes: Iterable[Outcome]) -> QueueStudy:
     mine = [each for each in outcomes if each.queue == queue.queue]
-    return QueueStudy(
-        queue.queue,
-        mine,
-        {trial.policy: trial.spec for trial in trials if trial.queue == queue.queue},
-        {
-            policy.name: sweep.fields(queue.queue, policy)
-            for policy in sweep.candidates(queue.useful_ms)
-        },
-        front.choose(mine, sweep.goal),
-    )
-
-
-def _watched(
-    spark: SparkSession,
-    run: Callable[[], list[Outcome]],
-    total: int,
-    progress: Callable[[int, int], None],
-) -> list[Outcome]:
-    """Tell how many tasks are done while they run."""
-    context = spark.sparkContext
-
-    def grouped() -> list[Outcome]:
-        context.setJobGroup(_GROUP, _GROUP)
-        return run()
-
-    tracker = context.statusTracker()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(grouped)
-        while not waiting.done():
-            concurrent.futures.wait([waiting], timeout=_POLL_S)
-            done = 0
-            for job in tracker.getJobIdsForGroup(_GROUP):
-                told = tracker.getJobInfo(job)
-                for stage in told.stageIds if told else ():
-                    seen = tracker.getStageInfo(stage)
-                    if seen is not None and seen.numTasks == total:
-                        done = max(done, seen.numCompletedTasks)
-            progress(done, total)
-        return waiting.result()
+    policies = sweep.candidates(queue.useful_ms)
+    fields = {each.name: sweep.fields(queue.queue, each) for each in policies}
+    return QueueStudy(queue.queue, mine, fields, front.choose(mine, sweep.goal))
 
 
 def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
@@ -284,29 +205,10 @@ def best_toml(studies: Iterable[QueueStudy], heading: str) -> str:
         lines += [
             "",
             f"# {best.worth_on_time:.1%} of the importance done on time ({', '.join(compared)})",
-            *_advice(each),
             f"[queues.{_toml(each.queue)}]",
             *(f"{name} = {_toml(value)}" for name, value in each.fields[best.policy].items()),
         ]
     return "\n".join(lines) + "\n"
-
-
-def _advice(study: QueueStudy) -> list[str]:
-    """What to do with the best policy of a queue, as comments."""
-    if not study.choice.differ:
-        return ["# no policy makes a difference for this traffic: leave the queue as it is"]
-    return [f"# {command(study)}"]
-
-
-def command(study: QueueStudy) -> str:
-    """The command that gives a queue its best policy: all fields in which policies may differ."""
-    words = ["ebbmq", "queues", "change", study.queue]
-    best = study.specs[study.choice.best.policy]
-    for name in dict.fromkeys(name for fields in study.fields.values() for name in fields):
-        value = msgspec.to_builtins(getattr(best, name))
-        told = value if isinstance(value, str) else json.dumps(value)
-        words += [f"--{name.replace('_', '-')}", told]
-    return shlex.join(words)
 
 
 def _toml(value: object) -> str:

@@ -19,7 +19,7 @@ from ebbmq_spark import soundness
 from ebbmq_spark.attempts import SPARK_ERRORS
 from ebbmq_spark.lake import for_spark, opened, read_table, visible
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, settled, to_table
+from ebbmq_spark.simulation.traffic import NONE, InvalidTrace, from_table, pack, to_table
 from ebbmq_spark.transforms.quality import gaps, is_numbered, usable
 from ebbmq_spark.transforms.recorded import trace_of
 
@@ -32,10 +32,18 @@ if TYPE_CHECKING:
     from ebbmq_spark.lake import Where
     from ebbmq_spark.simulation.traffic import Traffic
 
-BLOCKS = (
-    "queue string, messages long, consumers int, useful_ms long, block binary, error string, "
-    "is_done_at_all boolean"
+BLOCKS = "queue string, messages long, useful_ms long, block binary, error string"
+_BLOCKS = pa.schema(
+    {
+        "queue": pa.string(),
+        "messages": pa.int64(),
+        "useful_ms": pa.int64(),
+        "block": pa.binary(),
+        "error": pa.string(),
+    }
 )
+#: Of one instant any order is right, but a study must come to the same each time.
+IN_ORDER = [(name, "ascending") for name in dict.fromkeys(("at_ms", "bytes", *TRACE.names))]
 
 
 def read_trace(spark: SparkSession, path: str) -> DataFrame:
@@ -50,7 +58,7 @@ def read_trace(spark: SparkSession, path: str) -> DataFrame:
         first = str(error).strip().splitlines()[0]
         raise InvalidTrace(
             f"{path} cannot be read as Parquet: {first}",
-            "name a Parquet file, or make a trace: ebbmq simulate --generate overload --save-trace",
+            "name a Parquet file or a directory of them; see docs/simulate.md",
         ) from error
 
 
@@ -148,67 +156,47 @@ def blocks_of(
     """A trace as one row a queue: its traffic as a block of bytes, and what is to know of it.
 
     A queue whose traffic no broker would have taken has an `error` instead of a block. One of which
-    nobody knows how long any work takes is not `is_done_at_all`, and has neither.
+    nobody knows how long any work takes has neither.
     """
     for name in ignore:
-        kind = schema_of(TRACE)[name].dataType
-        trace = trace.withColumn(name, F.lit(None).cast(kind))
+        trace = trace.withColumn(name, F.lit(NONE))
     if useful_ms is not None:
         trace = trace.withColumn("useful_ms", F.coalesce("useful_ms", F.lit(useful_ms)))
+    said = [F.coalesce(name, F.lit(NONE)).alias(name) for name in TRACE.names if name != "queue"]
 
     def block(table: pa.Table) -> pa.Table:
-        return _block(table, consumers or 0)
+        row = {"queue": table.column("queue")[0].as_py(), "messages": len(table)}
+        try:
+            row |= _block(table.sort_by(IN_ORDER), consumers or 0)
+        except EbbError as error:
+            # Raised on an executor it would reach its reader as pages of Java.
+            row["error"] = f"{error.detail}\n{error.action}"
+        return pa.Table.from_pylist([row], schema=_BLOCKS)
 
-    return trace.groupBy("queue").applyInArrow(block, BLOCKS)
+    return trace.select("queue", *said).groupBy("queue").applyInArrow(block, BLOCKS)
 
 
-def _block(table: pa.Table, consumers: int) -> pa.Table:
-    """The row of a queue.
+def _block(table: pa.Table, consumers: int) -> dict[str, Any]:
+    """The block of a queue, and what is to know of it.
 
     Args:
         table: its messages.
         consumers: how many work on it at once, unless a message of it says so; 0 if nobody knows.
     """
-    queue = table.column("queue")[0].as_py()
-    row: dict[str, Any] = {"queue": queue, "messages": len(table), "consumers": 0, "useful_ms": 0}
-    row |= {"block": None, "error": None, "is_done_at_all": True}
-    if table.column("service_ms").null_count == len(table):
-        return _one(row | {"is_done_at_all": False})
-    try:
-        traffic = from_table(settled(table))
-        if (traffic.useful_ms == NONE).any():
-            raise InvalidTrace(
-                f"the trace of queue {queue!r} does not say how long a message is useful",
-                "say it: --useful 60s, or useful_ms in [traffic] of the policies",
-            )
-        if not traffic.consumers:
-            traffic = replace(traffic, consumers=consumers)
-        if traffic.consumers < 1:
-            raise InvalidTrace(
-                f"the trace of queue {queue!r} does not say how many work on it at once",
-                "say it: --consumers 8, or consumers in [traffic] of the policies",
-            )
-        row |= {
-            "consumers": traffic.consumers,
-            "useful_ms": int(np.median(traffic.useful_ms)),
-            "block": pack(traffic),
-        }
-    except EbbError as error:
-        # Raised on an executor it would reach its reader as pages of Java.
-        row["error"] = f"{error.detail}\n{error.action}"
-    return _one(row)
-
-
-def _one(row: Mapping[str, Any]) -> pa.Table:
-    """A row as a table of BLOCKS."""
-    kinds = {
-        "queue": pa.string(),
-        "messages": pa.int64(),
-        "consumers": pa.int32(),
-        "useful_ms": pa.int64(),
-        "block": pa.binary(),
-        "error": pa.string(),
-        "is_done_at_all": pa.bool_(),
-    }
-    arrays = [pa.array([row[name]], kind) for name, kind in kinds.items()]
-    return pa.Table.from_arrays(arrays, names=list(kinds))
+    if table.column("service_ms").to_numpy().max() == NONE:
+        return {}
+    traffic = from_table(table)
+    if (traffic.useful_ms == NONE).any():
+        raise InvalidTrace(
+            f"the trace of queue {traffic.queue!r} does not say how long a message is useful",
+            "say it: --useful 60s, or useful_ms in [traffic] of the policies",
+        )
+    if not traffic.consumers:
+        traffic = replace(traffic, consumers=consumers)
+    if traffic.consumers < 1:
+        raise InvalidTrace(
+            f"the trace of queue {traffic.queue!r} does not say how many work on it at once",
+            "say it: consumers = 8 in [traffic] of the policies",
+        )
+    useful_ms = int(np.median(traffic.useful_ms))
+    return {"useful_ms": useful_ms, "block": pack(traffic)}

@@ -1,26 +1,22 @@
 """The traffic of one queue as columns of numbers: what a simulation replays.
 
-In a lake it is the table TRACE; between the driver and the tasks that replay it, it travels as one
+As rows it is the table TRACE; between the driver and the tasks that replay it, it travels as one
 compressed block a queue, so that no row is ever an object.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ebbmq import limits
 from ebbmq.errors import ClientError
-from ebbmq.feed.arrow import schema_of
 from ebbmq.feed.traces import TRACE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
@@ -29,8 +25,8 @@ if TYPE_CHECKING:
 #: What stands for "not said" in a column of numbers.
 NONE: Final = -1
 MESSAGES_MAX: Final = 20_000_000
-SCHEMA: Final = schema_of(TRACE)
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_COLUMNS: Final = tuple(name for name in TRACE.names if name not in ("queue", "consumers"))
+_FLOATS: Final = ("service_ms", "decay_rate")
 
 
 class InvalidTrace(ClientError):
@@ -64,57 +60,28 @@ class Traffic:
 
 
 def from_table(table: pa.Table) -> Traffic:
-    """The traffic of a queue from its rows, in any order.
+    """The traffic of a queue from its rows in order; NONE stands where nothing was said.
 
     Raises:
         InvalidTrace: a value is outside what a broker takes; the detail names column and value.
     """
-    columns: dict[str, Any] = {
-        name: _numbers(table, name) for name in TRACE.names if name not in ("queue", "consumers")
+    columns = {
+        name: table.column(name).to_numpy().astype(np.float64 if name in _FLOATS else np.int64)
+        for name in _COLUMNS
     }
-    queue = str(table.column("queue")[0].as_py())
-    order = np.argsort(columns["at_ms"], kind="stable")
-    consumers = int(max(_numbers(table, "consumers").max(), 0)) if len(table) else 0
-    traffic = Traffic(
-        queue, **{name: column[order] for name, column in columns.items()}, consumers=consumers
-    )
+    consumers = int(max(table.column("consumers").to_numpy().max(), 0)) if len(table) else 0
+    traffic = Traffic(str(table.column("queue")[0].as_py()), **columns, consumers=consumers)
     _check(traffic)
     return traffic
 
 
-def settled(table: pa.Table) -> pa.Table:
-    """Rows as a shuffle left them, in an order that they alone decide.
-
-    At one instant any order is right, but a study must come to the same each time. None of the
-    columns is preferred: the shortest work first, say, would be another traffic.
-    """
-    mixed = np.zeros(len(table), np.uint64)
-    for name in TRACE.names:
-        if name not in ("queue", "consumers"):
-            mixed ^= _numbers(table, name).astype(np.float64).view(np.uint64)
-            mixed *= _ODD
-            mixed ^= mixed >> np.uint64(29)
-    return table.take(np.lexsort((mixed, _numbers(table, "at_ms"))))
-
-
 def to_table(traffic: Traffic) -> pa.Table:
-    """The rows of the traffic, as a trace holds them."""
-    columns: list[Any] = []
-    for field in SCHEMA:
-        if field.name == "queue":
-            columns.append(pa.array([traffic.queue] * len(traffic), pa.string()))
-            continue
-        values = getattr(traffic, field.name)
-        if field.name == "consumers":
-            values = np.full(len(traffic), values)
-        mask = values < 0 if field.nullable else None
-        columns.append(pa.array(values, mask=mask).cast(field.type))
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def save(traffic: Traffic, path: Path) -> None:
-    """Write the traffic as a Parquet file."""
-    pq.write_table(to_table(traffic), path, compression="zstd")
+    """The rows of the traffic."""
+    shared = {
+        "queue": [traffic.queue] * len(traffic),
+        "consumers": [traffic.consumers] * len(traffic),
+    }
+    return pa.table({name: shared.get(name, getattr(traffic, name)) for name in TRACE.names})
 
 
 def pack(traffic: Traffic) -> bytes:
@@ -130,15 +97,6 @@ def pack(traffic: Traffic) -> bytes:
 def unpack(block: bytes) -> Traffic:
     """The traffic of a block."""
     return from_table(pa.ipc.open_stream(block).read_all())
-
-
-def _numbers(table: pa.Table, name: str) -> Any:
-    kind = np.float64 if name in ("service_ms", "decay_rate") else np.int64
-    if name not in table.column_names:
-        return np.full(len(table), NONE, dtype=kind)
-    column = table.column(name).combine_chunks()
-    filled = column.fill_null(NONE) if column.null_count else column
-    return filled.to_numpy(zero_copy_only=False).astype(kind)
 
 
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
@@ -162,9 +120,8 @@ def _check(traffic: Traffic) -> None:
         )
     for name, (low, high) in _BOUNDS.items():
         values = getattr(traffic, name)
-        may_lack = SCHEMA.field(name).nullable
         wrong = ~((values >= low) & (values <= high))
-        if may_lack:
+        if name not in TRACE.required:
             wrong &= values != NONE
         if wrong.any():
             raise InvalidTrace(

@@ -38,7 +38,7 @@ def trace_of(events: DataFrame) -> DataFrame:
     columns = {
         "importance": _if_given("importance"),
         "ttl_ms": _if_given("ttl_ms"),
-        "decay_rate": _given_rate(),
+        "decay_rate": F.col("given_decay_rate"),
         "bytes": F.coalesce("bytes", F.lit(0)),
         "failures": F.col("failed"),
         "useful_ms": F.col("ttl_ms"),
@@ -52,18 +52,8 @@ def trace_of(events: DataFrame) -> DataFrame:
 
 
 def _if_given(name: str) -> Column:
-    """A value that a publisher gave; of a feed that does not say who did, the one that counted."""
-    given = F.col("given")
-    return F.when(given.isNull() | given.contains(name), F.col(name))
-
-
-def _given_rate() -> Column:
-    """The decay rate that a publisher gave.
-
-    Where the feed does not say who gave it, 0 was hardly a publisher: it is what most queues give.
-    """
-    told = F.when(F.col("decay_rate") > 0, F.col("decay_rate"))
-    return F.when(F.col("given").isNull(), told).otherwise(F.col("given_decay_rate"))
+    """A value that a publisher gave."""
+    return F.when(F.col("given").contains(name), F.col(name))
 
 
 def _messages(events: DataFrame) -> DataFrame:
@@ -90,15 +80,11 @@ def _messages(events: DataFrame) -> DataFrame:
 
 
 def concurrency(events: DataFrame) -> DataFrame:
-    """The most leases of a queue that were held at once: queue, consumers.
-
-    A lease ends when it is settled, or its message leaves. Where neither is told of it, that was
-    left out: it is taken to end before the first number that is missing after it, or with the last
-    one of its boot. One whose begin was left out lasted as long as its end says.
-    """
-    leases = _leases(events)
-    steps = leases.select("queue", F.col("from_ms").alias("at_ms"), F.lit(1).alias("step")).union(
-        leases.select("queue", F.greatest("to_ms", "from_ms"), F.lit(-1))
+    """The most leases of a queue at once, of those whose end is told: queue, consumers."""
+    ends = events.where(F.col("event").isin(*feed.SETTLES) & F.col("latency_ms").isNotNull())
+    begin_ms = (F.col("at_ms") - F.col("latency_ms")).alias("at_ms")
+    steps = ends.select("queue", begin_ms, F.lit(1).alias("step")).union(
+        ends.select("queue", "at_ms", F.lit(-1))
     )
     # At one instant leases end before others begin.
     in_time = Window.partitionBy("queue").orderBy("at_ms", "step")
@@ -107,49 +93,4 @@ def concurrency(events: DataFrame) -> DataFrame:
         steps.select("queue", held.alias("held"))
         .groupBy("queue")
         .agg(F.greatest(F.max("held"), F.lit(1)).cast("int").alias("consumers"))
-    )
-
-
-def _leases(events: DataFrame) -> DataFrame:
-    """Every lease as far as it is known: queue, from_ms, to_ms."""
-    event, at_ms, lease = F.col("event"), F.col("at_ms"), F.col("generation")
-    is_lease, is_end = event == "leased", event.isin(*feed.SETTLES, *feed.LAST)
-    of_message = Window.partitionBy(*_KEY).orderBy("boot", "seq")
-    steps = events.where(is_lease | is_end).withColumns(
-        {
-            "_ends": F.lead(F.when(is_end, lease)).over(of_message),
-            "_next_ms": F.lead("at_ms").over(of_message),
-            "_began": F.lag(F.when(is_lease, lease)).over(of_message),
-        }
-    )
-    has_begun = F.coalesce(F.col("_began") == lease, F.lit(False))
-    is_alone = event.isin(*feed.SETTLES) & ~has_begun & F.col("latency_ms").isNotNull()
-    known_to_ms = F.when(is_lease & (F.col("_ends") == lease), F.col("_next_ms"))
-    leases = steps.where(is_lease | is_alone).select(
-        *("node", "boot", "seq", "queue", "_next_ms"),
-        F.when(is_lease, at_ms).otherwise(at_ms - F.col("latency_ms")).alias("from_ms"),
-        F.when(is_lease, known_to_ms).otherwise(at_ms).alias("to_ms"),
-    )
-    # From the last on: the first break after a lease is the last that was looked at before it.
-    back = Window.partitionBy("node", "boot").orderBy(
-        F.desc("seq"), F.col("queue").asc_nulls_first()
-    )
-    # At the last instant that is known it was held; least leaves out what is null.
-    until_ms = F.least("_next_ms", F.last("_break_ms", ignorenulls=True).over(back) + 1)
-    return (
-        leases.unionByName(_breaks(events), allowMissingColumns=True)
-        .withColumn("to_ms", F.coalesce("to_ms", until_ms))
-        .where(F.col("queue").isNotNull())
-        .select("queue", "from_ms", "to_ms")
-    )
-
-
-def _breaks(events: DataFrame) -> DataFrame:
-    """Numbers after which the next one is not told: node, boot, seq, _break_ms."""
-    in_order = Window.partitionBy("node", "boot").orderBy("seq")
-    is_whole = F.lead("seq").over(in_order) == F.col("seq") + 1
-    return (
-        events.select("node", "boot", "seq", "at_ms", is_whole.alias("_is_whole"))
-        .where(~F.coalesce("_is_whole", F.lit(False)))
-        .select("node", "boot", "seq", F.col("at_ms").alias("_break_ms"))
     )

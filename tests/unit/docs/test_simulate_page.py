@@ -8,9 +8,8 @@ from click.testing import CliRunner
 
 from ebbmq.cli.main import cli
 from ebbmq.feed.traces import TRACE
-from ebbmq_spark.simulation.copies import stages_of
 from ebbmq_spark.simulation.generate import SHAPES
-from ebbmq_spark.simulation.sweep import Policy, Sweep, read_sweep
+from ebbmq_spark.simulation.sweep import Sweep, read_sweep
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
 
@@ -26,14 +25,6 @@ def test_the_file_of_policies_is_one() -> None:
     assert len(policies) == 2 + 1 + 2 * 3 * 2
     for policy in policies:
         assert found.spec("orders", policy).default_importance == 7
-
-
-def test_the_devices_shown_keep_two_copies_apart_and_one_in_the_archive() -> None:
-    found = sweeps()[1]
-    assert len(found.candidates(60_000)) == 2 + 2 * 2
-    spec = found.spec("orders", Policy("p", {"min_copies": 2, "score_high": 20.0}))
-    stages = stages_of(spec, found.devices)
-    assert [set(stage.devices) for stage in stages] == [{"ssd1", "ssd2"}, {"cold"}]
 
 
 def test_every_column_of_a_trace_is_told_and_no_other() -> None:

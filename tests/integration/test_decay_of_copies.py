@@ -332,6 +332,7 @@ def test_the_way_back_begins_a_tenth_below_the_threshold(
     (lease,) = scene.broker.lease("q")
     scene.broker.release("q", [lease.token])
     scene.clock.advance(61_000)
+    scene.until(lambda: not scene.holding(chosen).pending | scene.holding(chosen).dropping)
     scene.until_on([chosen], tier)
 
 

@@ -107,18 +107,17 @@ def _messages(
         return read_table(spark, CATALOG, fleet.files, lake, NEEDED), fleet.rows
     latest_ms = max((each.at_ms for each in fleet.snapshots), default=0)
     until_ms = -(-latest_ms // _BOUND_MS) * _BOUND_MS
-    found = due(
-        read_table(spark, CATALOG, fleet.files, lake, NEEDED, Reach("review_at_ms", until_ms)),
-        until_ms,
-    )
+    files, rows = _due(lake, fleet.files, until_ms)
+    reach = Reach("review_at_ms", until_ms)
+    found = due(read_table(spark, CATALOG, files, lake, NEEDED, reach), until_ms)
     if lake.is_remote:
         # It may be gone through more than once, and is fetched once.
         found = found.persist()
-    return found, _count_due(lake, fleet.files, until_ms)
+    return found, rows
 
 
-def _count_due(lake: Lake, files: Sequence[str], until_ms: int) -> int:
-    """How many messages there are to be looked at, mostly by what the ends of files say."""
+def _due(lake: Lake, files: Sequence[str], until_ms: int) -> tuple[list[str], int]:
+    """Files that have messages to be looked at, and how many: mostly told by the ends of files."""
 
     def count(file: str) -> int:
         with soundness.named(file):
@@ -126,7 +125,8 @@ def _count_due(lake: Lake, files: Sequence[str], until_ms: int) -> int:
             return int(fragment.count_rows(filter=pc.field("review_at_ms") <= until_ms))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return sum(pool.map(count, files))
+        counts = dict(zip(files, pool.map(count, files), strict=True))
+    return [file for file, rows in counts.items() if rows], sum(counts.values())
 
 
 def _by_action(totals: list[Total]) -> dict[str, Action]:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbmq.node.server.example import PHOTO_COUNT
 from tests.serving import Running
 
 if TYPE_CHECKING:
@@ -47,6 +46,14 @@ def taken(server: Running) -> int:
     return sum(each["applied"] for each in runs if each["table"] == "rates")
 
 
+def devices_of_a_photo(server: Running) -> set[str]:
+    """Where decisions put one, be it now or before."""
+    with server.caller() as caller:
+        (photo,) = caller.call("GET", "/v1/queues/example.photos/messages?count=1").json["messages"]
+        told = caller.call("GET", f"/v1/messages/{photo['id']}").json
+    return {each["device"] for each in told["decisions"]}
+
+
 def copies(server: Running) -> dict[str, int]:
     with server.caller() as caller:
         devices = caller.call("GET", "/v1/devices").json["devices"]
@@ -59,7 +66,7 @@ def test_the_photos_of_make_run_move_and_a_run_on_spark_recommends_a_factor_and_
     config = sooner(tmp_path / "example.toml")
     data = tmp_path / "data"
     with Running(data, "--config", str(config), "--example", environment=QUICK_JAVA) as server:
-        assert copies(server)["slow"] == PHOTO_COUNT
+        assert "slow" in devices_of_a_photo(server)
         eventually(lambda: copies(server)["slow"] == 0, server)
         eventually(lambda: "The report: " in server.log(), server)
         eventually(lambda: taken(server) == 1, server)

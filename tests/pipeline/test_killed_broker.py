@@ -37,8 +37,8 @@ pytestmark = pytest.mark.crash
 OF_RUN = ("checking", "planning", "reporting")
 OF_PLAN = ("planning",)
 BATCH = ("a batch",)
-#: What a report reads of the past, of plans, and of messages as they are.
-OF_REPORT = (PROFILES, PLANS, CATALOG)
+#: What a report reads by Spark of the past, and of messages as they are.
+OF_REPORT = (PROFILES, CATALOG)
 
 
 class Killed:

@@ -19,7 +19,7 @@ from ebbmq.feed.plans import ACTIONS, PLANS
 from ebbmq.limits import DAY_MS
 from ebbmq.policy.decay import NEVER, WAY_BACK_MIN, WAY_BACK_SHARE, Phase, decay_score
 from ebbmq_spark.schemas import schema_of
-from ebbmq_spark.transforms.codegen import once
+from ebbmq_spark.transforms.codegen import apart, once
 from ebbmq_spark.transforms.importance import current_importance
 from ebbmq_spark.transforms.scores import access_rate_at, phase_of, tier_of
 
@@ -163,7 +163,10 @@ def judged(catalog: DataFrame, parameters: DataFrame, now_ms: int) -> DataFrame:
         "_code": once(F.expr(_ACTION)),
     }
     acting = joined.select("*", *(column.alias(name) for name, column in by.items()))
-    wanted = acting.where("_code > 0").withColumn("wanted_tier", F.expr("get(tiers, _there - 1)"))
+    # What it takes to judge a message and to say what is done with it is too long for one method.
+    wanted = apart(acting.where("_code > 0")).withColumn(
+        "wanted_tier", F.expr("get(tiers, _there - 1)")
+    )
     return wanted.withColumns(
         {
             "access_rate": F.col("_rate"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ebbmq.errors import StorageFailed
@@ -92,8 +93,9 @@ class Writer:
             StorageFailed: now or before.
         """
         with self._sync_lock:
-            for segment in self.open[:-1]:
-                if not segment.is_sealable:
+            for segment, after in pairwise(self.open[:]):
+                # A segment that lost its end, or its successor, is told by its size.
+                if not segment.is_sealable or not after.synced:
                     continue
                 try:
                     if segment.used < segment.capacity:

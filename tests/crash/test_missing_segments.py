@@ -221,30 +221,6 @@ def test_what_no_checkpoint_knows_is_there_again_once_its_segment_is(
         assert see(broker) == sent
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_what_a_log_ended_with_is_missed_until_somebody_gives_it_up(
-    tmp_path: Path, harm: str
-) -> None:
-    store = tmp_path / "store"
-    sent = left_by("killed without a checkpoint", tmp_path / "data", store, CALM)
-    last = max(record.position >> 32 for record in records(store) if record.brings)
-    lost = harmed(store, tmp_path / "aside", harm, last)
-    for _ in range(2):
-        assert not doctor.examine(store).clean
-        with Broker.open(store, CALM) as broker:
-            assert not broker.health()["ready"]
-            assert see(broker).keys() == sent.keys() - lost
-            told = [broker.why(each) for each in lost]
-            assert {each["state"] for each in told} <= {"gone", "in_doubt"}
-            assert all("may have been lost" in e["reason"] for e in told if e["state"] == "gone")
-    with Broker.open(store, CALM, accept_damage=True) as broker:
-        assert broker.health()["ready"]
-    assert doctor.examine(store).clean
-    with Broker.open(store, CALM) as broker:
-        assert broker.health()["ready"]
-        assert see(broker).keys() == sent.keys() - lost
-
-
 def test_the_number_of_a_missing_segment_is_not_taken_by_another(tmp_path: Path) -> None:
     store, aside = tmp_path / "store", tmp_path / "aside"
     sent = left_by("closed", tmp_path / "data", store, CALM)

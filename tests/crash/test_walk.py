@@ -3,9 +3,6 @@
 Whatever was done to a file, each message that was confirmed is delivered; or, where a bit was
 flipped, on record as damaged; or named and kept until a person gives it up; or the whole store is
 refused by name. What was gone, emptied or cut and is put back brings every message back.
-
-Of what a log that was killed ended with, nothing but its last segment has the numbers: without that
-the queue is named, and `why` says of each message that it may have been lost.
 """
 
 from __future__ import annotations
@@ -52,8 +49,6 @@ FILES = {
 }
 SEGMENTS = ("segments before a checkpoint", "segments since a checkpoint", "the last segment")
 KINDS = (*FILES, *SEGMENTS)
-#: Said of messages of which only a segment that is not there has the numbers.
-LAST = "what cannot be read may have been the last messages of 'q'"
 COUNT = 150
 FLIPS = 5
 
@@ -188,8 +183,6 @@ def _look(store: Store, directory: Path, *, is_flipped: bool) -> list[str]:
         told = named(certain(health["damage"])) & named(certain(report.problems))
         missed = store.missing_in(found)
         acked = {each for each in missed if "acked" in str(broker.why(each).get("reason"))}
-        if not is_flipped and LAST in health["damage"] and LAST in report.problems:
-            told |= {each for each in missed if "may have been lost" in broker.why(each)["reason"]}
     kept = (missed & told) - acked
     silent = missed - kept - (removed if is_flipped else set())
     if silent:

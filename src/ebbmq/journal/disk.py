@@ -213,20 +213,16 @@ class FileDisk:
 
     def create(self, name: str, nbytes: int) -> OsFile:
         """Make a preallocated file."""
-        # Once it has its name it has its size: one that is shorter was cut.
-        path, made = self._path / name, self._path / f"{name}.new"
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        file = OsFile(os.open(made, self._mode | os.O_CREAT | os.O_TRUNC, 0o600))
+        path = self._path / name
+        file = OsFile(os.open(path, self._mode | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             if nbytes:
                 file.allocate(nbytes)
             # The size goes to the device here, so that later syncs carry data only.
             file.sync()
-            made.replace(path)
         except OSError:
             file.close()
-            made.unlink()
+            path.unlink()
             raise
         self._directory.sync()
         return file

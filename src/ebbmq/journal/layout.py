@@ -18,8 +18,6 @@ class Layout(NamedTuple):
     active: Segment
     sealed: dict[int, int]
     spares: Spares
-    #: Where the segment before the active one ended, if that is new and it is not missed.
-    before: int = 0
 
     def close(self) -> None:
         """Let go of the files."""
@@ -45,30 +43,26 @@ def lay_out(
     scan.truncate_tail(disk, end_position)
     number, offset = end_position >> 32, end_position & OFFSET_MASK
     present = numbers(disk, old=False)
-    is_short = number in present and scan.is_short(disk, store, number)
-    file = disk.open(name_of(number)) if number in present and not is_short else None
-    try:
-        if file is not None:
+    sealed = {
+        n: _sealed_bytes(disk, store, n, is_synced=n < known_synced >> 32)
+        for n in present
+        if n < number
+    }
+    if number in present:
+        file = disk.open(name_of(number))
+        try:
             # After a kill its bytes may be in the kernel only; the log is about to call them
             # synced.
             file.sync()
-        # The last one first: its LINK is on the device before the end that it tells is given back.
-        sealed = {
-            n: _sealed_bytes(disk, store, n, is_synced=n < known_synced >> 32)
-            for n in reversed(present)
-            if n < number + is_short
-        }
-        # A segment that is gone leaves its number unused: its positions must not mean new bytes.
-        spares = Spares(disk, segment_bytes, number if offset or file is not None else number - 1)
-    except OSError:
-        if file is not None:
+            spares = Spares(disk, segment_bytes, number)
+        except OSError:
             file.close()
-        raise
-    if file is not None:
+            raise
         return Layout(Segment(number, file, file.size(), offset), sealed, spares)
+    # A segment that is gone leaves its number unused: its positions must not mean new bytes.
+    spares = Spares(disk, segment_bytes, number if offset else number - 1)
     try:
-        before = end_position if is_short else 0
-        return Layout(spares.take(HEADER_BYTES), sealed, spares, before)
+        return Layout(spares.take(HEADER_BYTES), sealed, spares)
     except OSError:
         spares.close()
         raise

@@ -84,7 +84,7 @@ class Log:
         #: and up to where the last mark proves that it was synced.
         self._looked_at = self._marked_at = self._facts_end = self._proven = 0
         if not young.active.used:
-            self._link(young.active, young.before)
+            self._link(young.active, 0)
         self._writer.sync()
         self._confirm = Confirmations(self._writer, self._tidy, threaded=threaded)
         self._thread = self._confirm.thread
@@ -498,7 +498,7 @@ class Log:
 
     def _link(self, segment: Segment, before: int) -> None:
         position = segment.base | segment.used
-        about = (LINK, 0, segment.capacity, before, self._writer.synced_position)
+        about = (LINK, 0, 0, before, self._writer.synced_position)
         segment.pending.append(record.pack(self._store, position, about, b""))
         segment.used += HEADER_BYTES
 

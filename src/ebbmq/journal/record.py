@@ -19,10 +19,8 @@ position, a message that contains a copy of a log is never taken for records, no
 was written to the wrong place.
 
 Every segment starts with a LINK without payload, whose `first` is the position at which the
-segment before it ended (0 = that is not known), and whose `count` is the bytes that a young segment
-has until the next one's LINK is on the device: so that a missing end is noticed. A log that is
-closed or idle ends with one more, whose `synced` proves that everything before it was on the
-device.
+segment before it ended (0 = there is none): so that a missing end is noticed. A log that is closed
+or idle ends with one more, whose `synced` proves that everything before it was on the device.
 
 Changing the format: raise VERSION, here and in `_speedups.c`, keep magic, version and header_crc
 where they are (this is what lets an older EbbMQ refuse a newer log by name), teach `parse` to read

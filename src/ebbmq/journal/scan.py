@@ -10,14 +10,10 @@ what follows a gap must not come back.
 2. Everything that was synced is found or reported.
 3. Zeros are where preallocated space was not written yet. They end a segment's data, unless the
    next segment's LINK says that the segment went on.
-4. A segment has its full size until it is sealed, which it is once the next one's LINK is on the
-   device. One that is shorter, and of which no LINK says where it ended, was cut, or the next one
-   is missing.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ebbmq.checksum import crc32c
@@ -65,7 +61,7 @@ def scan(
     segments = _Segments(disk, record.seed(uuid), present, known_synced)
     if enough is not None:
         enough = segments.only_synced(enough)
-    end = max(from_position, present[0] << 32) if present else from_position
+    end = from_position
     expected = required >> 32
     for number in present:
         for missing in range(expected or number, number):
@@ -81,8 +77,8 @@ def scan(
                 yield item
         expected = max(expected, number + 1)
     gone = max(known_synced, required) - (expected << 32)
-    if gone > 0 or (expected == (end >> 32) + 1 and segments.was_followed(end)):
-        yield Damaged(expected << 32, max(gone, 0))
+    if gone > 0:
+        yield Damaged(expected << 32, gone)
 
 
 def whole(disk: Disk, header: Header) -> Found | Damaged:
@@ -162,31 +158,16 @@ def unreadable_bytes(disk: Disk, position: int) -> int:
 
 def linked_end(disk: Disk, store: int, number: int) -> int:
     """Where the segment before this one ended, as this one's LINK says; 0 if it cannot say."""
-    link = _link(disk, store, number)
-    return 0 if link is None or link.first >> 32 != number - 1 else link.first
-
-
-def is_short(disk: Disk, store: int, number: int) -> bool:
-    """Whether a young segment was sealed or cut, so that nothing more may be written to it."""
-    with closing(disk.open(name_of(number))) as file:
-        return file.size() < _full_bytes(disk, store, number)
-
-
-def _full_bytes(disk: Disk, store: int, number: int) -> int:
-    link = _link(disk, store, number)
-    return HEADER_BYTES if link is None else link.count
-
-
-def _link(disk: Disk, store: int, number: int) -> Header | None:
-    """What a segment starts with; None if it cannot be read."""
     try:
         file = disk.open(name_of(number))
     except FileNotFoundError:
-        return None
+        return 0
     data = read_around(file, 0, HEADER_BYTES)
     file.close()
     header = record.parse(store, number << 32, data, 0)
-    return None if header is None or header.kind != LINK else header
+    if header is None or header.kind != LINK or header.first >> 32 != number - 1:
+        return 0
+    return header.first
 
 
 class _Segments:
@@ -214,40 +195,11 @@ class _Segments:
             limit = linked or self._limit(number, file, offset)
             if offset < limit:
                 yield from walk.every(place, offset, limit)
-            size = file.size()
-            # Where zeros follow on the data, no more of it is missing.
-            if size <= limit and not linked and not number & OLD:
-                yield from self._cut_off(number, size, is_whole=offset == limit == size)
         finally:
             file.close()
 
-    def _cut_off(self, number: int, size: int, *, is_whole: bool) -> Iterator[Damaged]:
-        """What a segment lacks of its size; one that ends with a whole record may be sealed."""
-        full = _full_bytes(self._disk, self.store, number)
-        is_sealed = is_whole and size >= HEADER_BYTES and not self._tells_no_end(number + 1, full)
-        if size < full and not is_sealed:
-            yield Damaged(number << 32 | size, full - size)
-
-    def _tells_no_end(self, number: int, full_bytes: int) -> bool:
-        """Whether a segment is blank, or says that where the one before it ended is not known."""
-        if number not in self._present:
-            return False
-        with closing(self._disk.open(name_of(number))) as file:
-            is_blank = file.size() >= full_bytes and not walk.blank_from(file, 0)
-        return is_blank or _link(self._disk, self.store, number) is not None
-
-    def was_followed(self, end: int) -> bool:
-        """Whether the segment that ends here was sealed, so that there was another after it."""
-        number = end >> 32
-        if number not in self._present or not is_short(self._disk, self.store, number):
-            return False
-        with closing(self._disk.open(name_of(number))) as file:
-            return file.size() == end & OFFSET_MASK
-
     def was_synced(self, position: int) -> bool:
         """Whether anything proves that the device had the byte at `position`."""
-        if is_short(self._disk, self.store, position >> 32):
-            return True  # it was sealed, or cut: only what has its full size is written to
         if self._proven is None:
             self._proven = max(self._known_synced, self._highest_synced())
         return self._proven > position

@@ -139,8 +139,6 @@ class Spares:
         if nbytes > capacity:
             try:
                 file.allocate(nbytes)
-                # Its LINK, which says how long it is, must not be on the device before.
-                file.sync()
             except OSError:
                 self.files.appendleft((number, file))
                 raise

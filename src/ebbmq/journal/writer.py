@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ebbmq.errors import StorageFailed
@@ -93,9 +92,8 @@ class Writer:
             StorageFailed: now or before.
         """
         with self._sync_lock:
-            for segment, after in pairwise(self.open[:]):
-                # A segment that lost its end, or its successor, is told by its size.
-                if not segment.is_sealable or not after.synced:
+            for segment in self.open[:-1]:
+                if not segment.is_sealable:
                     continue
                 try:
                     if segment.used < segment.capacity:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from ebbmq import limits
 from ebbmq.errors import InvalidSpec, StorageFailed
-from ebbmq.journal import record
-from ebbmq.journal.record import HEADER_BYTES, LINK
 from ebbmq.journal.segment import name_of
 from ebbmq.node import noting
 from ebbmq.node.directory import encode, write_durably
@@ -110,10 +108,6 @@ def _copy(
             written.flush()
             os.fsync(written.fileno())
         (goal / "journal" / name).chmod(0o600)
-    # What is behind the position is not copied, so the last segment is sealed there.
-    number, store = (position >> 32) + 1, record.seed(engine.directory.identity.uuid)
-    link = record.pack(store, number << 32, (LINK, 0, HEADER_BYTES, position, position), b"")
-    write_durably(goal / "journal" / name_of(number), link)
     import shutil  # noqa: PLC0415  # it brings every kind of archive along
 
     for path in (source / "removals").iterdir():

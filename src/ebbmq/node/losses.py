@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ebbmq import limits
 from ebbmq.core import facts as fact
 from ebbmq.journal.segment import OLD
 from ebbmq.node.catalog import Damage
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 #: So many queues are named at most.
 _NAMES_MAX: Final = 8
-_UNREAD: Final = "something cannot be read"
 
 
 class Losses:
@@ -123,10 +121,6 @@ class Losses:
         """Of queues that no later record tells of, what cannot be read may be the last messages."""
         shards = self._engine.catalog.shards
         pids = self.numbering.open_ended(shards, self.segments)
-        for pid in pids:
-            # Numbers that are passed over. The last ranges are remembered: this goes first.
-            first = shards[pid].partition.index.next_seq
-            self.ranges.insert(0, (pid, first, first + limits.LOST_NUMBERS_MAX, _UNREAD))
         names = sorted({shards[pid].queue.spec.name for pid in pids})
         if names:
             others = f" and {len(names) - _NAMES_MAX} others" if len(names) > _NAMES_MAX else ""
@@ -135,7 +129,7 @@ class Losses:
 
     def doubt(self, pid: int, first: int, end: int) -> None:
         """Say that messages of a partition may be lost."""
-        self.ranges.append((pid, first, end, _UNREAD))
+        self.ranges.append((pid, first, end, "something cannot be read"))
         self.report(
             "what cannot be read may have been some of the messages "
             f"{message_id(pid, first)} to {message_id(pid, end - 1)}; "

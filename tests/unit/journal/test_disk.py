@@ -87,13 +87,6 @@ def test_a_name_is_created_once(disk: Disk) -> None:
         disk.create("a", 0)
 
 
-def test_what_a_kill_left_of_a_file_that_was_made_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / "a.new").write_bytes(b"half")
-    disk = FileDisk(tmp_path)
-    assert disk.create("a", 100).read(0, 200) == bytes(100)
-    assert disk.names() == ["a"]
-
-
 def test_an_open_file_outlives_its_name(disk: Disk) -> None:
     file = disk.create("a", 0)
     file.write(0, [b"abc"])

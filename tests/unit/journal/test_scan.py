@@ -156,41 +156,6 @@ def test_a_segment_that_was_cut_is_damage() -> None:
     assert firsts(disk) == [number for number in range(18) if number != last]
 
 
-@pytest.mark.parametrize("size", [0, 20, HEADER_BYTES, 1_000, 1_320])
-@pytest.mark.parametrize("has_spare", [False, True])
-def test_a_last_segment_that_was_cut_is_no_torn_tail(size: int, *, has_spare: bool) -> None:
-    disk = MemoryDisk()
-    starts = filled(disk, 15, close=False)
-    last = starts[-1] >> 32
-    if has_spare:
-        disk.create(name_of(last + 1), SEGMENT)
-    disk.open(name_of(last)).truncate(size)
-    for _ in range(2):
-        assert len(firsts(disk)) == 12 + max(size - HEADER_BYTES, 0) // 640
-        *_, item = scan(disk, UUID)
-        assert type(item) is Damaged
-        log = opened(disk, max(item.end, last + 1 << 32))
-        assert log.position >> 32 > last
-        assert disk.open(name_of(last)).size() == size
-        disk.kill()
-
-
-def test_a_sealed_segment_shows_that_there_was_another_after_it() -> None:
-    disk = MemoryDisk()
-    filled(disk, 15, close=False)
-    disk.delete(name_of(3))
-    assert [item for item in scan(disk, UUID) if type(item) is Damaged] == [Damaged(3 << 32, 0)]
-
-
-def test_a_log_does_not_go_on_in_a_segment_that_was_sealed() -> None:
-    disk = MemoryDisk()
-    filled(disk, 15, close=False)
-    sealed = disk.open(name_of(2)).size()
-    assert opened(disk, 2 << 32 | sealed).position >> 32 == 3
-    disk.kill()
-    assert [type(item) for item in scan(disk, UUID)] == [Found] * 12
-
-
 def test_a_missing_segment_is_damage_unless_it_may_be_gone() -> None:
     disk = MemoryDisk()
     starts = filled(disk, 30)

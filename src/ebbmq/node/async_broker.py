@@ -454,14 +454,23 @@ class AsyncBroker(AsyncRuleVerbs, AsyncPlanVerbs):
     async def extend(self, queue: str, tokens: Iterable[str], timeout_ms: int) -> None:
         """See Broker.extend."""
         settling.check_duration("timeout_ms", timeout_ms, 1)
-        await self._settle(queue, tokens, "written", settling.extend(timeout_ms))
+        await self._settle(
+            queue, tokens, "written", settling.extend(timeout_ms), settling.EXTENDED_BYTES
+        )
 
     async def _settle(
-        self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply
+        self,
+        queue: str,
+        tokens: Iterable[str],
+        confirm: str,
+        apply: settling.Apply,
+        fact_bytes: int = 0,
     ) -> None:
         settling.check_level(confirm)
         checked = settling.as_tokens(tokens)
-        refused, position = settling.settle(self._engine, queue, checked, confirm, apply)
+        refused, position = settling.settle(
+            self._engine, queue, checked, confirm, apply, fact_bytes
+        )
         if confirm == "synced":
             await self._synced(position)
         if refused:

@@ -365,14 +365,19 @@ class Broker(RuleVerbs, PlanVerbs):
             LeaseLost: with the tokens that hold no lease; the others were extended.
         """
         settling.check_duration("timeout_ms", timeout_ms, 1)
-        self._settle(queue, tokens, "written", settling.extend(timeout_ms))
+        self._settle(queue, tokens, "written", settling.extend(timeout_ms), settling.EXTENDED_BYTES)
 
     def _settle(
-        self, queue: str, tokens: Iterable[str], confirm: str, apply: settling.Apply
+        self,
+        queue: str,
+        tokens: Iterable[str],
+        confirm: str,
+        apply: settling.Apply,
+        fact_bytes: int = 0,
     ) -> None:
         settling.check_level(confirm)
         checked = settling.as_tokens(tokens)
-        refused, position = settling.settle(self.engine, queue, checked, confirm, apply)
+        refused, position = settling.settle(self.engine, queue, checked, confirm, apply, fact_bytes)
         if confirm == "synced":
             self.engine.journal.wait("synced", position)
         if refused:

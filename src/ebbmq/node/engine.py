@@ -360,15 +360,16 @@ class Engine:
             if not self._fits(payload_bytes, leaving):
                 raise
 
-    def check_space_for_leases(self, count: int) -> None:
+    def check_space_for_leases(self, count: int, each_bytes: int = _GRANT_RUN_BYTES) -> None:
         """On a full disk, refuse leases that could not be written down: acks need what is left.
 
-        What was reserved when the messages were accepted is enough to lease each of them once.
+        What was reserved when the messages were accepted is enough to lease each of them once, and
+        not to extend it.
 
         Raises:
             Overloaded: code `disk_full`.
         """
-        if self.disk_full and not self._fits(_GRANT_BYTES + count * _GRANT_RUN_BYTES):
+        if self.disk_full and not self._fits(_GRANT_BYTES + count * each_bytes):
             raise Overloaded(
                 "the disk is full and the space reserved for leases is used up",
                 "ack what is leased, or free space on the disk of the data directory",

@@ -41,6 +41,10 @@ def as_tokens(tokens: object) -> list[str]:
     return out
 
 
+#: What is journaled of a lease that is extended: its row, and room for what failed before.
+EXTENDED_BYTES: Final = 256
+
+
 def check_duration(name: str, value: object, low: int) -> None:
     """Refuse a duration that makes no sense."""
     if (
@@ -85,13 +89,18 @@ def extend(timeout_ms: int) -> Apply:
 
 
 def settle(
-    engine: Engine, name: str, tokens: list[str], confirm: str, apply: Apply
+    engine: Engine, name: str, tokens: list[str], confirm: str, apply: Apply, fact_bytes: int = 0
 ) -> tuple[list[str], int]:
-    """Apply a verb to leases; returns the refused tokens and a position to wait for."""
+    """Apply a verb to leases; returns the refused tokens and a position to wait for.
+
+    `fact_bytes` are what the journal must have room for of each, where the verb counts only then.
+    """
     packed = pack_tokens(tokens)
     with engine.lock:
         if engine.closed is not None:
             engine.check_open()
+        if fact_bytes and engine.disk_full:
+            engine.check_space_for_leases(len(tokens), fact_bytes)
         queue = engine.catalog.queue(name)
         written = confirm != "memory"
         if packed is not None and _are_all_of(queue.shards, packed):

@@ -82,11 +82,6 @@ class Numbering:
         self._holes.append(segment)
         self.is_declared = False
 
-    def go_on_unread(self) -> None:
-        """What was told last lies within something that cannot be read."""
-        self._unknown.append(len(self._holes))
-        self._holes.append(self._holes[-1])
-
     def absent(self, segment: int) -> None:
         """A segment is not there."""
         self._unknown.append(len(self._holes))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ebbmq import limits
 from ebbmq.checksum import crc32c
-from ebbmq.core import copies, envelope, held, reviewed
+from ebbmq.core import envelope, held, reviewed
 from ebbmq.core import facts as fact
 from ebbmq.core import row as rows
 from ebbmq.core.block import DUE, ENQUEUED, as_words
@@ -299,8 +299,6 @@ class Recovery:
             self.was_closed = False
             self._tell_later(item.position)
             self._take(item)
-            if type(item) is Damaged and self._tell_later(item.end - 1):
-                self._losses.numbering.go_on_unread()
         self._tell_later(max(end, known_synced))
         for pid in sorted(self._relocations):
             self._has(pid, end)
@@ -315,13 +313,11 @@ class Recovery:
         # Where nothing at all could be read the end is before the first segment, which is 1.
         return max(end, known_synced, FIRST_POSITION)
 
-    def _tell_later(self, position: int) -> bool:
+    def _tell_later(self, position: int) -> None:
         """Tell how far numbers had come when a checkpoint was finished, once that is reached."""
-        if self._told_later is None or position < self._told_later[0]:
-            return False
-        self._losses.numbering.declared(self._told_later[1])
-        self._told_later = None
-        return True
+        if self._told_later is not None and position >= self._told_later[0]:
+            self._losses.numbering.declared(self._told_later[1])
+            self._told_later = None
 
     def _note_beginning(self) -> None:
         """The segments before the first one that is there were given back, or are missing."""
@@ -581,9 +577,6 @@ class Recovery:
             shard = self._engine.catalog.shards[pid]
             for at in range(0, len(seqs), limits.RECORD_ROWS_MAX):
                 some = seqs[at : at + limits.RECORD_ROWS_MAX]
-                names = (copies.name_of(pid, seq) for seq in some)
-                # What becomes of them is told by the time that the segment is there again.
-                self._engine.append(held.pack(map(self._engine.holdings.fact_of, names)))
                 relocate(self._engine, shard, some, [b""] * len(some), home=False)
         self._engine.journal.sync_old()
 

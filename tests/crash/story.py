@@ -43,7 +43,7 @@ OPTIONS: Final = Options(
 class Story:
     """A data directory that is used, killed and used again."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a story is told of itself
         self,
         root: Path,
         server: Server,
@@ -51,10 +51,13 @@ class Story:
         directory: Path | None = None,
         config: Mapping[str, Any] = CONFIG,
         options: Options = OPTIONS,
+        *,
+        hands_back: bool = True,
     ) -> None:
         self.directory = directory or root / "data"
         self.config = dict(config)
         self.options = options
+        self.hands_back = hands_back
         self.record = root / "record"
         self.record.mkdir()
         self.events: list[Event] = []
@@ -73,6 +76,7 @@ class Story:
             config=self.config,
             repeat=tuple(self._unconfirmed()),
             old=tuple(self._leased()),
+            hands_back=self.hands_back,
         )
 
     def live(self, *, kill_after_s: float | None = None, **changes: object) -> int:

@@ -81,7 +81,9 @@ def test_every_promise_holds_after_power_cuts(tmp_path: Path, server: Server, se
     power = PowerCut(tmp_path)
     try:
         directory = power.mountpoint / "data"
-        story = Story(tmp_path, server, seed, directory, config=DEVICES, options=UNORDERED)
+        story = Story(
+            tmp_path, server, seed, directory, config=DEVICES, options=UNORDERED, hands_back=False
+        )
         moments = random.Random(seed)
         for _ in range(LIVES // 2):
             after_s = moments.uniform(0.1, KILL_WITHIN_S)

@@ -169,7 +169,7 @@ def test_space_comes_back_when_consumers_catch_up(small_disk: Path) -> None:
 def test_every_promise_holds_when_the_disk_fills_up_and_the_process_is_killed(
     tmp_path: Path, small_disk: Path, server: Server
 ) -> None:
-    story = Story(tmp_path, server, seed=1, directory=small_disk / "data")
+    story = Story(tmp_path, server, 1, small_disk / "data", hands_back=False)
     for kill_after_s in (0.5, 0.8, 0.3):
         story.live(kill_after_s=kill_after_s, calls=100_000)
     enlarge(small_disk, 64 * limits.MIB)

@@ -34,7 +34,7 @@ def power(tmp_path: Path) -> Iterator[PowerCut]:
 def test_every_promise_holds_after_power_cuts(
     tmp_path: Path, server: Server, power: PowerCut, seed: int
 ) -> None:
-    story = Story(tmp_path, server, seed=seed, directory=power.mountpoint / "data")
+    story = Story(tmp_path, server, seed, power.mountpoint / "data", hands_back=False)
     moments = random.Random(seed)
     for _ in range(CUTS):
         story.live_until_cut(power.cut, after_s=moments.uniform(0.02, 0.25))

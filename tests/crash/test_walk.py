@@ -80,6 +80,12 @@ class Store:
         covered, last = self.checkpoint - 1, self.last - 1
         return (segments[:covered], segments[covered:last], segments[last:])[SEGMENTS.index(kind)]
 
+    def is_unproven(self, kind: str) -> bool:
+        """Whether nothing but the log itself says what is in segments of this kind."""
+        if self.checkpoint < self.last:
+            return kind in SEGMENTS[1:]
+        return kind == SEGMENTS[2] and "devices" in self.config
+
     def _matching(self, pattern: str) -> list[Path]:
         paths = (path for path in self.directory.glob(pattern) if path.is_file())
         return sorted(path.relative_to(self.directory) for path in paths)
@@ -224,6 +230,8 @@ def copy(store: Store, tmp_path: Path) -> Callable[[], Path]:
 def test_whatever_file_is_missed_its_messages_are_and_it_can_be_put_back(
     store: Store, copy: Callable[[], Path], kind: str, harm: str
 ) -> None:
+    if store.is_unproven(kind):
+        pytest.skip("what no checkpoint names is not missed in full")
     wrong: list[str] = []
     for path in store.files(kind):
         directory = copy()

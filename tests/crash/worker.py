@@ -82,6 +82,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     repeat: tuple[tuple[str, events.Sent], ...] = ()
     #: Leases of the life before, whatever became of them.
     old: tuple[OldLease, ...] = ()
+    #: Whether messages are handed back one by one and leased for long: what becomes of a lease is
+    #: told at `written`, which neither a power cut nor a full disk has to keep.
+    hands_back: bool = True
 
 
 class Client:
@@ -106,8 +109,8 @@ class Client:
         rare = (
             (0.02, True, self._read_removals),
             (0.06, bool(self._repeatable), self._repeat),
-            (0.09, True, self._give_back),
-            (0.12, bool(self._old), self._ack_old),
+            (0.09, self._job.hands_back, self._give_back),
+            (0.12, self._job.hands_back and bool(self._old), self._ack_old),
         )
         for below, is_possible, call in rare:
             if share < below and is_possible:
@@ -178,7 +181,11 @@ class Client:
             self._recorder.release(queue, taken)
         elif share < 0.94:
             self._recorder.extend(
-                queue, taken, self._random.choice((2 * LEASE_TIMEOUT_MS, LONG_MS))
+                queue,
+                taken,
+                self._random.choice((2 * LEASE_TIMEOUT_MS, LONG_MS))
+                if self._job.hands_back
+                else 2 * LEASE_TIMEOUT_MS,
             )
             held += taken
 
